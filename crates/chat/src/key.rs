@@ -1,0 +1,215 @@
+//! API keys: `adria_` + 12 base62 characters (the public id) + `_` + 43 base62 characters of secret + 6 of CRC-32.
+//!
+//! A plaintext key cannot be cloned, printed or compared; it can only be shown once (`reveal`) or hashed (`digest`).
+//! The checksum covers everything before it, so a typing error is told from a key without asking a database.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const PREFIX: &str = "adria_";
+const ID_LEN: usize = 12;
+const SECRET_LEN: usize = 43;
+const CHECKSUM_LEN: usize = 6;
+const ID_AT: usize = PREFIX.len();
+const SECRET_AT: usize = ID_AT + ID_LEN + 1;
+const CHECKSUM_AT: usize = SECRET_AT + SECRET_LEN;
+const KEY_LEN: usize = CHECKSUM_AT + CHECKSUM_LEN;
+
+/// A whole key in the clear. Lives as short as it can.
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// A regular expression that every key matches, for secret scanners.
+    pub const PATTERN: &str = "adria_[0-9A-Za-z]{12}_[0-9A-Za-z]{49}";
+
+    /// A new key of the system's random numbers; fails only if the system has none to give.
+    pub fn generate() -> Result<Self, getrandom::Error> {
+        let mut random = String::with_capacity(ID_LEN + SECRET_LEN);
+        push_random_base62(&mut random, ID_LEN + SECRET_LEN)?;
+        let (id, secret) = random.split_at(ID_LEN);
+        Ok(Self::assemble(id, secret))
+    }
+
+    /// Reads a key as a caller presents it.
+    pub fn parse(text: &str) -> Result<Self, MalformedKey> {
+        let bytes = text.as_bytes();
+        let shaped = bytes.len() == KEY_LEN
+            && text.starts_with(PREFIX)
+            && bytes[SECRET_AT - 1] == b'_'
+            && bytes[ID_AT..SECRET_AT - 1].iter().chain(&bytes[SECRET_AT..]).all(u8::is_ascii_alphanumeric);
+        if shaped && checksum(&bytes[..CHECKSUM_AT]) == bytes[CHECKSUM_AT..] {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(MalformedKey)
+        }
+    }
+
+    /// The public part, by which the key is found.
+    pub fn id(&self) -> KeyId {
+        let mut id = [0; ID_LEN];
+        id.copy_from_slice(&self.0.as_bytes()[ID_AT..ID_AT + ID_LEN]);
+        KeyId(id)
+    }
+
+    /// What is kept of the key at rest.
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest(Sha256::digest(self.0.as_bytes()).into())
+    }
+
+    /// The key in the clear, to be shown to its owner once.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    fn assemble(id: &str, secret: &str) -> Self {
+        let mut text = String::with_capacity(KEY_LEN);
+        text.push_str(PREFIX);
+        text.push_str(id);
+        text.push('_');
+        text.push_str(secret);
+        let checksum = checksum(text.as_bytes());
+        text.extend(checksum.map(char::from));
+        Self(text)
+    }
+}
+
+/// The CRC-32 of a key's other characters, in base62.
+fn checksum(covered: &[u8]) -> [u8; CHECKSUM_LEN] {
+    let mut rest = crc32fast::hash(covered) as usize;
+    let mut digits = [0; CHECKSUM_LEN];
+    for digit in digits.iter_mut().rev() {
+        *digit = ALPHABET[rest % ALPHABET.len()];
+        rest /= ALPHABET.len();
+    }
+    digits
+}
+
+fn push_random_base62(text: &mut String, count: usize) -> Result<(), getrandom::Error> {
+    let enough = text.len() + count;
+    let mut random = [0u8; 64];
+    while text.len() < enough {
+        getrandom::fill(&mut random)?;
+        // 248 is the largest multiple of 62 in a byte: the bytes above it would favour some characters.
+        let unbiased = random.iter().filter(|&&byte| byte < 248);
+        let wanted = enough - text.len();
+        text.extend(unbiased.take(wanted).map(|byte| char::from(ALPHABET[usize::from(byte % 62)])));
+    }
+    Ok(())
+}
+
+/// Not an API key: wrong shape or wrong checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an API key")]
+pub struct MalformedKey;
+
+/// The public id of a key: 12 base62 characters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId([u8; ID_LEN]);
+
+impl KeyId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("a key id is ASCII by construction")
+    }
+}
+
+impl std::str::FromStr for KeyId {
+    type Err = MalformedKey;
+
+    /// Reads an id alone, or with the `adria_` in front as it stands in a key.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let id = text.strip_prefix(PREFIX).unwrap_or(text);
+        let bytes: [u8; ID_LEN] = id.as_bytes().try_into().map_err(|_| MalformedKey)?;
+        if bytes.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(bytes)) } else { Err(MalformedKey) }
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The SHA-256 of a whole key; all that is stored of its secret. Compared in constant time.
+#[derive(Clone, Copy)]
+pub struct KeyDigest([u8; 32]);
+
+impl KeyDigest {
+    /// The digest with these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes, to be stored.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Whether both are the digest of one key.
+    pub fn matches(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_generated_key_is_read_back_with_the_same_id_and_digest() {
+        let key = ApiKey::generate().unwrap();
+        let read = ApiKey::parse(key.reveal()).unwrap();
+        assert_eq!(key.id(), read.id());
+        assert!(key.digest().matches(&read.digest()));
+        assert_eq!(key.reveal().len(), KEY_LEN);
+        assert_eq!(key.id().to_string().parse(), Ok(key.id()));
+    }
+
+    #[test]
+    fn generated_keys_use_the_whole_alphabet_evenly() {
+        let mut seen = [0u32; 128];
+        for _ in 0..2000 {
+            let key = ApiKey::generate().unwrap();
+            key.reveal()[SECRET_AT..CHECKSUM_AT].bytes().for_each(|b| seen[usize::from(b)] += 1);
+        }
+        let mean = 2000 * SECRET_LEN as u32 / 62;
+        for &character in ALPHABET {
+            let count = seen[usize::from(character)];
+            assert!(count.abs_diff(mean) < mean / 4, "{}: {count}, mean {mean}", char::from(character));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_character_is_noticed(at in 0..KEY_LEN, to in "[0-9A-Za-z_]") {
+            let key = ApiKey::generate().unwrap();
+            let mut text = key.reveal().to_owned();
+            text.replace_range(at..=at, &to);
+            prop_assert_eq!(ApiKey::parse(&text).is_ok(), text == key.reveal());
+        }
+
+        #[test]
+        fn two_swapped_neighbours_are_noticed(at in 0..KEY_LEN - 1) {
+            let key = ApiKey::generate().unwrap();
+            let mut bytes = key.reveal().as_bytes().to_vec();
+            bytes.swap(at, at + 1);
+            let text = String::from_utf8(bytes).unwrap();
+            prop_assert_eq!(ApiKey::parse(&text).is_ok(), text == key.reveal());
+        }
+
+        #[test]
+        fn noise_is_refused_without_panic(noise in "\\PC{0,90}") {
+            prop_assert!(ApiKey::parse(&noise).is_err());
+        }
+    }
+}
