@@ -1,1 +1,14 @@
-//! x
+//! The JSON of chat completions in both directions, and the error envelope with its one table of codes.
+//!
+//! `request` and `response` are the side that callers see, `runtime` the side that OpenAI-shaped runtimes see. Bytes go
+//! in, domain types come out, and the other way round: nothing here knows of HTTP, sockets or storage.
+
+mod error;
+mod json;
+mod request;
+mod response;
+pub mod runtime;
+
+pub use error::{ErrorCode, envelope};
+pub use request::{InvalidRequest, MAX_BODY_BYTES, parse_request};
+pub use response::completion;

@@ -1,0 +1,100 @@
+"""Gets the programs that the benchmark compares, once, at pinned versions.
+
+Debian's packages go to the system (which takes root), the others to the user's cache. A program that cannot be had
+raises `Unavailable`: its peer is left out of the tables with that reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PORTKEY_VERSION = "1.15.2"  # npm: @portkey-ai/gateway
+LITELLM_VERSION = "1.105.3"  # PyPI: litellm[proxy]
+DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "npm": "npm"}
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adriaticum"
+PEERS = CACHE / "peers"
+LIMIT_SECONDS = 1200
+SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+class Unavailable(Exception):
+    """A program is not here and cannot be installed; the message says why and what would help."""
+
+
+def debian_tool(name: str) -> str:
+    """The path of a program that Debian packages, installed first if need be."""
+    path = _which(name)
+    if path is None:
+        package = DEBIAN_PACKAGES[name]
+        if os.geteuid() != 0 or _which("apt-get") is None:
+            raise Unavailable(f"{name} is missing; install Debian's package {package}")
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        with _services_left_alone():
+            _install(["apt-get", "update"], environment)
+            _install(["apt-get", "install", "--yes", "--no-install-recommends", package], environment)
+        path = _which(name)
+    if path is None:
+        raise Unavailable(f"{name} is missing although its package is installed")
+    return path
+
+
+def portkey_server() -> Path:
+    """The script that starts Portkey's gateway."""
+    folder = PEERS / f"portkey-{PORTKEY_VERSION}"
+    server = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
+    if not server.exists():
+        npm = debian_tool("npm")
+        folder.mkdir(parents=True, exist_ok=True)
+        package = f"@portkey-ai/gateway@{PORTKEY_VERSION}"
+        _install([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", package])
+    return server
+
+
+def litellm_command() -> Path:
+    """The `litellm` command in a virtual environment of its own."""
+    folder = PEERS / f"litellm-{LITELLM_VERSION}"
+    command = folder / "bin/litellm"
+    if not command.exists():
+        _install([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _install([str(folder / "bin/pip"), "install", f"litellm[proxy]=={LITELLM_VERSION}"])
+    return command
+
+
+def _which(name: str) -> str | None:
+    # Debian's nginx lives in /usr/sbin, which is not on every user's PATH.
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+
+
+def _install(command: list[str], environment: dict[str, str] | None = None) -> None:
+    print(f"installing: {' '.join(command)}", file=sys.stderr, flush=True)
+    try:
+        subprocess.run(
+            command, env=environment, check=True, timeout=LIMIT_SECONDS, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+    except subprocess.CalledProcessError as error:
+        end = "\n".join(error.stdout.splitlines()[-10:])
+        raise Unavailable(f"`{' '.join(command)}` failed:\n{end}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"`{' '.join(command)}` failed: {error}") from error
+
+
+@contextlib.contextmanager
+def _services_left_alone() -> Iterator[None]:
+    """Keeps Debian from starting a system-wide nginx when its package is unpacked (exit 101 means: do not)."""
+    if SERVICE_POLICY.exists():
+        yield
+        return
+    SERVICE_POLICY.write_text("#!/bin/sh\nexit 101\n")
+    SERVICE_POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        SERVICE_POLICY.unlink()

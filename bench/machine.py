@@ -1,0 +1,67 @@
+"""What the figures depend on besides the programs: this machine, its disk, and the code that was measured."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FLUSHES = 100
+
+
+def describe(data_folder: Path, results: Path | None) -> list[str]:
+    """Sentences for the head of the report. Ask before the load starts."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    flush = _flush_ms(data_folder)
+    return [
+        f"{now:%Y-%m-%d %H:%M} UTC, commit {_commit(results)}",
+        f"{_cpu_model()}, {cores} cores, {memory:.0f} GiB, Linux {platform.release().partition('-')[0]}",
+        f"data on {_filesystem(data_folder)}, where a 4 KiB write and its fdatasync take {flush:.2f} ms (median)",
+        f"load average before the start: {os.getloadavg()[0]:.2f}",
+    ]
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit(results: Path | None) -> str:
+    """The short hash, with + if the tree differs from it; the report's own file does not count as a difference."""
+    git = ["git", "-C", str(REPOSITORY)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if head.returncode != 0:
+        return "none"
+    ours = [f":(exclude){results.resolve()}"] if results and results.resolve().is_relative_to(REPOSITORY) else []
+    status = subprocess.run([*git, "status", "--porcelain", "--", str(REPOSITORY), *ours], capture_output=True, text=True)
+    return head.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+def _filesystem(folder: Path) -> str:
+    """The type of the mount that holds `folder`: the one with the longest matching path."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    holding = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(holding)[1]
+
+
+def _flush_ms(folder: Path) -> float:
+    """What durability costs here at least, whatever writes."""
+    path = folder / "flush"
+    times = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(FLUSHES):
+            start = time.monotonic()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            times.append(time.monotonic() - start)
+    path.unlink()
+    return 1000 * statistics.median(times)

@@ -1,0 +1,285 @@
+"""The gateways that are compared, and the instant runtime behind them: how each is configured and started.
+
+Every peer is set up as its documentation recommends for production and speed: one worker per core where it has
+workers, connections kept alive, no access log, no telemetry. All listen on loopback only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import ClassVar
+
+import installing
+from processes import Failed, free_port
+
+CORES = len(os.sched_getaffinity(0))
+ANSWER = "The Danube flows through Vienna and empties into the Black Sea."
+
+
+@dataclass
+class Peer:
+    """A gateway in front of the instant runtime. The class attributes are for the peers below to say."""
+
+    folder: Path  # its own, on a real disk, kept for the whole run
+    port: int
+    runtime_port: int
+
+    name: ClassVar[str]
+    setup: ClassVar[str]  # what the report says about how it runs and what it does
+    warm_up_seconds: ClassVar[int] = 2
+    start_seconds: ClassVar[int] = 20
+    share_of_time: ClassVar[float] = 1.0  # slow peers need less of it for a steady figure
+
+    def install(self) -> None:
+        """Makes sure that it can be started, or raises `Unavailable`."""
+
+    def version(self) -> str:
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """What starts it, once its configuration is written to its folder."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def headers(self) -> dict[str, str]:
+        """What a caller must send beside the body. Asked for when the peer listens."""
+        return {"Authorization": "Bearer sk-bench"}
+
+    def after_load(self, requests: int) -> str | None:
+        """A sentence for the report, found out while the peer still runs after `requests` of them."""
+        return None
+
+    def after_stop(self, exit_code: int) -> str | None:
+        """A sentence for the report if it did not end as it should."""
+        return None
+
+
+class InstantRuntime(Peer):
+    """Answers any completion at once with the same text, and counts its requests."""
+
+    name = "instant runtime"
+    setup = "nginx, 1 worker, a fixed answer"
+
+    def install(self) -> None:
+        installing.debian_tool("nginx")
+
+    def command(self) -> list[str]:
+        usage = {"prompt_tokens": 41, "completion_tokens": 14, "total_tokens": 55}
+        choice = {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}
+        completion = {
+            "id": "chatcmpl-instant", "object": "chat.completion", "created": 1735689600, "model": "instant",
+            "choices": [choice], "usage": usage,
+        }
+        models = {"object": "list", "data": [{"id": "instant", "object": "model"}]}
+        return _nginx(self.folder, workers=1, port=self.port, upstream="", locations=f"""
+            location = /v1/models {{ return 200 '{json.dumps(models)}'; }}
+            location = /counted {{ stub_status; }}
+            location / {{ return 200 '{json.dumps(completion)}'; }}""")
+
+    def served(self) -> int:
+        """How many requests it has answered before this question."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/counted", timeout=5) as answer:
+            _accepted, _handled, requests = answer.read().splitlines()[2].split()
+        return int(requests) - 1
+
+
+class Nginx(Peer):
+    name = "nginx"
+    setup = f"plain proxy, {CORES} workers, 64 upstream connections kept alive; no keys, no validation, no record"
+
+    def install(self) -> None:
+        installing.debian_tool("nginx")
+
+    def version(self) -> str:
+        said = subprocess.run([installing.debian_tool("nginx"), "-v"], capture_output=True, text=True).stderr
+        return said.strip().rpartition("/")[2]
+
+    def command(self) -> list[str]:
+        upstream = f"""
+            upstream runtime {{
+                server 127.0.0.1:{self.runtime_port};
+                keepalive 64;
+                keepalive_requests 1000000000;
+            }}"""
+        return _nginx(self.folder, workers=CORES, port=self.port, upstream=upstream, locations="""
+            location / {
+                proxy_pass http://runtime;
+                proxy_http_version 1.1;
+                proxy_set_header Connection "";
+            }""")
+
+
+@dataclass
+class Adriaticum(Peer):
+    binary: Path
+
+    name = "adriaticum"
+    setup = "key looked up, request validated in full, a durable SQLite row before each answer"
+
+    _key: str | None = field(default=None, init=False)
+    _console_port: int = field(default_factory=free_port, init=False)
+    _ops_port: int = field(default_factory=free_port, init=False)
+
+    def install(self) -> None:
+        if not self.binary.exists():
+            raise installing.Unavailable(f"{self.binary} is not there; `cargo build --release` makes it")
+
+    def version(self) -> str:
+        return self._run("--version").rpartition(" ")[2]
+
+    def command(self) -> list[str]:
+        return [str(self.binary), "serve"]
+
+    def environment(self) -> dict[str, str]:
+        others = {name: value for name, value in os.environ.items() if not name.startswith("ADRIATICUM_")}
+        return others | {
+            "ADRIATICUM_DATA_DIR": str(self.folder / "data"),
+            "ADRIATICUM_API_LISTEN": f"127.0.0.1:{self.port}",
+            "ADRIATICUM_API_BASE_URL": f"http://localhost:{self.port}/v1",
+            "ADRIATICUM_CONSOLE_LISTEN": f"127.0.0.1:{self._console_port}",
+            "ADRIATICUM_OPS_LISTEN": f"127.0.0.1:{self._ops_port}",
+            "ADRIATICUM_RUNTIME_URLS": f"http://127.0.0.1:{self.runtime_port}/v1",
+            "ADRIATICUM_MODEL": "none",
+        }
+
+    def headers(self) -> dict[str, str]:
+        if self._key is None:
+            self._key = self._run("keys", "create", "bench")
+        return {"Authorization": f"Bearer {self._key}"}
+
+    def after_load(self, requests: int) -> str | None:
+        arguments = ("usage", "--requests", "--limit", "1", "--json")
+        start = time.monotonic()
+        self._run(*arguments)
+        took = 1000 * (time.monotonic() - start)
+        return f"`adriaticum {' '.join(arguments)}`, beside the server, after {requests:,} requests: {took:.0f} ms."
+
+    def after_stop(self, exit_code: int) -> str | None:
+        return f"adriaticum did not stop cleanly: exit {exit_code}." if exit_code else None
+
+    def _run(self, *arguments: str) -> str:
+        # In its own folder, so that no adriaticum.toml of the reader's is taken for ours.
+        try:
+            done = subprocess.run(
+                [self.binary, *arguments], cwd=self.folder, env=self.environment(), check=True,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+            )
+        except subprocess.CalledProcessError as error:
+            raise Failed(f"{error}:\n{error.stderr}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Failed(str(error)) from error
+        return done.stdout.strip()
+
+
+class Portkey(Peer):
+    name = "portkey"
+    setup = f"`@portkey-ai/gateway`, {CORES} processes by Node's cluster module; no keys, no record"
+    warm_up_seconds = 8  # its just-in-time compiler takes that long to reach full speed
+
+    def install(self) -> None:
+        installing.portkey_server()
+
+    def version(self) -> str:
+        return installing.PORTKEY_VERSION
+
+    def command(self) -> list[str]:
+        start = Path(__file__).with_name("portkey.cjs")
+        return ["node", str(start), f"--port={self.port}", "--headless"]
+
+    def environment(self) -> dict[str, str]:
+        server = str(installing.portkey_server())
+        return dict(os.environ) | {"NODE_ENV": "production", "BENCH_WORKERS": str(CORES), "BENCH_PORTKEY": server}
+
+    def headers(self) -> dict[str, str]:
+        return super().headers() | {
+            "x-portkey-provider": "openai",
+            "x-portkey-custom-host": f"http://127.0.0.1:{self.runtime_port}/v1",
+        }
+
+
+class LiteLLM(Peer):
+    name = "litellm"
+    setup = f"`litellm[proxy]`, {CORES} uvicorn workers, master key checked; no database, so no record"
+    warm_up_seconds = 5
+    start_seconds = 120
+    share_of_time = 0.5
+
+    def install(self) -> None:
+        installing.litellm_command()
+
+    def version(self) -> str:
+        return installing.LITELLM_VERSION
+
+    def command(self) -> list[str]:
+        config = self.folder / "config.yaml"
+        config.write_text(LITELLM_CONFIG.substitute(runtime_port=self.runtime_port))
+        return [
+            str(installing.litellm_command()), "--config", str(config), "--host", "127.0.0.1",
+            "--port", str(self.port), "--num_workers", str(CORES), "--telemetry", "False",
+        ]
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ) | {
+            "LITELLM_MODE": "PRODUCTION",
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it asks the network for prices when it starts
+        }
+
+
+LITELLM_CONFIG = Template("""\
+model_list:
+  - model_name: adriaticum
+    litellm_params:
+      model: openai/instant
+      api_base: http://127.0.0.1:$runtime_port/v1
+      api_key: none
+litellm_settings:
+  set_verbose: false
+  request_timeout: 600
+general_settings:
+  master_key: sk-bench
+""")
+
+NGINX_CONFIG = Template("""\
+daemon off;
+worker_processes $workers;
+pid $folder/nginx.pid;
+error_log stderr error;
+events {
+    worker_connections 1024;
+}
+http {
+    access_log off;
+    default_type application/json;
+    keepalive_timeout 300s;
+    keepalive_requests 1000000000;
+    client_body_temp_path $folder/bodies;
+    proxy_temp_path $folder/answers;
+    fastcgi_temp_path $folder/fastcgi;
+    uwsgi_temp_path $folder/uwsgi;
+    scgi_temp_path $folder/scgi;
+    $upstream
+    server {
+        listen 127.0.0.1:$port;
+        $locations
+    }
+}
+""")
+
+
+def _nginx(folder: Path, workers: int, port: int, upstream: str, locations: str) -> list[str]:
+    """Writes an nginx configuration that touches nothing outside `folder`; returns what starts it."""
+    config = folder / "nginx.conf"
+    config.write_text(NGINX_CONFIG.substitute(
+        folder=folder, workers=workers, port=port, upstream=upstream, locations=locations,
+    ))
+    return [installing.debian_tool("nginx"), "-e", "stderr", "-p", str(folder), "-c", str(config)]

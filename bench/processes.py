@@ -1,0 +1,133 @@
+"""Programs that the benchmark starts: each with all that it spawns, what they cost, and their certain end.
+
+A program gets a session of its own. Whatever it forks stays in that session, which is how its processes are
+found again, counted together and ended together. Everything is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+STOP_SECONDS = 15
+
+
+class Failed(Exception):
+    """A program did not do what was asked of it; the message says which, and shows the end of its output."""
+
+
+class ProcessTree:
+    """A running program. Use it as a context manager: on the way out nothing of it is left."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]):
+        self.name = Path(command[0]).name
+        self.exit_code: int | None = None
+        self._log = folder / f"{self.name}.log"
+        with self._log.open("ab") as log:
+            self._leader = subprocess.Popen(
+                command, cwd=folder, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> ProcessTree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Asks the leader to end, as an operator would, then ends by force whatever is left."""
+        try:
+            self._leader.terminate()
+            self._leader.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            while left := self.pids():
+                for pid in left:
+                    _signal(pid, signal.SIGKILL)
+                self._leader.poll()
+                time.sleep(0.02)
+            self.exit_code = self._leader.wait()
+
+    def pids(self) -> list[int]:
+        """The living processes of the session."""
+        candidates = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+        return [pid for pid in candidates if (stat := _stat(pid)) and stat.session == self._leader.pid and stat.alive]
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, of the processes that live now."""
+        return sum(stat.cpu_ticks for pid in self.pids() if (stat := _stat(pid))) / CLOCK_TICKS
+
+    def resident_bytes(self, pids: list[int]) -> int:
+        """Resident memory now, added up over `pids`; pages that they share count for each."""
+        return sum(_resident_pages(pid) for pid in pids) * PAGE_BYTES
+
+    def require_alive(self) -> None:
+        if (code := self._leader.poll()) is not None:
+            raise Failed(f"{self.name} exited with {code}:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+
+def wait_for_port(tree: ProcessTree, port: int, seconds: float) -> None:
+    """Returns when something listens on the loopback port."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        tree.require_alive()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise Failed(f"{tree.name} did not listen within {seconds:.0f} s:\n{tree.last_words()}")
+
+
+def free_port() -> int:
+    """A loopback port that nobody holds, below the range from which the kernel takes ports for clients."""
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Failed("no free port between 20000 and 32000")
+
+
+class _Stat:
+    """The fields of /proc/PID/stat that matter here; proc(5) numbers them from the pid, the state is the third."""
+
+    def __init__(self, text: str):
+        fields = text.rpartition(")")[2].split()
+        self.alive = fields[0] not in "ZX"
+        self.session = int(fields[3])
+        self.cpu_ticks = int(fields[11]) + int(fields[12])
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        return _Stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _resident_pages(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

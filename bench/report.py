@@ -1,0 +1,95 @@
+"""The tables, as Markdown, and their place in the file of results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from load import Figures
+
+BEGIN = "<!-- gateways:begin -->"
+END = "<!-- gateways:end -->"
+YARDSTICK = "nginx"
+
+
+@dataclass
+class Row:
+    """All that is to be said about one peer."""
+
+    name: str
+    version: str
+    setup: str
+    figures: dict[int, Figures]  # by connections; empty if it could not be measured
+    remarks: list[str] = field(default_factory=list)
+
+
+def render(machine: list[str], method: str, rows: list[Row]) -> str:
+    connections = sorted({count for row in rows for count in row.figures}, reverse=True)
+    parts = ["## Gateways before an instant runtime", "\n".join(f"- {line}" for line in machine), method]
+    for count in connections:
+        noun = "connection" if count == 1 else "connections"
+        parts += [f"### {count} {noun}", _table(rows, count)]
+    parts += ["### Set-up", "\n".join(f"- **{row.name}** {row.version}: {row.setup}" for row in rows)]
+    if remarks := [f"- {remark}" for row in rows for remark in row.remarks]:
+        parts += ["### Remarks", "\n".join(remarks)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(results: Path, text: str) -> None:
+    """Puts `text` between the markers in `results`; the rest of the file stays as it is."""
+    section = f"{BEGIN}\n{text}{END}\n"
+    old = results.read_text() if results.exists() else "# Benchmark results\n\n"
+    before, begin, rest = old.partition(BEGIN)
+    _replaced, end, after = rest.partition(END)
+    if begin and end:
+        new = before + section + after.removeprefix("\n")
+    else:
+        new = old.rstrip("\n") + "\n\n" + section
+    results.write_text(new)
+
+
+def _table(rows: list[Row], connections: int) -> str:
+    yardstick = next((row.figures.get(connections) for row in rows if row.name == YARDSTICK), None)
+    lines = [
+        f"| gateway | requests/s | slowest–quickest round | ÷ {YARDSTICK} | p50 | p99 | p99 ÷ {YARDSTICK} "
+        "| CPU per request | resident, peak | errors |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        if figures := row.figures.get(connections):
+            lines.append(f"| {' | '.join([row.name, *_cells(figures, yardstick)])} |")
+    return "\n".join(lines)
+
+
+def _cells(figures: Figures, yardstick: Figures | None) -> list[str]:
+    return [
+        _rate(figures.per_second),
+        f"{_rate(figures.slowest_round)}–{_rate(figures.quickest_round)}",
+        _ratio(figures.per_second, yardstick and yardstick.per_second),
+        _duration(figures.p50_us),
+        _duration(figures.p99_us),
+        _ratio(figures.p99_us, yardstick and yardstick.p99_us),
+        _duration(figures.cpu_us),
+        f"{figures.resident_bytes / 2**20:,.1f} MiB",
+        _errors(figures),
+    ]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}"
+
+
+def _ratio(value: float, yardstick: float | None) -> str:
+    if not yardstick:
+        return "–"
+    ratio = value / yardstick
+    return f"{ratio:.4f}" if ratio < 0.1 else f"{ratio:,.2f}"
+
+
+def _duration(microseconds: float) -> str:
+    return f"{microseconds:.1f} µs" if microseconds < 1000 else f"{microseconds / 1000:,.2f} ms"
+
+
+def _errors(figures: Figures) -> str:
+    kinds = {"status": figures.statuses, "socket": figures.sockets}
+    return ", ".join(f"**{count:,} {kind}**" for kind, count in kinds.items() if count) or "none"

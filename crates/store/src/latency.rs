@@ -1,0 +1,206 @@
+//! Latencies in log-spaced buckets, eight to the doubling: counts that add up in any order, and percentiles that are
+//! off by at most one sixteenth. Pure arithmetic, with a compact form for the database.
+
+use std::time::Duration;
+
+/// What a part of a request's time was spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// From arrival to the row's hand-over to the ledger: all but persisting.
+    Total,
+    /// From arrival to the start of work.
+    Queue,
+    /// Asking Search.
+    Search,
+    /// Waiting for the runtime.
+    Inference,
+    /// Making the row durable.
+    Persist,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 5] = [Self::Total, Self::Queue, Self::Search, Self::Inference, Self::Persist];
+
+    /// Its name in JSON and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::Queue => "queue",
+            Self::Search => "search",
+            Self::Inference => "inference",
+            Self::Persist => "persist",
+        }
+    }
+}
+
+const BUCKETS_PER_PHASE: u16 = 256;
+const LONGEST_MICROS: u64 = (1 << 34) - 1;
+
+/// Counts of latencies by phase and bucket; only what was counted takes room.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Latencies {
+    /// Slot (phase and bucket) and count, in the order of slots.
+    counts: Vec<(u16, u64)>,
+}
+
+impl Latencies {
+    /// Counts one latency.
+    pub fn add(&mut self, phase: Phase, latency: Duration) {
+        let micros = latency.as_micros().min(LONGEST_MICROS.into()) as u64;
+        let slot = phase as u16 * BUCKETS_PER_PHASE + bucket(micros);
+        match self.counts.binary_search_by_key(&slot, |&(slot, _)| slot) {
+            Ok(at) => self.counts[at].1 += 1,
+            Err(at) => self.counts.insert(at, (slot, 1)),
+        }
+    }
+
+    /// Adds another's counts to these.
+    pub fn merge(&mut self, other: &Self) {
+        let (mut left, mut right) =
+            (std::mem::take(&mut self.counts).into_iter().peekable(), other.counts.iter().peekable());
+        while let (Some(&(a, x)), Some(&&(b, y))) = (left.peek(), right.peek()) {
+            self.counts.push((a.min(b), if a <= b { x } else { 0 } + if b <= a { y } else { 0 }));
+            left.next_if(|_| a <= b);
+            right.next_if(|_| b <= a);
+        }
+        self.counts.extend(left);
+        self.counts.extend(right);
+    }
+
+    /// How many latencies of a phase were counted.
+    pub fn count(&self, phase: Phase) -> u64 {
+        self.of(phase).map(|(_, count)| count).sum()
+    }
+
+    /// The latency that a share (0 to 1) of a phase's requests stay within; `None` if none was counted.
+    pub fn percentile(&self, phase: Phase, share: f64) -> Option<Duration> {
+        let rank = (self.count(phase) as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let (bucket, _) = self.of(phase).find(|&(_, count)| {
+            seen += count;
+            seen >= rank
+        })?;
+        Some(Duration::from_micros(middle(bucket)))
+    }
+
+    fn of(&self, phase: Phase) -> impl Iterator<Item = (u16, u64)> {
+        let phase = phase as u16;
+        let counts = self.counts.iter().filter(move |(slot, _)| slot / BUCKETS_PER_PHASE == phase);
+        counts.map(|&(slot, count)| (slot % BUCKETS_PER_PHASE, count))
+    }
+
+    /// The form for the database: slot and count as variable-length numbers, one pair after the other.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.counts.len() * 3);
+        for &(slot, count) in &self.counts {
+            push_number(&mut bytes, slot.into());
+            push_number(&mut bytes, count);
+        }
+        bytes
+    }
+
+    /// Reads `encode`'s form back; `None` if it is not that.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut counts = Vec::with_capacity(bytes.len() / 3);
+        while !bytes.is_empty() {
+            let slot = u16::try_from(take_number(&mut bytes)?).ok()?;
+            counts.push((slot, take_number(&mut bytes)?));
+        }
+        counts.is_sorted_by(|(a, _), (b, _)| a < b).then_some(Self { counts })
+    }
+}
+
+/// Below 8 each number has its own bucket; above, each doubling has eight.
+fn bucket(micros: u64) -> u16 {
+    if micros < 8 {
+        return micros as u16;
+    }
+    let exponent = micros.ilog2();
+    let eighth = (micros >> (exponent - 3)) & 7;
+    (exponent as u16 - 2) * 8 + eighth as u16
+}
+
+/// The middle of a bucket.
+fn middle(bucket: u16) -> u64 {
+    if bucket < 8 {
+        return bucket.into();
+    }
+    let (octave, eighth) = (u32::from(bucket / 8 - 1), u64::from(bucket % 8));
+    let width = 1 << octave;
+    (8 + eighth) * width + width / 2
+}
+
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn latencies() -> impl Strategy<Value = Vec<(Phase, u64)>> {
+        let phase = (0..Phase::ALL.len()).prop_map(|at| Phase::ALL[at]);
+        proptest::collection::vec((phase, 0u64..1 << 36), 0..60)
+    }
+
+    fn counted(latencies: &[(Phase, u64)]) -> Latencies {
+        let mut all = Latencies::default();
+        latencies.iter().for_each(|&(phase, micros)| all.add(phase, Duration::from_micros(micros)));
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn adding_up_in_parts_and_in_any_order_is_adding_up(a in latencies(), b in latencies()) {
+            let mut left = counted(&a);
+            left.merge(&counted(&b));
+            let mut right = counted(&b);
+            right.merge(&counted(&a));
+            prop_assert_eq!(&left, &right);
+            prop_assert_eq!(&left, &counted(&[a, b].concat()));
+        }
+
+        #[test]
+        fn the_database_gives_back_what_it_got(a in latencies()) {
+            let all = counted(&a);
+            prop_assert_eq!(Latencies::decode(&all.encode()), Some(all));
+        }
+
+        #[test]
+        fn noise_is_refused_without_panic(noise: Vec<u8>) {
+            if let Some(all) = Latencies::decode(&noise) {
+                prop_assert!(all.counts.is_sorted());
+            }
+        }
+
+        #[test]
+        fn percentiles_are_off_by_at_most_a_sixteenth(micros in proptest::collection::vec(0u64..LONGEST_MICROS, 1..200), share in 0.0f64..=1.0) {
+            let all = counted(&micros.iter().map(|&each| (Phase::Total, each)).collect::<Vec<_>>());
+            let mut sorted = micros;
+            sorted.sort_unstable();
+            let rank = ((sorted.len() as f64 * share).ceil() as usize).max(1);
+            let exact = sorted[rank - 1] as f64;
+            let told = all.percentile(Phase::Total, share).unwrap().as_micros() as f64;
+            prop_assert!((told - exact).abs() <= exact / 16.0 + 0.5, "exact {exact}, told {told}");
+        }
+    }
+}

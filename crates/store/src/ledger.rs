@@ -1,0 +1,344 @@
+//! The ledger's writer: one thread that commits rows in groups.
+//!
+//! It blocks for the first row, takes whatever else waits, commits once, then answers everyone; it never sleeps to
+//! collect more. A `Receipt` exists only for a row that is durable. When a commit fails, everyone in it is told, the
+//! ledger counts as failing, and a probe that writes in earnest finds out when it works again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use chat::RequestId;
+use tokio::sync::oneshot;
+
+use crate::rollup::{Entry, Rollups};
+use crate::sqlite::{CommitFailed, LedgerFile};
+use crate::{StoreError, now_millis};
+
+/// Rows that may wait for the writer; more are refused.
+const QUEUE_ROWS: usize = 16_384;
+/// Rows in one transaction at the most, so that the first in it does not wait too long.
+const GROUP_ROWS: usize = 1_024;
+/// How long a request waits for its row to become durable.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A commit that takes longer than this means that the disk hangs: new requests are refused before they start.
+const STALL: Duration = Duration::from_secs(3);
+/// How often a failing ledger is probed.
+const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// How long after the last commit its own duration is written down, if no other commit has done so.
+const TRAIL_AFTER: Duration = Duration::from_millis(100);
+/// How often old rows are looked for, and how soon again when there were more than one piece's worth.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_AGAIN: Duration = Duration::from_millis(50);
+
+/// Proof that a request's row is durable. Only the ledger makes one.
+#[derive(Debug)]
+pub struct Receipt {
+    request_id: RequestId,
+}
+
+impl Receipt {
+    /// The request that was recorded.
+    pub fn request_id(&self) -> RequestId {
+        self.request_id
+    }
+}
+
+/// Why a row is not known to be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotRecorded {
+    /// Too many rows wait already.
+    #[error("too many rows wait for the ledger")]
+    QueueFull,
+    /// The transaction failed.
+    #[error("the ledger could not commit")]
+    CommitFailed,
+    /// The database refused this one row.
+    #[error("the ledger refused the row")]
+    RowRefused,
+    /// The disk did not answer in time.
+    #[error("the ledger did not commit in time")]
+    TimedOut,
+    /// The writer has ended.
+    #[error("the ledger has stopped")]
+    Stopped,
+}
+
+/// A handle for handing rows to the writer.
+#[derive(Clone)]
+pub struct Ledger {
+    orders: SyncSender<Order>,
+    health: Arc<Health>,
+}
+
+impl Ledger {
+    /// Whether the last thing that the writer tried has worked, and in time.
+    pub fn is_healthy(&self) -> bool {
+        self.health.is_good()
+    }
+
+    /// Records a row and waits until it is durable.
+    pub async fn record(&self, entry: Entry) -> Result<Receipt, NotRecorded> {
+        let request_id = entry.request_id;
+        let (answer, answered) = oneshot::channel();
+        self.hand_over(entry, Some(answer))?;
+        match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(Ok(()))) => Ok(Receipt { request_id }),
+            Ok(Ok(Err(reason))) => Err(reason),
+            Ok(Err(_gone)) => Err(NotRecorded::Stopped),
+            Err(_elapsed) => Err(NotRecorded::TimedOut),
+        }
+    }
+
+    /// Records a row that nobody waits for.
+    pub fn note(&self, entry: Entry) -> Result<(), NotRecorded> {
+        self.hand_over(entry, None)
+    }
+
+    fn hand_over(&self, entry: Entry, answer: Option<Answer>) -> Result<(), NotRecorded> {
+        let pending = Pending { entry, handed_over: Instant::now(), answer };
+        self.orders.try_send(Order::Record(pending)).map_err(|refused| match refused {
+            TrySendError::Full(_) => NotRecorded::QueueFull,
+            TrySendError::Disconnected(_) => NotRecorded::Stopped,
+        })
+    }
+}
+
+/// The running writer, to be stopped when everyone is done.
+pub struct LedgerWriter {
+    orders: SyncSender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl LedgerWriter {
+    /// Writes what was handed over before this call, and ends the writer.
+    pub fn stop(self) {
+        // If the order cannot be given, the writer is gone already.
+        let _ = self.orders.send(Order::Stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the ledger's writer had panicked");
+        }
+    }
+}
+
+/// Starts the writer on a ledger that was opened for it.
+pub(crate) fn start(file: LedgerFile, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
+    let (orders, received) = sync_channel(QUEUE_ROWS);
+    let health = Arc::new(Health::default());
+    let writer = Writer {
+        health: health.clone(),
+        path: file.path().to_owned(),
+        file: Some(file),
+        retention,
+        trail: None,
+        next_prune: Instant::now(),
+    };
+    let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
+    let thread = thread.map_err(StoreError::Thread)?;
+    Ok((Ledger { orders: orders.clone(), health }, LedgerWriter { orders, thread }))
+}
+
+type Answer = oneshot::Sender<Result<(), NotRecorded>>;
+
+enum Order {
+    Record(Pending),
+    Stop,
+}
+
+/// A row on its way.
+pub(crate) struct Pending {
+    pub(crate) entry: Entry,
+    handed_over: Instant,
+    answer: Option<Answer>,
+}
+
+impl Pending {
+    fn answer(self, result: Result<(), NotRecorded>) {
+        if let Err(reason) = &result {
+            tracing::error!(request_id = %self.entry.request_id, status = self.entry.outcome.status, %reason, "not recorded");
+        }
+        if let Some(answer) = self.answer {
+            // A caller that hung up meanwhile does not read its answer; its row stands all the same.
+            let _ = answer.send(result);
+        }
+    }
+}
+
+/// What is known about the last commit only after it: it goes into the next transaction.
+#[derive(Default)]
+pub(crate) struct Trail {
+    pub(crate) commit: i64,
+    pub(crate) persisted_at_micros: u64,
+    pub(crate) rollups: Rollups,
+}
+
+struct Writer {
+    health: Arc<Health>,
+    path: PathBuf,
+    /// `None` after a failed fsync: that connection is not to be trusted, another is opened in its place.
+    file: Option<LedgerFile>,
+    retention: Duration,
+    trail: Option<Trail>,
+    next_prune: Instant,
+}
+
+impl Writer {
+    fn run(mut self, orders: &Receiver<Order>) {
+        let mut group = Vec::with_capacity(GROUP_ROWS);
+        loop {
+            let mut stop = false;
+            match orders.recv_timeout(self.until_next_chore()) {
+                Ok(Order::Record(pending)) => group.push(pending),
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => stop = true,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            while group.len() < GROUP_ROWS && !stop {
+                match orders.try_recv() {
+                    Ok(Order::Record(pending)) => group.push(pending),
+                    Ok(Order::Stop) => stop = true,
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            if group.is_empty() {
+                self.chores(stop);
+            } else {
+                self.commit(&mut group);
+            }
+            if stop {
+                return self.chores(true);
+            }
+        }
+    }
+
+    fn until_next_chore(&self) -> Duration {
+        if !self.health.is_good() {
+            PROBE_EVERY
+        } else if self.trail.is_some() {
+            TRAIL_AFTER
+        } else {
+            self.next_prune.saturating_duration_since(Instant::now())
+        }
+    }
+
+    /// Commits a group and answers everyone in it.
+    fn commit(&mut self, group: &mut Vec<Pending>) {
+        self.health.commit_begins();
+        let trail = self.trail.take();
+        let result = match &mut self.file {
+            Some(file) => file.commit(group, trail.as_ref()),
+            None => Err(CommitFailed::waiting_for_reopen()),
+        };
+        self.health.commit_ends(result.is_ok());
+        let committed = match result {
+            Ok(committed) => committed,
+            Err(failure) => {
+                self.give_up(failure);
+                return group.drain(..).for_each(|pending| pending.answer(Err(NotRecorded::CommitFailed)));
+            }
+        };
+        let mut rollups = Rollups::default();
+        let now = Instant::now();
+        for (at, pending) in group.drain(..).enumerate() {
+            if committed.refused.contains(&at) {
+                pending.answer(Err(NotRecorded::RowRefused));
+                continue;
+            }
+            rollups.add_persist(&pending.entry, now - pending.handed_over);
+            pending.answer(Ok(()));
+        }
+        self.trail = Some(Trail { commit: committed.commit, persisted_at_micros: now_micros(), rollups });
+    }
+
+    /// What there is to do when no row waits.
+    fn chores(&mut self, stopping: bool) {
+        if !self.health.is_good() {
+            self.try_again();
+        }
+        let Some(file) = &mut self.file else { return };
+        if let Some(trail) = self.trail.take()
+            && let Err(failure) = file.commit(&[], Some(&trail))
+        {
+            return self.give_up(failure);
+        }
+        if !stopping && self.next_prune <= Instant::now() {
+            let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
+            match file.prune(RequestId::first_of_millis(oldest)) {
+                Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
+                Err(failure) => self.give_up(failure),
+            }
+        }
+    }
+
+    fn give_up(&mut self, failure: CommitFailed) {
+        if self.health.now_failing() {
+            tracing::error!(cause = %failure, "the ledger cannot write: completions are refused until it can");
+        }
+        if failure.connection_is_lost() {
+            self.file = None;
+        }
+    }
+
+    /// Finds out whether the ledger can write again, by writing.
+    fn try_again(&mut self) {
+        let file = match self.file.take() {
+            Some(file) => Ok(file),
+            None => LedgerFile::reopen(&self.path),
+        };
+        match file.and_then(|file| self.file.insert(file).probe()) {
+            Ok(()) => {
+                self.health.commit_ends(true);
+                tracing::info!("the ledger writes again");
+            }
+            Err(failure) => tracing::debug!(cause = %failure, "the ledger still cannot write"),
+        }
+    }
+}
+
+fn now_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
+
+/// Shared between the writer and everyone who asks whether it is worth starting a request.
+struct Health {
+    failing: AtomicBool,
+    epoch: Instant,
+    /// Milliseconds from `epoch` to the start of the commit under way, plus one; 0 when none is.
+    commit_began: AtomicU64,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { failing: AtomicBool::new(false), epoch: Instant::now(), commit_began: AtomicU64::new(0) }
+    }
+}
+
+impl Health {
+    fn is_good(&self) -> bool {
+        if self.failing.load(Ordering::Relaxed) {
+            return false;
+        }
+        match self.commit_began.load(Ordering::Relaxed) {
+            0 => true,
+            began => self.epoch.elapsed() < Duration::from_millis(began - 1) + STALL,
+        }
+    }
+
+    fn commit_begins(&self) {
+        self.commit_began.store(self.epoch.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+    }
+
+    fn commit_ends(&self, well: bool) {
+        self.commit_began.store(0, Ordering::Relaxed);
+        if well {
+            self.failing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the ledger as failing; `true` if it was not before.
+    fn now_failing(&self) -> bool {
+        !self.failing.swap(true, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,78 @@
+//! The SQLite backend: one file, write-ahead log, `synchronous=FULL`. Any process may have it open beside us.
+
+mod keys;
+mod ledger;
+mod schema;
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::StoreError;
+
+pub(crate) use ledger::{CommitFailed, LedgerFile};
+
+/// Older versions can lose the race between a checkpoint and a commit, and corrupt the log.
+const OLDEST_GOOD_VERSION: i32 = 3_051_003;
+/// How long to wait for another process that writes.
+const BUSY: Duration = Duration::from_secs(5);
+
+pub(crate) struct Sqlite {
+    path: PathBuf,
+    /// Connections that nobody uses at the moment.
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Sqlite {
+    pub(crate) fn open(path: PathBuf) -> Result<Self, StoreError> {
+        if rusqlite::version_number() < OLDEST_GOOD_VERSION {
+            return Err(StoreError::SqliteTooOld(rusqlite::version()));
+        }
+        let mut connection = connect(&path)?;
+        schema::migrate(&mut connection)?;
+        Ok(Self { path, idle: Mutex::new(vec![connection]) })
+    }
+
+    pub(crate) fn open_ledger(&self) -> Result<LedgerFile, StoreError> {
+        Ok(LedgerFile::new(connect(&self.path)?, self.path.clone())?)
+    }
+
+    pub(crate) fn faults(&self) -> Result<Vec<String>, StoreError> {
+        self.with(|connection| {
+            let mut check = connection.prepare("PRAGMA quick_check")?;
+            let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+            Ok(lines.into_iter().filter(|line| line != "ok").collect())
+        })
+    }
+
+    /// Runs something on an idle connection, or on a new one if all are in use.
+    fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let idle = self.lock().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => connect(&self.path)?,
+        };
+        let result = run(&mut connection);
+        // After an error the connection may be in any state: it is closed instead of kept.
+        if result.is_ok() {
+            self.lock().push(connection);
+        }
+        result
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    Ok(connection)
+}

@@ -1,0 +1,253 @@
+//! What any backend of the store must hold, tested through the public interface alone.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chat::{ApiKey, KeyId, RequestId, TokenUsage};
+use store::{Entry, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Phase, Store, Timings};
+
+const DAYS_90: Duration = Duration::from_secs(90 * 86_400);
+const OK: Outcome = Outcome { status: 200, code: None };
+const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
+
+struct Fixture {
+    store: Store,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("test.db")).unwrap();
+        Self { store, folder }
+    }
+
+    /// Another process's view of the same database.
+    fn another_store(&self) -> Store {
+        Store::open(self.folder.path().join("test.db")).unwrap()
+    }
+
+    async fn key(&self, name: &str) -> ApiKey {
+        self.store.create_key(NewKey { name: name.into(), completions: true, expires_at: None }).await.unwrap()
+    }
+
+    fn ledger(&self) -> (Ledger, LedgerWriter) {
+        self.store.start_ledger(DAYS_90).unwrap()
+    }
+}
+
+fn now_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+fn entry(key: KeyId, outcome: Outcome, tokens: Option<u32>) -> Entry {
+    entry_at(now_millis(), key, outcome, tokens)
+}
+
+fn entry_at(millis: u64, key: KeyId, outcome: Outcome, tokens: Option<u32>) -> Entry {
+    Entry {
+        request_id: RequestId::at_micros(millis * 1000, RequestId::now().unix_micros() << 40 | unique()),
+        key,
+        outcome,
+        usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
+        timings: Timings {
+            inference: Some(Duration::from_millis(30)),
+            total: Duration::from_millis(40),
+            ..Timings::default()
+        },
+    }
+}
+
+fn unique() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(4);
+    NEXT.fetch_add(4, std::sync::atomic::Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_key_is_accepted_until_it_is_revoked_by_anyone() {
+    let fixture = Fixture::new();
+    let key = fixture.key("mine").await;
+    let caller = fixture.store.authenticate(&key).await.unwrap().unwrap();
+    assert_eq!(caller.key(), key.id());
+    assert!(caller.may_complete());
+
+    let elsewhere = fixture.another_store();
+    let revoked_at = elsewhere.revoke_key(key.id()).await.unwrap();
+    assert!(revoked_at.is_some());
+    assert!(fixture.store.authenticate(&key).await.unwrap().is_none());
+    assert_eq!(elsewhere.revoke_key(key.id()).await.unwrap(), revoked_at, "revoking again changes nothing");
+}
+
+#[tokio::test]
+async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused() {
+    let fixture = Fixture::new();
+    let unknown = ApiKey::generate().unwrap();
+    assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
+
+    let expired = NewKey { name: "old".into(), completions: true, expires_at: Some(now_millis()) };
+    let expired = fixture.store.create_key(expired).await.unwrap();
+    assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
+    assert_eq!(fixture.store.list_keys().await.unwrap()[0].state(now_millis()), KeyState::Expired);
+    assert_eq!(fixture.store.revoke_key(unknown.id()).await.unwrap(), None);
+    assert!(!fixture.store.rename_key(unknown.id(), "x").await.unwrap());
+}
+
+#[tokio::test]
+async fn keys_are_listed_with_their_names_permissions_and_last_use() {
+    let fixture = Fixture::new();
+    let first = fixture.key("first").await;
+    let silent = NewKey { name: "no completions".into(), completions: false, expires_at: Some(now_millis() + 60_000) };
+    let second = fixture.store.create_key(silent).await.unwrap();
+    assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
+    assert!(fixture.store.rename_key(first.id(), "renamed").await.unwrap());
+
+    let (ledger, writer) = fixture.ledger();
+    let used = entry(first.id(), OK, None);
+    let used_at = used.request_id.unix_micros() / 1000;
+    ledger.record(used).await.unwrap();
+    writer.stop();
+
+    let keys = fixture.store.list_keys().await.unwrap();
+    let names: Vec<_> = keys.iter().map(|key| (key.name.as_str(), key.completions, key.last_used_at)).collect();
+    assert!(names.contains(&("renamed", true, Some(used_at))), "{names:?}");
+    assert!(names.contains(&("no completions", false, None)), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_receipt_means_that_another_process_sees_the_row() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, _writer) = fixture.ledger();
+    let row = entry(key, OK, Some(21));
+    let receipt = ledger.record(row.clone()).await.unwrap();
+    assert_eq!(receipt.request_id(), row.request_id);
+
+    let seen = fixture.another_store().requests(0, 10).await.unwrap();
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[0].request_id, seen[0].status, seen[0].code.as_deref()), (row.request_id, 200, None));
+    assert_eq!(seen[0].usage, row.usage);
+    assert_eq!((seen[0].inference_us, seen[0].total_us, seen[0].queue_us), (Some(30_000), 40_000, None));
+}
+
+#[tokio::test]
+async fn a_request_recorded_twice_counts_once() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, writer) = fixture.ledger();
+    let row = entry(key, OK, Some(5));
+    ledger.record(row.clone()).await.unwrap();
+    ledger.record(row.clone()).await.unwrap();
+    writer.stop();
+    let report = fixture.store.usage(0).await.unwrap();
+    assert_eq!((report.totals.requests, report.totals.prompt.sum), (1, 5));
+    assert_eq!(fixture.store.requests(0, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same() {
+    let fixture = Fixture::new();
+    let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
+    let (ledger, writer) = fixture.ledger();
+    // Over four days, so that hours and days both take part.
+    let rows: Vec<_> = (0..2000u64)
+        .map(|n| {
+            let at = now_millis() - n * 170_000;
+            let (outcome, tokens) = if n % 5 == 0 { (FAILED, None) } else { (OK, Some(n as u32)) };
+            entry_at(at, keys[n as usize % 3], outcome, tokens)
+        })
+        .collect();
+    let mut waiting = tokio::task::JoinSet::new();
+    for row in rows.clone() {
+        let ledger = ledger.clone();
+        waiting.spawn(async move { ledger.record(row).await });
+    }
+    while let Some(recorded) = waiting.join_next().await {
+        recorded.unwrap().unwrap();
+    }
+    writer.stop();
+
+    for days in [1, 2, 3, 10] {
+        let report = fixture.store.usage(now_millis() - days * 86_400_000).await.unwrap();
+        let expected: Vec<_> = rows.iter().filter(|row| row.request_id.unix_micros() / 1000 >= report.since).collect();
+        let sum: u64 = expected.iter().filter_map(|row| row.usage.prompt).map(u64::from).sum();
+        let measured = expected.iter().filter(|row| row.usage.prompt.is_some()).count() as u64;
+
+        assert_eq!(report.totals.requests, expected.len() as u64);
+        assert_eq!((report.totals.prompt.sum, report.totals.prompt.count), (sum, measured));
+        let by_key: u64 = report.by_key.iter().map(|key| key.figures.requests).sum();
+        let succeeded: u64 = report.by_key.iter().map(|key| key.succeeded).sum();
+        let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
+        assert_eq!((by_key, by_outcome, succeeded), (report.totals.requests, report.totals.requests, measured));
+        assert_eq!(report.latencies.count(Phase::Total), report.totals.requests);
+        assert_eq!(report.latencies.count(Phase::Persist), report.totals.requests);
+    }
+    let all = fixture.store.requests(0, 10_000).await.unwrap();
+    assert_eq!(all.len(), rows.len());
+    assert!(all.is_sorted_by_key(|row| std::cmp::Reverse(row.request_id)), "newest first");
+    assert!(all.iter().any(|row| row.persist_us.is_some()));
+}
+
+#[tokio::test]
+async fn rows_past_their_time_go_and_their_sums_stay() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, writer) = fixture.ledger();
+    let day = 86_400_000;
+    for age in [1, 89, 91, 400] {
+        ledger.record(entry_at(now_millis() - age * day, key, OK, Some(1))).await.unwrap();
+    }
+    writer.stop();
+    // A new writer looks for old rows at once.
+    let (_ledger, writer) = fixture.ledger();
+    let mut left = usize::MAX;
+    for _ in 0..200 {
+        left = fixture.store.requests(0, 10).await.unwrap().len();
+        if left == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(left, 2);
+    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 4);
+    writer.stop();
+}
+
+#[tokio::test]
+async fn one_refused_row_does_not_fail_its_neighbours() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, writer) = fixture.ledger();
+    // A count of microseconds beyond what a column holds cannot be stored; such a row is refused for itself.
+    let mut bad = entry(key, OK, None);
+    bad.timings.total = Duration::MAX;
+    let (before, refused, after) =
+        tokio::join!(ledger.record(entry(key, OK, None)), ledger.record(bad), ledger.record(entry(key, OK, None)));
+    assert!(before.is_ok() && after.is_ok());
+    assert_eq!(refused.unwrap_err(), store::NotRecorded::RowRefused);
+    assert!(ledger.is_healthy());
+    writer.stop();
+    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 2);
+}
+
+#[tokio::test]
+async fn what_was_handed_over_before_the_stop_is_written() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, writer) = fixture.ledger();
+    for _ in 0..3000 {
+        ledger.note(entry(key, OK, None)).unwrap();
+    }
+    writer.stop();
+    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 3000);
+    assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::NotRecorded::Stopped);
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused() {
+    let fixture = Fixture::new();
+    let path = fixture.folder.path().join("test.db");
+    drop(fixture.store);
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 999).unwrap();
+    let refusal = Store::open(&path).err().unwrap().to_string();
+    assert!(refusal.contains("newer version"), "{refusal}");
+}

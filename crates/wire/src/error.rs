@@ -1,0 +1,95 @@
+//! The one table of errors: code, status and the sentence for the caller. Causes are logged elsewhere, never shown.
+
+use chat::RequestId;
+use serde::Serialize;
+
+/// Every error that a caller can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The request is not one that this API accepts.
+    InvalidRequest,
+    /// No key, or not one that is active.
+    InvalidApiKey,
+    /// The key may not execute completions.
+    InsufficientPermission,
+    /// Not the API's host, or not its one route.
+    NotFound,
+    /// The body is too large.
+    PayloadTooLarge,
+    /// The runtime could not be reached or did not answer properly.
+    InferenceError,
+    /// Facts were required and Search was down.
+    SearchUnavailable,
+    /// No runtime is configured, the ledger cannot write, there is no room, or the fault is our own.
+    ServiceUnavailable,
+}
+
+impl ErrorCode {
+    /// Every code, in the order of the specification.
+    pub const ALL: [Self; 8] = [
+        Self::InvalidRequest,
+        Self::InvalidApiKey,
+        Self::InsufficientPermission,
+        Self::NotFound,
+        Self::PayloadTooLarge,
+        Self::InferenceError,
+        Self::SearchUnavailable,
+        Self::ServiceUnavailable,
+    ];
+
+    /// The HTTP status that goes with it.
+    pub fn status(self) -> u16 {
+        self.row().0
+    }
+
+    /// Its name in the envelope.
+    pub fn as_str(self) -> &'static str {
+        self.row().1
+    }
+
+    /// What the caller is told unless there is something more exact to say.
+    pub fn sentence(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Self::InvalidRequest => (400, "invalid_request", "The request is not valid."),
+            Self::InvalidApiKey => {
+                (401, "invalid_api_key", "A valid API key is required in the header `Authorization: Bearer <API_KEY>`.")
+            }
+            Self::InsufficientPermission => {
+                (403, "insufficient_permission", "This API key has no permission to execute completions.")
+            }
+            Self::NotFound => {
+                (404, "not_found", "There is nothing here. The one operation is `POST {base_url}/chat/completions`.")
+            }
+            Self::PayloadTooLarge => (413, "payload_too_large", "The request body is larger than 262144 bytes."),
+            Self::InferenceError => {
+                (502, "inference_error", "The inference service failed to answer. The request can be sent again.")
+            }
+            Self::SearchUnavailable => {
+                (503, "search_unavailable", "This request needs facts from Search, and Search is unavailable.")
+            }
+            Self::ServiceUnavailable => {
+                (503, "service_unavailable", "The service cannot take this request now. Please try again later.")
+            }
+        }
+    }
+}
+
+/// The body of an error response.
+pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Envelope<'a> {
+        error: Body<'a>,
+    }
+    #[derive(Serialize)]
+    struct Body<'a> {
+        code: &'static str,
+        message: &'a str,
+        request_id: String,
+    }
+    let body = Body { code: code.as_str(), message, request_id: request_id.to_string() };
+    crate::json::to_bytes(&Envelope { error: body })
+}

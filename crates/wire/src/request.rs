@@ -1,0 +1,152 @@
+//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then the meaning member by member. Each refusal
+//! names the member, the bound and what was sent; message text itself is never repeated.
+
+use std::borrow::Cow;
+
+use chat::{ChatRequest, MODEL, MaxTokens, Message, Role, Temperature};
+
+use crate::json::Json;
+
+/// The largest body that is read: 256 KB.
+pub const MAX_BODY_BYTES: usize = 262_144;
+
+/// Why a body is not a chat request, as a sentence for the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidRequest(String);
+
+/// Reads a request's body.
+pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
+    let document =
+        Json::parse(body).map_err(|error| InvalidRequest(format!("The body is not valid JSON: {error}.")))?;
+    let [model, messages, temperature, max_tokens] =
+        members(document, Place::Body, ["model", "messages", "temperature", "max_tokens"])?;
+
+    check_model(required(model, "model")?)?;
+    let messages = read_messages(required(messages, "messages")?)?;
+    let temperature = temperature.map_or(Ok(Temperature::default()), read_temperature)?;
+    let max_tokens = max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?;
+    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse("messages", bound))
+}
+
+fn check_model(value: Json<'_>) -> Result<(), InvalidRequest> {
+    match value {
+        Json::String(name) if name == MODEL => Ok(()),
+        Json::String(name) => Err(refuse("model", format!("must be exactly `{MODEL}`; got `{}`", excerpt(&name)))),
+        other => Err(wrong_type("model", "a string", &other)),
+    }
+}
+
+fn read_messages(value: Json<'_>) -> Result<Vec<Message>, InvalidRequest> {
+    match value {
+        Json::Array(elements) => elements.into_iter().enumerate().map(|(at, each)| read_message(at, each)).collect(),
+        other => Err(wrong_type("messages", "an array of message objects", &other)),
+    }
+}
+
+fn read_message(at: usize, value: Json<'_>) -> Result<Message, InvalidRequest> {
+    let [role, content] = members(value, Place::Message(at), ["role", "content"])?;
+    let (role_name, content_name) = (format!("messages[{at}].role"), format!("messages[{at}].content"));
+    let role = match required(role, &role_name)? {
+        Json::String(name) => Role::from_name(&name).ok_or_else(|| {
+            let roles = list(&Role::ALL.map(Role::as_str));
+            refuse(&role_name, format!("must be one of {roles}; got `{}`", excerpt(&name)))
+        })?,
+        other => return Err(wrong_type(&role_name, "a string", &other)),
+    };
+    match required(content, &content_name)? {
+        Json::String(text) => Message::new(role, text.into_owned()).map_err(|bound| refuse(&content_name, bound)),
+        other => Err(wrong_type(&content_name, "a string", &other)),
+    }
+}
+
+fn read_temperature(value: Json<'_>) -> Result<Temperature, InvalidRequest> {
+    let number = match value {
+        Json::Integer(number) => number as f64,
+        Json::Fraction(number) => number,
+        other => return Err(wrong_type("temperature", "a number", &other)),
+    };
+    Temperature::new(number).map_err(|bound| refuse("temperature", bound))
+}
+
+fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
+    match value {
+        Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse("max_tokens", bound)),
+        Json::Fraction(number) => {
+            Err(refuse("max_tokens", format!("must be an integer, without fraction or exponent; got {number:?}")))
+        }
+        other => Err(wrong_type("max_tokens", "an integer", &other)),
+    }
+}
+
+/// Where an object stands in the document; shown only when something about it is wrong.
+#[derive(Clone, Copy)]
+enum Place {
+    Body,
+    Message(usize),
+}
+
+impl Place {
+    fn itself(self) -> Cow<'static, str> {
+        match self {
+            Self::Body => "The body".into(),
+            Self::Message(at) => format!("`messages[{at}]`").into(),
+        }
+    }
+
+    fn member(self, name: &str) -> String {
+        match self {
+            Self::Body => excerpt(name),
+            Self::Message(at) => format!("messages[{at}].{}", excerpt(name)),
+        }
+    }
+}
+
+/// Takes an object apart into the members it may have; any other, or one that stands twice, is refused.
+fn members<'a, const N: usize>(
+    value: Json<'a>,
+    place: Place,
+    accepted: [&str; N],
+) -> Result<[Option<Json<'a>>; N], InvalidRequest> {
+    let Json::Object(object) = value else {
+        return Err(InvalidRequest(format!("{} must be a JSON object; got {}.", place.itself(), value.kind())));
+    };
+    let mut found = [const { None }; N];
+    for (name, value) in object {
+        let Some(at) = accepted.iter().position(|accepted| *accepted == name) else {
+            let accepted = list(&accepted);
+            let name = place.member(&name);
+            return Err(InvalidRequest(format!("`{name}` is not accepted; accepted members are {accepted}.")));
+        };
+        if found[at].replace(value).is_some() {
+            return Err(InvalidRequest(format!("`{}` stands more than once.", place.member(&name))));
+        }
+    }
+    Ok(found)
+}
+
+fn required<'a>(value: Option<Json<'a>>, name: &str) -> Result<Json<'a>, InvalidRequest> {
+    value.ok_or_else(|| InvalidRequest(format!("`{name}` is required.")))
+}
+
+fn wrong_type(name: &str, expected: &str, got: &Json<'_>) -> InvalidRequest {
+    refuse(name, format!("must be {expected}; got {}", got.kind()))
+}
+
+fn refuse(name: &str, reason: impl std::fmt::Display) -> InvalidRequest {
+    InvalidRequest(format!("`{name}` {reason}."))
+}
+
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The start of what was sent, safe to show in a sentence.
+fn excerpt(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,241 @@
+//! The JSON that OpenAI-shaped runtimes speak: the request we send, the answer we read, and what a refusal means.
+//!
+//! Answers are read leniently where runtimes differ and strictly where a figure or a text would have to be invented.
+
+use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
+use serde::Serialize;
+
+use crate::json::Json;
+
+/// The body of a request to a runtime that serves its model under that name.
+pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        model: &'a str,
+        messages: Vec<Message<'a>>,
+        temperature: f64,
+        max_tokens: u16,
+        stream: bool,
+    }
+    #[derive(Serialize)]
+    struct Message<'a> {
+        role: &'static str,
+        content: &'a str,
+    }
+    let messages = request.messages().iter();
+    crate::json::to_bytes(&Body {
+        model,
+        messages: messages
+            .map(|message| Message { role: message.role().as_str(), content: message.content() })
+            .collect(),
+        temperature: request.temperature().get(),
+        max_tokens: request.max_tokens().get(),
+        stream: false,
+    })
+}
+
+/// Why a runtime's successful answer cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Not JSON at all.
+    #[error("the answer is not JSON")]
+    NotJson,
+    /// No text where the text belongs.
+    #[error("the answer has no `choices[0].message.content` that is a string")]
+    NoContent,
+    /// An ending that is neither natural nor for length.
+    #[error("the answer has no known `choices[0].finish_reason`")]
+    UnknownFinish,
+}
+
+/// Reads a runtime's answer with status 200.
+pub fn completion(body: &[u8]) -> Result<Completion, Malformed> {
+    let document = Json::parse(body).map_err(|_| Malformed::NotJson)?;
+    let choice = match document.get("choices") {
+        Some(Json::Array(choices)) => choices.first().ok_or(Malformed::NoContent)?,
+        _ => return Err(Malformed::NoContent),
+    };
+    let content = choice.get("message").and_then(|message| message.get("content"));
+    let text = content.and_then(Json::as_str).ok_or(Malformed::NoContent)?.to_owned();
+    let finish_reason = match choice.get("finish_reason").and_then(Json::as_str) {
+        Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") => FinishReason::Stop,
+        Some("length" | "max_tokens") => FinishReason::Length,
+        _ => return Err(Malformed::UnknownFinish),
+    };
+    let figure = |name| match document.get("usage").and_then(|usage| usage.get(name)) {
+        Some(Json::Integer(count)) => u32::try_from(*count).ok(),
+        _ => None,
+    };
+    let usage = TokenUsage {
+        prompt: figure("prompt_tokens"),
+        completion: figure("completion_tokens"),
+        total: figure("total_tokens"),
+    };
+    Ok(Completion { text, finish_reason, usage })
+}
+
+/// The name of the first model in a runtime's `/models`.
+pub fn first_model(body: &[u8]) -> Option<String> {
+    match Json::parse(body).ok()?.get("data")? {
+        Json::Array(models) => Some(models.first()?.get("id")?.as_str()?.to_owned()),
+        _ => None,
+    }
+}
+
+/// A prompt that does not fit the model's context, in tokens, as far as the runtime says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextOverflow {
+    /// Tokens of the prompt.
+    pub prompt: Option<u64>,
+    /// Tokens that the context holds.
+    pub context: Option<u64>,
+}
+
+/// Reads a runtime's 400 or 422: is it about the context's size? The wordings are those of llama.cpp's server, vLLM,
+/// SGLang, TGI and OpenAI; only the two numbers are taken out of them.
+pub fn context_overflow(body: &[u8]) -> Option<ContextOverflow> {
+    let document = Json::parse(body).ok()?;
+    let error = document.get("error");
+    let details = error.filter(|error| matches!(error, Json::Object(_))).unwrap_or(&document);
+    let message = [details.get("message"), error, document.get("detail")].into_iter().flatten().find_map(Json::as_str);
+    let message = message.unwrap_or_default();
+    let says = |name, expected: &str| details.get(name).and_then(Json::as_str) == Some(expected);
+
+    const WORDINGS: [&str; 6] = [
+        "maximum context length",
+        "available context size",
+        "model's context length",
+        "`inputs` tokens + `max_new_tokens` must be",
+        "`inputs` must have less than",
+        "maximum model length",
+    ];
+    let recognised = says("type", "exceed_context_size_error")
+        || says("code", "context_length_exceeded")
+        || WORDINGS.iter().any(|wording| message.contains(wording));
+    if !recognised {
+        return None;
+    }
+    let figure = |name| match details.get(name) {
+        Some(Json::Integer(count)) => u64::try_from(*count).ok(),
+        _ => None,
+    };
+    let context = figure("n_ctx").or_else(|| {
+        let before =
+            ["context length is ", "context size (", "context length (", "must be <= ", "less than ", "length of "];
+        before.iter().find_map(|phrase| number_after(message, phrase))
+    });
+    let prompt = figure("n_prompt_tokens").or_else(|| {
+        let after = [" in the messages", " input tokens", " `inputs` tokens", " prompt tokens"];
+        let before = ["request (", "input (", "resulted in ", "Given: "];
+        let behind = after.iter().find_map(|phrase| number_before(message, phrase));
+        behind.or_else(|| before.iter().find_map(|phrase| number_after(message, phrase)))
+    });
+    Some(ContextOverflow { prompt, context })
+}
+
+fn number_after(text: &str, phrase: &str) -> Option<u64> {
+    let rest = &text[text.find(phrase)? + phrase.len()..];
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+fn number_before(text: &str, phrase: &str) -> Option<u64> {
+    let rest = &text[..text.find(phrase)?];
+    let digits = rest.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    rest[digits..].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_overflows_are_recognised_in_every_runtimes_words() {
+        let cases: &[(&str, &str)] = &[
+            (
+                "llama.cpp",
+                r#"{"error":{"code":400,"message":"request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9412,"n_ctx":8192}}"#,
+            ),
+            (
+                "llama.cpp without figures",
+                r#"{"error":{"code":400,"message":"request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error"}}"#,
+            ),
+            (
+                "vLLM, flat",
+                r#"{"object":"error","message":"This model's maximum context length is 8192 tokens. However, you requested 9660 tokens (9412 in the messages, 248 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError","param":null,"code":400}"#,
+            ),
+            (
+                "vLLM, nested",
+                r#"{"error":{"message":"'max_tokens' or 'max_completion_tokens' is too large: 248. This model's maximum context length is 8192 tokens and your request has 9412 input tokens (248 > 8192 - 9412). None","type":"BadRequestError","param":null,"code":400}}"#,
+            ),
+            (
+                "vLLM, at least",
+                r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 248 output tokens and your prompt contains at least 9412 input tokens, for a total of at least 9660 tokens.","type":"BadRequestError","code":400}}"#,
+            ),
+            (
+                "SGLang",
+                r#"{"object":"error","message":"The input (9412 tokens) is longer than the model's context length (8192 tokens).","type":"BadRequestError","code":400}"#,
+            ),
+            (
+                "TGI",
+                r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9412 `inputs` tokens and 248 `max_new_tokens`","error_type":"validation"}"#,
+            ),
+            (
+                "OpenAI",
+                r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 9412 tokens. Please reduce the length of the messages.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+            ),
+        ];
+        for (runtime, body) in cases {
+            let expected = ContextOverflow { prompt: Some(9412), context: Some(8192) };
+            assert_eq!(context_overflow(body.as_bytes()), Some(expected), "{runtime}");
+        }
+    }
+
+    #[test]
+    fn other_refusals_are_not_context_overflows() {
+        for body in [
+            "",
+            "context length",
+            r#"{"error":{"message":"model `x` not found","code":404}}"#,
+            r#"{"error":"unauthorized"}"#,
+            r#"{"detail":[{"loc":["body"],"msg":"field required"}]}"#,
+        ] {
+            assert_eq!(context_overflow(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn figures_are_passed_on_as_measured_or_not_at_all() {
+        let answer = |usage: &str| {
+            let text = r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]"#;
+            completion(format!("{text}{usage}}}").as_bytes()).unwrap().usage
+        };
+        let of = |prompt, completion, total| TokenUsage { prompt, completion, total };
+        let cases = [
+            (r#","usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}"#, of(Some(3), Some(4), Some(7))),
+            (r#","usage":{"prompt_tokens":3,"completion_tokens":4}"#, of(Some(3), Some(4), None)),
+            (r#","usage":{"prompt_tokens":-3,"completion_tokens":"4","total_tokens":7.5}"#, of(None, None, None)),
+            (r#","usage":{"prompt_tokens":99999999999,"completion_tokens":null}"#, of(None, None, None)),
+            (r#","usage":null"#, of(None, None, None)),
+            ("", of(None, None, None)),
+        ];
+        for (usage, expected) in cases {
+            assert_eq!(answer(usage), expected, "{usage}");
+        }
+    }
+
+    #[test]
+    fn answers_that_would_need_inventing_are_malformed() {
+        let cases = [
+            ("<html>", Malformed::NotJson),
+            ("{}", Malformed::NoContent),
+            (r#"{"choices":[]}"#, Malformed::NoContent),
+            (r#"{"choices":[{"message":{"content":null},"finish_reason":"stop"}]}"#, Malformed::NoContent),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":null}]}"#, Malformed::UnknownFinish),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]}"#, Malformed::UnknownFinish),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(completion(body.as_bytes()), Err(expected), "{body}");
+        }
+    }
+}
