@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -32,8 +33,9 @@ from peers import ANSWER, CORES, Adriaticum, InstantRuntime, LiteLLM, Nginx, Pee
 from processes import Failed, ProcessTree, free_port, wait_for_port
 
 CONNECTIONS = (32, 1)
-PEERS = {peer.name: peer for peer in (Nginx, Adriaticum, Portkey, LiteLLM)}
+PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Nginx, Adriaticum, Portkey, LiteLLM)}
 SHORTEST_SECONDS = 3
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -56,8 +58,7 @@ class Record:
 
 def main() -> int:
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
+    clean_up_when_told_to_end()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=bench_folder) as folder:
@@ -67,9 +68,12 @@ def main() -> int:
     if measured:
         text = report.render(facts, method(arguments), [record.row() for record in records])
         print(text)
-        if arguments.results:
-            report.write(arguments.results, text)
-    return 0 if measured and not any(record.failed for record in records) else 1
+    good = bool(measured) and not any(record.failed for record in records)
+    if arguments.results and good:
+        report.write(arguments.results, text)
+    elif arguments.results:
+        say(f"{arguments.results} is left as it was")
+    return 0 if good else 1
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -113,8 +117,10 @@ def compare(arguments: argparse.Namespace, folder: Path) -> list[Record]:
 
 
 def make_peer(name: str, binary: Path, folder: Path, runtime_port: int) -> Peer:
-    place = (make_folder(folder, name), free_port(), runtime_port)
-    return Adriaticum(*place, binary) if name == Adriaticum.name else PEERS[name](*place)
+    own, port = make_folder(folder, name), free_port()
+    if name == Adriaticum.name:
+        return Adriaticum(own, port, runtime_port, binary)
+    return PEERS[name](own, port, runtime_port)
 
 
 def make_folder(parent: Path, name: str) -> Path:
@@ -162,7 +168,7 @@ def take_turn(record: Record, runtime: InstantRuntime, seconds: int) -> None:
 
 
 @contextlib.contextmanager
-def started(peer: Peer):
+def started(peer: Peer) -> Iterator[ProcessTree]:
     """The peer, listening, for as long as the block lasts."""
     with ProcessTree(peer.command(), peer.folder, peer.environment()) as tree:
         wait_for_port(tree, peer.port, peer.start_seconds)
@@ -211,14 +217,21 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def leave(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
+def clean_up_when_told_to_end() -> None:
+    """Turns the signals that end a program into an exception, so that every `with` block closes."""
+    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        for other in heeded:
+            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleaning up
+        raise SystemExit(128 + number)
+
+    for number in heeded:
+        signal.signal(number, leave)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
     except (installing.Unavailable, Failed) as reason:
         sys.exit(f"error: {reason}")

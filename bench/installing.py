@@ -37,8 +37,8 @@ def debian_tool(name: str) -> str:
             raise Unavailable(f"{name} is missing; install Debian's package {package}")
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         with _services_left_alone():
-            _install(["apt-get", "update"], environment)
-            _install(["apt-get", "install", "--yes", "--no-install-recommends", package], environment)
+            _install("Debian's package lists", ["apt-get", "update"], environment)
+            _install(package, ["apt-get", "install", "--yes", "--no-install-recommends", package], environment)
         path = _which(name)
     if path is None:
         raise Unavailable(f"{name} is missing although its package is installed")
@@ -53,7 +53,7 @@ def portkey_server() -> Path:
         npm = debian_tool("npm")
         folder.mkdir(parents=True, exist_ok=True)
         package = f"@portkey-ai/gateway@{PORTKEY_VERSION}"
-        _install([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", package])
+        _install(package, [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", package])
     return server
 
 
@@ -62,8 +62,9 @@ def litellm_command() -> Path:
     folder = PEERS / f"litellm-{LITELLM_VERSION}"
     command = folder / "bin/litellm"
     if not command.exists():
-        _install([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _install([str(folder / "bin/pip"), "install", f"litellm[proxy]=={LITELLM_VERSION}"])
+        package = f"litellm[proxy]=={LITELLM_VERSION}"
+        _install("a virtual environment", [sys.executable, "-m", "venv", "--clear", str(folder)])
+        _install(package, [str(folder / "bin/pip"), "install", package])
     return command
 
 
@@ -72,18 +73,18 @@ def _which(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 
 
-def _install(command: list[str], environment: dict[str, str] | None = None) -> None:
-    print(f"installing: {' '.join(command)}", file=sys.stderr, flush=True)
+def _install(what: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+    print(f"installing {what}: {' '.join(command)}", file=sys.stderr, flush=True)
     try:
         subprocess.run(
             command, env=environment, check=True, timeout=LIMIT_SECONDS, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
     except subprocess.CalledProcessError as error:
-        end = "\n".join(error.stdout.splitlines()[-10:])
-        raise Unavailable(f"`{' '.join(command)}` failed:\n{end}") from error
+        end = "\n".join(line[:200] for line in error.stdout.splitlines()[-10:])
+        raise Unavailable(f"{what} could not be installed:\n{end}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"`{' '.join(command)}` failed: {error}") from error
+        raise Unavailable(f"{what} could not be installed:\n{error}") from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ FLUSHES = 100
 
 def describe(data_folder: Path, results: Path | None) -> list[str]:
     """Sentences for the head of the report. Ask before the load starts."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     flush = _flush_ms(data_folder)
@@ -37,13 +37,16 @@ def _cpu_model() -> str:
 
 def _commit(results: Path | None) -> str:
     """The short hash, with + if the tree differs from it; the report's own file does not count as a difference."""
-    git = ["git", "-C", str(REPOSITORY)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    if head.returncode != 0:
-        return "none"
     ours = [f":(exclude){results.resolve()}"] if results and results.resolve().is_relative_to(REPOSITORY) else []
-    status = subprocess.run([*git, "status", "--porcelain", "--", str(REPOSITORY), *ours], capture_output=True, text=True)
-    return head.stdout.strip() + ("+" if status.stdout.strip() else "")
+    head = _git("rev-parse", "--short", "HEAD")
+    return (head or "none") + ("+" if _git("status", "--porcelain", "--", str(REPOSITORY), *ours) else "")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
 
 
 def _filesystem(folder: Path) -> str:

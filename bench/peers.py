@@ -131,7 +131,7 @@ class Adriaticum(Peer):
 
     def install(self) -> None:
         if not self.binary.exists():
-            raise installing.Unavailable(f"{self.binary} is not there; `cargo build --release` makes it")
+            raise installing.Unavailable(f"the binary is not there; `cargo build --release` makes it:\n{self.binary}")
 
     def version(self) -> str:
         return self._run("--version").rpartition(" ")[2]
@@ -167,6 +167,7 @@ class Adriaticum(Peer):
         return f"adriaticum did not stop cleanly: exit {exit_code}." if exit_code else None
 
     def _run(self, *arguments: str) -> str:
+        command = " ".join(["adriaticum", *arguments])
         # In its own folder, so that no adriaticum.toml of the reader's is taken for ours.
         try:
             done = subprocess.run(
@@ -174,9 +175,9 @@ class Adriaticum(Peer):
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
             )
         except subprocess.CalledProcessError as error:
-            raise Failed(f"{error}:\n{error.stderr}") from error
+            raise Failed(f"`{command}` exited with {error.returncode}:\n{error.stderr}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Failed(str(error)) from error
+            raise Failed(f"`{command}` failed:\n{error}") from error
         return done.stdout.strip()
 
 

@@ -6,6 +6,7 @@ found again, counted together and ended together. Everything is read from /proc.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -30,11 +31,14 @@ class ProcessTree:
         self.name = Path(command[0]).name
         self.exit_code: int | None = None
         self._log = folder / f"{self.name}.log"
-        with self._log.open("ab") as log:
-            self._leader = subprocess.Popen(
-                command, cwd=folder, env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            )
+        try:
+            with self._log.open("ab") as log:
+                self._leader = subprocess.Popen(
+                    command, cwd=folder, env=environment, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                )
+        except OSError as error:
+            raise Failed(f"{self.name} could not be started:\n{error}") from error
 
     def __enter__(self) -> ProcessTree:
         return self
@@ -127,7 +131,5 @@ def _resident_pages(pid: int) -> int:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -29,7 +29,7 @@ def render(machine: list[str], method: str, rows: list[Row]) -> str:
     for count in connections:
         noun = "connection" if count == 1 else "connections"
         parts += [f"### {count} {noun}", _table(rows, count)]
-    parts += ["### Set-up", "\n".join(f"- **{row.name}** {row.version}: {row.setup}" for row in rows)]
+    parts += ["### Set-up", "\n".join(_setup(row) for row in rows if row.figures)]
     if remarks := [f"- {remark}" for row in rows for remark in row.remarks]:
         parts += ["### Remarks", "\n".join(remarks)]
     return "\n\n".join(parts) + "\n"
@@ -46,6 +46,10 @@ def write(results: Path, text: str) -> None:
     else:
         new = old.rstrip("\n") + "\n\n" + section
     results.write_text(new)
+
+
+def _setup(row: Row) -> str:
+    return f"- **{row.name}** {row.version}: {row.setup}"
 
 
 def _table(rows: list[Row], connections: int) -> str:
@@ -65,10 +69,10 @@ def _cells(figures: Figures, yardstick: Figures | None) -> list[str]:
     return [
         _rate(figures.per_second),
         f"{_rate(figures.slowest_round)}–{_rate(figures.quickest_round)}",
-        _ratio(figures.per_second, yardstick and yardstick.per_second),
+        _ratio(figures.per_second, yardstick.per_second if yardstick else None),
         _duration(figures.p50_us),
         _duration(figures.p99_us),
-        _ratio(figures.p99_us, yardstick and yardstick.p99_us),
+        _ratio(figures.p99_us, yardstick.p99_us if yardstick else None),
         _duration(figures.cpu_us),
         f"{figures.resident_bytes / 2**20:,.1f} MiB",
         _errors(figures),

@@ -1,1 +1,16 @@
-//! x
+//! The pool of inference runtimes: OpenAI-shaped servers reached over HTTP.
+//!
+//! `breaker` and `balance` decide, purely; `connection` and `member` talk to one server; `pool` puts both together:
+//! choose, ask, retry once elsewhere, watch everyone's health. Nothing here knows of callers, keys or the ledger, and
+//! nothing that a runtime says in its own words leaves this crate except to the log.
+
+pub mod balance;
+pub mod breaker;
+mod connection;
+mod member;
+mod pool;
+mod url;
+
+pub use member::Failure;
+pub use pool::{InferenceError, Lane, MemberStatus, Pool, PoolSettings};
+pub use url::{RuntimeUrl, UnusableUrl};

@@ -1,0 +1,122 @@
+//! One connection to a runtime, driven by the request that uses it.
+//!
+//! hyper separates a connection's driver from its sender so that a task of its own can drive it. Here both stay together
+//! and are polled by the same task: no hand-over between tasks per request, and dropping the future closes the socket,
+//! which is how a runtime learns that its caller has gone.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::url::RuntimeUrl;
+
+/// The largest answer that is read: far above 512 tokens of anything.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>,
+    closed: bool,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A whole answer, whatever its status.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no whole answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// Nothing of an answer has arrived.
+    #[error("the connection broke before an answer: {0}")]
+    BeforeAnswer(#[source] hyper::Error),
+    /// The answer broke off, or is too large.
+    #[error("the answer broke off: {0}")]
+    WithinAnswer(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Connection {
+    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Self, std::io::Error> {
+        let socket = TcpStream::connect((url.host.as_str(), url.port)).await?;
+        socket.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = if url.tls {
+            let name = rustls::pki_types::ServerName::try_from(url.host.clone()).map_err(std::io::Error::other)?;
+            Box::new(tls_connector()?.connect(name, socket).await?)
+        } else {
+            Box::new(socket)
+        };
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+        Ok(Self { sender, driver, closed: false })
+    }
+
+    /// Whether a connection that lay idle can still be used; the runtime may have closed it meanwhile.
+    pub(crate) async fn is_usable(&mut self) -> bool {
+        let ready = drive(&mut self.driver, &mut self.closed, self.sender.ready()).await;
+        ready.is_ok() && !self.closed
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub(crate) async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Broken> {
+        let sent = self.sender.send_request(request);
+        let whole = async {
+            let response = sent.await.map_err(Broken::BeforeAnswer)?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+            let body = body.map_err(Broken::WithinAnswer)?.to_bytes();
+            Ok(Answer { status, body })
+        };
+        drive(&mut self.driver, &mut self.closed, whole).await
+    }
+
+    /// Whether it is worth keeping after an answer.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed
+    }
+}
+
+/// Waits for something that needs the connection to move, moving it.
+async fn drive<D: Future + Unpin, T>(driver: &mut D, closed: &mut bool, wanted: impl Future<Output = T>) -> T {
+    let mut wanted = pin!(wanted);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = wanted.as_mut().poll(context) {
+            return Poll::Ready(output);
+        }
+        if !*closed && Pin::new(&mut *driver).poll(context).is_ready() {
+            *closed = true;
+        }
+        wanted.as_mut().poll(context)
+    })
+    .await
+}
+
+/// One TLS configuration for all members, with the system's trusted certificates.
+fn tls_connector() -> Result<TlsConnector, std::io::Error> {
+    static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
+    if let Some(config) = CONFIG.get() {
+        return Ok(config.clone().into());
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(std::io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(CONFIG.get_or_init(|| Arc::new(config)).clone().into())
+}

@@ -1,0 +1,108 @@
+//! Where a runtime listens.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::HeaderValue;
+use url::{Host, Url};
+
+/// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeUrl {
+    text: String,
+    pub(crate) tls: bool,
+    /// Without the brackets of an IPv6 address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) host_header: HeaderValue,
+    path: String,
+}
+
+impl RuntimeUrl {
+    /// The path of something below the base URL.
+    pub(crate) fn path_of(&self, below: &str) -> String {
+        format!("{}{below}", self.path)
+    }
+}
+
+impl fmt::Display for RuntimeUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for RuntimeUrl {
+    type Err = UnusableUrl;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = |reason| UnusableUrl { url: text.to_owned(), reason };
+        let url = Url::parse(text).map_err(|_| refuse("it is not a URL"))?;
+        let tls = match url.scheme() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(refuse("it does not begin with http:// or https://")),
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refuse("user names and passwords in it are not supported"));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(refuse("it has a query or a fragment"));
+        }
+        let host = match url.host().ok_or_else(|| refuse("it has no host"))? {
+            Host::Domain(name) => name.to_owned(),
+            Host::Ipv4(address) => address.to_string(),
+            Host::Ipv6(address) => address.to_string(),
+        };
+        let authority = &url[url::Position::BeforeHost..url::Position::AfterPort];
+        let path = match url.path().trim_end_matches('/') {
+            "" => "/v1",
+            path => path,
+        };
+        Ok(Self {
+            text: format!("{}://{authority}{path}", url.scheme()),
+            tls,
+            host,
+            port: url.port_or_known_default().ok_or_else(|| refuse("it has no port"))?,
+            host_header: HeaderValue::from_str(authority).map_err(|_| refuse("its host is not a host name"))?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Not the base URL of a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{url}` cannot be a runtime's base URL: {reason}")]
+pub struct UnusableUrl {
+    url: String,
+    reason: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_as_people_write_them() {
+        let cases = [
+            ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1", "127.0.0.1", 8000, "127.0.0.1:8000"),
+            ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1", "127.0.0.1", 8000, "127.0.0.1:8000"),
+            ("http://LLM.example/api/v1/", "http://llm.example/api/v1", "llm.example", 80, "llm.example"),
+            ("https://llm.example", "https://llm.example/v1", "llm.example", 443, "llm.example"),
+            ("http://[::1]:9/v1", "http://[::1]:9/v1", "::1", 9, "[::1]:9"),
+        ];
+        for (text, shown, host, port, header) in cases {
+            let url: RuntimeUrl = text.parse().unwrap();
+            assert_eq!((url.to_string().as_str(), url.host.as_str(), url.port), (shown, host, port), "{text}");
+            assert_eq!(url.host_header, header, "{text}");
+        }
+        assert_eq!("http://a/v1".parse::<RuntimeUrl>().unwrap().path_of("/chat/completions"), "/v1/chat/completions");
+    }
+
+    #[test]
+    fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
+        for text in ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1"] {
+            let refusal = text.parse::<RuntimeUrl>().unwrap_err().to_string();
+            assert!(refusal.contains(&format!("`{text}`")), "{refusal}");
+        }
+    }
+}
