@@ -1,7 +1,7 @@
 """Load on one gateway, by wrk, and what it measured.
 
-One wrk thread for every peer and both connection counts: on two cores it costs about 15 % less CPU per request
-than two threads do, and the quickest peer answers more requests beside it.
+One wrk thread for every peer and both connection counts: on two otherwise idle cores it took about 7.2 µs of
+CPU per request against 8.3 µs with two threads, and nginx answered some 9 % more requests beside it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class ProcessTree:
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]):
         self.name = Path(command[0]).name
-        self.exit_code: int | None = None
+        self.exit_code = 0  # the leader's, once it has stopped
         self._log = folder / f"{self.name}.log"
         try:
             with self._log.open("ab") as log:

@@ -1,0 +1,114 @@
+//! Answers: the one for a recorded completion, and the one for every refusal.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use bytes::Bytes;
+use chat::{Completion, RequestId};
+use http::header::{self, HeaderName};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use store::{Outcome, Receipt};
+use wire::ErrorCode;
+
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Seconds after which a caller that found no room may well find some.
+const RETRY_AFTER: &str = "1";
+
+/// The answer to a completion whose row is durable. There is no other way to a 200.
+pub(crate) fn completed(receipt: &Receipt, completion: &Completion) -> Answer {
+    let id = receipt.request_id();
+    json(StatusCode::OK, wire::completion(completion, id), id)
+}
+
+/// Why a request gets no completion: what the caller is told, and what only the log is.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    code: ErrorCode,
+    message: Cow<'static, str>,
+    retry_later: bool,
+    cause: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn not_found() -> Self {
+        Self::of(ErrorCode::NotFound)
+    }
+
+    pub(crate) fn invalid_api_key() -> Self {
+        Self::of(ErrorCode::InvalidApiKey)
+    }
+
+    pub(crate) fn insufficient_permission() -> Self {
+        Self::of(ErrorCode::InsufficientPermission)
+    }
+
+    pub(crate) fn payload_too_large() -> Self {
+        Self::of(ErrorCode::PayloadTooLarge)
+    }
+
+    pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { message: message.into(), ..Self::of(ErrorCode::InvalidRequest) }
+    }
+
+    pub(crate) fn inference_error(cause: impl Display) -> Self {
+        Self::of(ErrorCode::InferenceError).because(cause)
+    }
+
+    pub(crate) fn unavailable(message: &'static str) -> Self {
+        Self { message: message.into(), ..Self::of(ErrorCode::ServiceUnavailable) }
+    }
+
+    pub(crate) fn no_room() -> Self {
+        Self {
+            retry_later: true,
+            ..Self::unavailable("There is no room for this request now. Please try again later.")
+        }
+    }
+
+    pub(crate) fn our_fault(cause: impl Display) -> Self {
+        Self::unavailable("The service failed on this request. The fault is logged under its request id.")
+            .because(cause)
+    }
+
+    /// Adds what the log is told.
+    pub(crate) fn because(self, cause: impl Display) -> Self {
+        Self { cause: Some(cause.to_string()), ..self }
+    }
+
+    /// How the ledger writes it down.
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome { status: self.code.status(), code: Some(self.code.as_str()) }
+    }
+
+    /// Tells the log the cause, if there is one, and the caller the rest.
+    pub(crate) fn into_answer(self, id: RequestId) -> Answer {
+        if let Some(cause) = &self.cause {
+            tracing::warn!(request_id = %id, code = self.code.as_str(), cause, "a request failed");
+        }
+        let status = StatusCode::from_u16(self.code.status()).expect("the table holds valid statuses");
+        let mut answer = json(status, wire::envelope(self.code, &self.message, id), id);
+        if self.retry_later {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        }
+        if self.code == ErrorCode::InvalidApiKey {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        answer
+    }
+
+    fn of(code: ErrorCode) -> Self {
+        Self { code, message: code.sentence().into(), retry_later: false, cause: None }
+    }
+}
+
+fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(REQUEST_ID, HeaderValue::from_str(&id.to_string()).expect("a request id is ASCII"));
+    answer
+}

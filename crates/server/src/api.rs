@@ -1,0 +1,72 @@
+//! What every request of the API needs: the address it must be sent to, keys, ledger, runtimes, and room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use chat::KeyId;
+use runtimes::{Lane, Pool};
+use store::{Ledger, Store};
+
+use crate::admission::Admission;
+use crate::body::BodyTimeouts;
+use crate::host::ApiAddress;
+use crate::meter::MeteredLane;
+
+/// What one may set about the API.
+#[derive(Debug, Clone)]
+pub struct ApiSettings {
+    /// Where it is served.
+    pub address: ApiAddress,
+    /// Requests under way at the most.
+    pub max_requests: usize,
+    /// How long a body may pause.
+    pub body_idle: std::time::Duration,
+}
+
+/// The API: shared by every thread that serves it.
+pub struct Api {
+    pub(crate) address: ApiAddress,
+    pub(crate) body_timeouts: BodyTimeouts,
+    pub(crate) store: Arc<Store>,
+    pub(crate) ledger: Ledger,
+    pub(crate) room: Admission<KeyId>,
+    pool: Option<Arc<Pool>>,
+    cut_off: AtomicBool,
+}
+
+impl Api {
+    /// Puts the API together. Without a pool it runs, unconfigured, and says so.
+    pub fn new(settings: ApiSettings, store: Arc<Store>, ledger: Ledger, pool: Option<Arc<Pool>>) -> Arc<Self> {
+        Arc::new(Self {
+            address: settings.address,
+            body_timeouts: BodyTimeouts::with_idle(settings.body_idle),
+            store,
+            ledger,
+            room: Admission::new(settings.max_requests),
+            pool,
+            cut_off: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on, a request that ends without an answer was cut off by us, not by its caller.
+    pub(crate) fn cut_off(&self) {
+        self.cut_off.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
+    }
+}
+
+/// One thread's place at the API: what is shared, and its own connections to the runtimes.
+pub(crate) struct Desk {
+    pub(crate) api: Arc<Api>,
+    pub(crate) lane: Option<MeteredLane>,
+}
+
+impl Desk {
+    pub(crate) fn new(api: Arc<Api>) -> Self {
+        let lane = api.pool.clone().map(|pool| MeteredLane::new(Lane::new(pool)));
+        Self { api, lane }
+    }
+}

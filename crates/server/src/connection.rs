@@ -1,0 +1,234 @@
+//! One connection: HTTP/1.1, or HTTP/2 if the client begins with its preface, with timeouts that really fire.
+//!
+//! A connection has one timer. It looks at the connection's `Clock`, which the socket and the requests keep, and closes
+//! the connection when a head takes too long to arrive or when nothing was asked for too long.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::answer::Answer;
+use crate::listener::Stage;
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The largest request head, and the pieces in which bodies are read.
+const BUFFER_BYTES: usize = 64 << 10;
+const HTTP2_STREAMS: u32 = 128;
+const HTTP2_HEADER_BYTES: u32 = 16 << 10;
+
+/// How long a connection may take for what.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// To send the head of a request, from its first byte on (or from the connection's start).
+    pub head: Duration,
+    /// To lie idle between two requests.
+    pub idle: Duration,
+}
+
+/// Serves a connection until it ends, times out, or the server stops.
+pub(crate) async fn serve<F>(
+    socket: TcpStream,
+    timeouts: Timeouts,
+    stage: watch::Receiver<Stage>,
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
+    let clock = Arc::new(Clock::new());
+    let io = TokioIo::new(Watched { socket, clock: clock.clone() });
+    let service = service_fn({
+        let clock = clock.clone();
+        move |request| {
+            let underway = Underway::begin(clock.clone());
+            let answer = answer(request);
+            async move {
+                let answer = answer.await;
+                drop(underway);
+                Ok::<_, Infallible>(answer)
+            }
+        }
+    });
+    if is_http2 {
+        let timeouts = Timeouts { head: timeouts.idle, ..timeouts }; // a frame is not a request's head
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(HTTP2_STREAMS)
+            .max_header_list_size(HTTP2_HEADER_BYTES)
+            .keep_alive_interval(timeouts.idle)
+            .serve_connection(io, service);
+        run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+    } else {
+        let connection = http1::Builder::new().max_buf_size(BUFFER_BYTES).serve_connection(io, service);
+        run(pin!(connection), http1::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+    }
+}
+
+/// Drives a connection; tells it when the server stops, and drops it when it takes too long.
+async fn run<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    stop: impl Fn(Pin<&mut C>),
+    clock: &Clock,
+    timeouts: Timeouts,
+    mut stage: watch::Receiver<Stage>,
+) {
+    let mut timer = pin!(sleep_until(clock.deadline(timeouts)));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+                return;
+            }
+            () = timer.as_mut() => {
+                let deadline = clock.deadline(timeouts);
+                if deadline <= Instant::now() {
+                    return;
+                }
+                timer.as_mut().reset(deadline);
+            }
+            _ = stage.changed(), if !stopping => {
+                stopping = true;
+                stop(connection.as_mut());
+            }
+        }
+    }
+}
+
+/// Looks at a connection's first bytes without taking them.
+async fn begins_with_http2(socket: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [0; HTTP2_PREFACE.len()];
+    loop {
+        let seen = socket.peek(&mut first).await?;
+        // `PRI` is no method that anyone may use, so three bytes tell; fewer are worth a second look.
+        match &first[..seen] {
+            start if seen < 3 && seen > 0 && HTTP2_PREFACE.starts_with(start) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            start => return Ok(seen >= 3 && HTTP2_PREFACE.starts_with(&start[..3])),
+        }
+    }
+}
+
+/// What a connection is doing, and since when, in microseconds from its start.
+struct Clock {
+    start: Instant,
+    under_way: AtomicU32,
+    idle_since: AtomicU64,
+    /// When the first byte of a head arrived, plus one; 0 while none has.
+    head_since: AtomicU64,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            under_way: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
+            head_since: AtomicU64::new(1),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// When the connection is to be closed if nothing changes until then.
+    fn deadline(&self, timeouts: Timeouts) -> Instant {
+        let since = |micros| self.start + Duration::from_micros(micros);
+        if self.under_way.load(Ordering::Relaxed) > 0 {
+            return Instant::now() + timeouts.head.min(timeouts.idle);
+        }
+        match self.head_since.load(Ordering::Relaxed) {
+            0 => since(self.idle_since.load(Ordering::Relaxed)) + timeouts.idle,
+            head => since(head - 1) + timeouts.head,
+        }
+    }
+
+    fn bytes_arrived(&self) {
+        if self.under_way.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
+            self.head_since.store(self.now() + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A request between its head and its answer.
+struct Underway(Arc<Clock>);
+
+impl Underway {
+    fn begin(clock: Arc<Clock>) -> Self {
+        clock.under_way.fetch_add(1, Ordering::Relaxed);
+        clock.head_since.store(0, Ordering::Relaxed);
+        Self(clock)
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A socket that tells the clock when bytes arrive.
+struct Watched {
+    socket: TcpStream,
+    clock: Arc<Clock>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.socket).poll_read(context, into);
+        if into.filled().len() > before {
+            self.clock.bytes_arrived();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

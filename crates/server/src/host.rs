@@ -1,0 +1,167 @@
+//! Is this request meant for the API? Its host and its one route, compared purely.
+
+use std::net::IpAddr;
+
+use http::{Method, header, request::Parts, uri::Authority};
+use url::Url;
+
+use crate::answer::Refusal;
+
+/// Where the API is served: the host and the path of its base URL.
+#[derive(Debug, Clone)]
+pub struct ApiAddress {
+    host: Host,
+    route: String,
+}
+
+impl ApiAddress {
+    /// Reads the API's base URL, such as `http://localhost:8080/v1`.
+    pub fn from_base_url(base_url: &str) -> Result<Self, UnusableBaseUrl> {
+        let refuse = |reason| UnusableBaseUrl { url: base_url.to_owned(), reason };
+        let url = Url::parse(base_url).map_err(|_| refuse("it is not a URL"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(refuse("it does not begin with http:// or https://"));
+        }
+        let path = url.path().trim_end_matches('/');
+        if !path.ends_with("/v1") {
+            return Err(refuse("its path does not end in /v1"));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(refuse("it has a query or a fragment"));
+        }
+        let host = url.host_str().ok_or_else(|| refuse("it has no host"))?;
+        Ok(Self { host: Host::parse(host), route: format!("{path}/chat/completions") })
+    }
+
+    /// Refuses a request that names another host, several, or none.
+    pub(crate) fn accept_host(&self, head: &Parts) -> Result<(), Refusal> {
+        let mut headers = head.headers.get_all(header::HOST).iter();
+        let header = headers.next();
+        if headers.next().is_some() {
+            return Err(Refusal::not_found());
+        }
+        // The target's own authority (HTTP/2, absolute form) counts as Host; where both are given, both must be ours.
+        let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.is_ours(text)));
+        let in_target = head.uri.authority().map(|authority| self.is_ours(authority.as_str()));
+        match (in_header, in_target) {
+            (Some(true), None | Some(true)) | (None, Some(true)) => Ok(()),
+            _ => Err(Refusal::not_found()),
+        }
+    }
+
+    /// Refuses every route but `POST {base_url}/chat/completions`.
+    pub(crate) fn accept_route(&self, head: &Parts) -> Result<(), Refusal> {
+        if head.method == Method::POST && head.uri.path() == self.route { Ok(()) } else { Err(Refusal::not_found()) }
+    }
+
+    fn is_ours(&self, authority: &str) -> bool {
+        authority.parse::<Authority>().is_ok_and(|authority| Host::parse(authority.host()) == self.host)
+    }
+}
+
+/// A host without its port. All loopback names are one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Host {
+    Loopback,
+    Address(IpAddr),
+    Name(String),
+}
+
+impl Host {
+    fn parse(host: &str) -> Self {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        match bare.parse::<IpAddr>() {
+            Ok(address) if address.to_canonical().is_loopback() => Self::Loopback,
+            Ok(address) => Self::Address(address.to_canonical()),
+            Err(_) => match host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase() {
+                name if name == "localhost" => Self::Loopback,
+                name => Self::Name(name),
+            },
+        }
+    }
+}
+
+/// Not a base URL that the API can be served under.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{url}` cannot be the API's base URL: {reason}")]
+pub struct UnusableBaseUrl {
+    url: String,
+    reason: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn accepts(base_url: &str, target: &str, hosts: &[&str]) -> bool {
+        let mut request = Request::post(target);
+        for host in hosts {
+            request = request.header(header::HOST, *host);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        ApiAddress::from_base_url(base_url).unwrap().accept_host(&head).is_ok()
+    }
+
+    #[test]
+    fn the_host_is_compared_without_case_and_port_and_loopback_is_one_host() {
+        let local = "http://localhost:8080/v1";
+        let named = "https://api.example.com/v1";
+        let cases: &[(&str, &str, &[&str], bool)] = &[
+            (local, "/", &["localhost"], true),
+            (local, "/", &["LOCALHOST:9999"], true),
+            (local, "/", &["127.0.0.1:8080"], true),
+            (local, "/", &["127.9.9.9"], true),
+            (local, "/", &["[::1]:8080"], true),
+            (local, "/", &["example.com"], false),
+            (local, "/", &["10.0.0.1"], false),
+            (local, "/", &[], false),
+            (local, "/", &["localhost", "localhost"], false),
+            (local, "http://localhost/", &[], true),
+            (local, "http://example.com/", &["localhost"], false),
+            (local, "http://localhost/", &["example.com"], false),
+            (named, "/", &["api.example.com"], true),
+            (named, "/", &["API.Example.com:443"], true),
+            (named, "/", &["api.example.com."], true),
+            (named, "/", &["localhost"], false),
+            (named, "/", &["console.example.com"], false),
+            (named, "/", &["api.example.com.evil.org"], false),
+            (named, "/", &["not a host"], false),
+            ("http://10.0.0.1/v1", "/", &["10.0.0.1:80"], true),
+            ("http://[::1]:80/v1", "/", &["localhost"], true),
+        ];
+        for (base_url, target, hosts, expected) in cases {
+            assert_eq!(accepts(base_url, target, hosts), *expected, "{base_url} {target} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_one_route_is_accepted() {
+        let accepts = |method: &str, path: &str| {
+            let (head, ()) = Request::builder().method(method).uri(path).body(()).unwrap().into_parts();
+            ApiAddress::from_base_url("http://localhost/v1").unwrap().accept_route(&head).is_ok()
+        };
+        assert!(accepts("POST", "/v1/chat/completions"));
+        assert!(accepts("POST", "/v1/chat/completions?a=b"));
+        for (method, path) in [
+            ("GET", "/v1/chat/completions"),
+            ("post", "/v1/chat/completions"),
+            ("POST", "/v1/chat/completions/"),
+            ("POST", "/V1/chat/completions"),
+            ("POST", "/v1/chat%2Fcompletions"),
+            ("POST", "//v1/chat/completions"),
+            ("POST", "/v1/models"),
+            ("POST", "/"),
+        ] {
+            assert!(!accepts(method, path), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn base_urls_that_cannot_work_are_refused_with_a_reason() {
+        for base_url in ["", "localhost:8080/v1", "ftp://localhost/v1", "http://localhost", "http://localhost/v1?x"] {
+            let refusal = ApiAddress::from_base_url(base_url).unwrap_err().to_string();
+            assert!(refusal.contains(&format!("`{base_url}`")), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! One request's walk, in the order in which errors win:
+//!
+//! host, route, key, permission, size, parse; then: is there a runtime, a healthy ledger, room; then complete, record,
+//! answer. Every failure becomes the error envelope here, our own panics included.
+
+use std::panic::AssertUnwindSafe;
+
+use chat::{ChatRequest, Completion};
+use futures_util::FutureExt;
+use http::request::Parts;
+use http::{HeaderValue, Request, Version, header};
+use hyper::body::Incoming;
+use store::Caller;
+
+use crate::admission::Permit;
+use crate::answer::{self, Answer, Refusal};
+use crate::api::Desk;
+use crate::authentication::authenticate;
+use crate::body::{self, Upload};
+use crate::meter::{Arrival, Meter, MeteredLane};
+
+/// Answers a request, whatever it is.
+pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
+    let arrival = Arrival::now();
+    let (head, incoming) = request.into_parts();
+    let upload = Upload::new(incoming, &head.headers);
+    let last = is_last_of_its_connection(&head);
+
+    let walked = AssertUnwindSafe(walk_on(desk, arrival, head, upload)).catch_unwind().await;
+    let walked = walked.unwrap_or_else(|panic| Err(Refusal::our_fault(panic_message(&*panic))));
+    let mut answer = walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id));
+    if last {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+async fn walk_on(desk: &Desk, arrival: Arrival, head: Parts, upload: Upload) -> Result<Answer, Refusal> {
+    let api = &desk.api;
+    api.address.accept_host(&head)?;
+    api.address.accept_route(&head)?;
+    let caller = authenticate(&api.store, &head.headers).await?;
+    let mut meter = Meter::open(api, arrival, &caller);
+    match complete(desk, &mut meter, &caller, &head, upload).await {
+        Ok(completion) => {
+            let receipt = meter.succeed(&completion).await?;
+            Ok(answer::completed(&receipt, &completion))
+        }
+        Err(refusal) => {
+            meter.fail(&refusal).await;
+            Err(refusal)
+        }
+    }
+}
+
+async fn complete(
+    desk: &Desk,
+    meter: &mut Meter,
+    caller: &Caller,
+    head: &Parts,
+    upload: Upload,
+) -> Result<Completion, Refusal> {
+    if !caller.may_complete() {
+        return Err(Refusal::insufficient_permission());
+    }
+    let body = upload.read(desk.api.body_timeouts).await?;
+    body::accept_type(&head.headers)?;
+    let request: ChatRequest = wire::parse_request(&body).map_err(|invalid| Refusal::invalid(invalid.to_string()))?;
+    let (lane, _permit) = admit(desk, caller)?;
+    meter.complete(lane, &request).await
+}
+
+/// Is there a runtime, a ledger that works, and room? Asked before any work is done.
+fn admit<'a>(desk: &'a Desk, caller: &Caller) -> Result<(&'a MeteredLane, Permit<chat::KeyId>), Refusal> {
+    let lane = desk.lane.as_ref().ok_or_else(|| Refusal::unavailable("No inference runtime is configured."))?;
+    if !desk.api.ledger.is_healthy() {
+        return Err(Refusal::unavailable("Usage cannot be recorded now, so no completions are run."));
+    }
+    let permit = desk.api.room.enter(caller.key()).ok_or_else(Refusal::no_room)?;
+    Ok((lane, permit))
+}
+
+/// Whether nothing more is read from this connection. A chunked request may have carried a `Content-Length` as well,
+/// which another server on the way could have believed: whatever follows it must not be taken for a request. And a
+/// client that still waits for `100 Continue` may or may not send its body.
+fn is_last_of_its_connection(head: &Parts) -> bool {
+    head.version <= Version::HTTP_11
+        && (head.headers.contains_key(header::TRANSFER_ENCODING) || head.headers.contains_key(header::EXPECT))
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("no message"))
+}
