@@ -1,2 +1,48 @@
-//! x
-fn main() {}
+//! The binary: command line, configuration, composition. The only place that names concrete choices.
+
+mod check;
+mod cli;
+mod complaint;
+mod keys;
+mod paper;
+mod serve;
+mod settings;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::complaint::Complaint;
+use crate::settings::Settings;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(complaint) => {
+            eprintln!("adriaticum: {complaint}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Complaint> {
+    let settings = Settings::load(cli.config.as_deref(), &cli.overrides())?;
+    settings.warnings().iter().for_each(|warning| eprintln!("adriaticum: {warning}"));
+    match cli.command {
+        Command::Config => print!("{settings}"),
+        Command::Serve => return serve::serve(&settings),
+        Command::Check { deep } => return block_on(check::check(&settings, deep)),
+        Command::Keys { command } => block_on(keys::run(&settings, command))?,
+        Command::Usage(options) => block_on(usage::run(&settings, &options))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a short command to its end.
+fn block_on<T>(command: impl Future<Output = Result<T, Complaint>>) -> Result<T, Complaint> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Complaint::new(format!("no runtime for the command: {error}")))?.block_on(command)
+}

@@ -102,10 +102,12 @@ async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[
             }
         };
         let peer = peer.ip().to_canonical();
-        let (permit, welcome) = match (room.enter(peer), refusals.enter(peer)) {
-            (Some(permit), _) => (permit, true),
-            (None, Some(permit)) => (permit, false),
-            (None, None) => continue,
+        let (permit, welcome) = match room.enter(peer) {
+            Some(permit) => (permit, true),
+            None => match refusals.enter(peer) {
+                Some(permit) => (permit, false),
+                None => continue,
+            },
         };
         // Handed over as a plain socket: each worker's runtime watches its own.
         let Ok(socket) = socket.into_std() else { continue };

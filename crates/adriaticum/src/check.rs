@@ -1,0 +1,148 @@
+//! The `check` command: tries everything that `serve` will need, and says what would not work and how to mend it.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
+use runtimes::{Lane, Pool, PoolSettings, RuntimeUrl};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::complaint::Complaint;
+use crate::serve::open_store;
+use crate::settings::Settings;
+
+/// Free room below which the ledger is at risk.
+const LITTLE_ROOM: u64 = 256 << 20;
+
+/// What one look has found.
+enum Finding {
+    Good(String),
+    Note(String),
+    Bad(String),
+}
+
+use Finding::{Bad, Good, Note};
+
+pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, Complaint> {
+    let mut findings = vec![("settings", Good("all readable".into()))];
+    findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
+    findings.push(("api", address(settings.api_listen).await));
+    if settings.runtime_urls.is_empty() {
+        let unset = "none configured: completions get 503. Set `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
+        findings.push(("runtime", Bad(unset.into())));
+    }
+    for url in &settings.runtime_urls {
+        findings.push(("runtime", runtime(url.clone()).await));
+    }
+    let mut bad = 0;
+    for (part, finding) in &findings {
+        let (mark, text) = match finding {
+            Good(text) => ("ok  ", text),
+            Note(text) => ("note", text),
+            Bad(text) => {
+                bad += 1;
+                ("FAIL", text)
+            }
+        };
+        println!("{mark}  {part:<8}  {text}");
+    }
+    println!();
+    Ok(match bad {
+        0 => {
+            println!("Everything that was looked at works.");
+            ExitCode::SUCCESS
+        }
+        1 => {
+            println!("1 thing would not work.");
+            ExitCode::FAILURE
+        }
+        bad => {
+            println!("{bad} things would not work.");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
+    let store = match open_store(settings) {
+        Ok(store) => store,
+        Err(complaint) => return vec![Bad(complaint.to_string())],
+    };
+    let database = settings.database.display();
+    let mut findings = vec![Good(format!("the database {database} opens"))];
+    if let Ok(room) = rustix::fs::statvfs(&settings.data_dir) {
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        let megabytes = free >> 20;
+        findings.push(if free < LITTLE_ROOM {
+            Bad(format!(
+                "only {megabytes} MiB are free for {database}: without room, completions are refused. Free some."
+            ))
+        } else {
+            Good(format!("{megabytes} MiB are free"))
+        });
+    }
+    match store.list_keys().await {
+        Ok(keys) if keys.is_empty() => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
+        Ok(keys) => findings.push(Good(format!("API keys: {}", keys.len()))),
+        Err(error) => {
+            findings.push(Bad(format!("the keys cannot be read: {error}. Restore the database from a back-up.")))
+        }
+    }
+    if deep {
+        findings.push(match store.faults().await {
+            Ok(faults) if faults.is_empty() => Good("every page of the database is sound".into()),
+            Ok(faults) => Bad(format!("the database is damaged ({}). Restore it from a back-up.", faults.join("; "))),
+            Err(error) => Bad(format!("the database cannot be read: {error}. Restore it from a back-up.")),
+        });
+    }
+    findings
+}
+
+/// Can one listen there? If not, is it because we do already?
+async fn address(address: SocketAddr) -> Finding {
+    match TcpListener::bind(address).await {
+        Ok(_) => Good(format!("{address} is free to listen on")),
+        Err(_) if is_ours(address).await => Note(format!("adriaticum is running on {address}")),
+        Err(error) => Bad(format!(
+            "cannot listen on {address}: {error}. Stop what listens there, or set `api.listen` (ADRIATICUM_API_LISTEN) to another address."
+        )),
+    }
+}
+
+async fn is_ours(address: SocketAddr) -> bool {
+    let ask = async {
+        let mut socket = TcpStream::connect(address).await?;
+        socket.write_all(b"GET / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        socket.take(4096).read_to_end(&mut answer).await?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).contains("x-request-id: chatcmpl_"))
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
+}
+
+/// Asks a runtime for a real completion of one token.
+async fn runtime(url: RuntimeUrl) -> Finding {
+    let pool = Pool::new(PoolSettings { urls: vec![url.clone()], timeout: Duration::from_secs(30) });
+    for (_, result) in pool.check().await {
+        if let Err(failure) = result {
+            return Bad(format!("{url} does not answer: {failure}. Start it, or correct `runtime.urls`."));
+        }
+    }
+    let message = Message::new(Role::User, "Say hello.".into());
+    let request =
+        message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
+    let request = request.expect("one short message is a valid request");
+    match Lane::new(pool.clone()).complete(&request, RequestId::now()).await {
+        Ok(completion) => {
+            let model = pool.status().into_iter().find_map(|member| member.model);
+            let model = model.map_or_else(String::new, |model| format!(", model {model}"));
+            match completion.usage.total {
+                Some(_) => Good(format!("{url} completes and measures tokens{model}")),
+                None => Note(format!("{url} completes but measures no tokens: usage will show null{model}")),
+            }
+        }
+        Err(error) => Bad(format!("a completion failed: {error}. Look at the runtime's own log.")),
+    }
+}

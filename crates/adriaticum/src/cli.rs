@@ -1,0 +1,131 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chat::KeyId;
+use clap::{Args, Parser, Subcommand};
+
+/// A self-hosted chat-completions service for one hosted model.
+#[derive(Parser)]
+#[command(name = "adriaticum", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// The configuration file; `adriaticum.toml` in this folder unless given.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The data folder; short for `--set data_dir=DIR`.
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Overrides a setting, such as `--set api.listen=0.0.0.0:8080`; `adriaticum config` lists them.
+    #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    set: Vec<(String, String)>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Cli {
+    /// The settings given as flags.
+    pub(crate) fn overrides(&self) -> Vec<(String, String)> {
+        let data_dir = self.data_dir.iter().map(|folder| ("data_dir".to_owned(), folder.clone()));
+        data_dir.chain(self.set.iter().cloned()).collect()
+    }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Runs the service until SIGTERM or Ctrl-C.
+    Serve,
+    /// Creates, lists, renames and revokes API keys.
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+    /// Shows what was used: sums by outcome and by key, or the requests themselves.
+    Usage(UsageOptions),
+    /// Says what would not work, and how to mend it.
+    Check {
+        /// Also reads every page of the database.
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Prints every setting in force and where its value came from.
+    Config,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Creates a key and prints it, this once.
+    Create {
+        /// What to call it.
+        #[arg(value_parser = key_name)]
+        name: String,
+        /// The key may not execute completions.
+        #[arg(long)]
+        without_completions: bool,
+        /// How long the key lives, such as `30d` or `12h`; for good unless given.
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        expires: Option<Duration>,
+    },
+    /// Lists every key; the secrets are not kept and cannot be shown.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Gives a key another name.
+    Rename {
+        /// The key's public id.
+        #[arg(value_parser = key_id)]
+        id: KeyId,
+        /// What to call it.
+        #[arg(value_parser = key_name)]
+        name: String,
+    },
+    /// Ends a key: the very next request with it is refused.
+    Revoke {
+        /// The key's public id.
+        #[arg(value_parser = key_id)]
+        id: KeyId,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct UsageOptions {
+    /// How far back, such as `7d`, `24h` or `90d`.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration)]
+    pub(crate) since: Duration,
+    /// As JSON.
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// As CSV.
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// The requests themselves, newest first, instead of sums.
+    #[arg(long)]
+    pub(crate) requests: bool,
+    /// How many requests at the most.
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "requests")]
+    pub(crate) limit: u32,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30d, 12h or 90m"))
+}
+
+fn key_id(text: &str) -> Result<KeyId, &'static str> {
+    text.parse()
+        .map_err(|_| "a key's public id is the 12 letters and digits after `adria_`; see `adriaticum keys list`")
+}
+
+fn key_name(text: &str) -> Result<String, &'static str> {
+    let name = text.trim();
+    if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
+        return Err("a name has 1 to 100 printable characters");
+    }
+    Ok(name.to_owned())
+}

@@ -1,0 +1,109 @@
+//! The `keys` commands.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chat::KeyId;
+use serde::Serialize;
+use store::{KeyRecord, KeyState, NewKey, Store};
+
+use crate::cli::KeysCommand;
+use crate::complaint::Complaint;
+use crate::paper::{self, Table};
+use crate::serve::open_store;
+use crate::settings::Settings;
+
+pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), Complaint> {
+    let store = open_store(settings)?;
+    match command {
+        KeysCommand::Create { name, without_completions, expires } => {
+            let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
+            let new = NewKey { name, completions: !without_completions, expires_at };
+            let key = store.create_key(new).await?;
+            println!("{}", key.reveal());
+            eprintln!("This is the only time the key is shown. Its public id is {}.", key.id());
+            Ok(())
+        }
+        KeysCommand::List { json } => list(&store, json).await,
+        KeysCommand::Rename { id, name } => match store.rename_key(id, &name).await? {
+            true => say(&format!("Renamed {id} to {name:?}.")),
+            false => Err(no_such_key(id)),
+        },
+        KeysCommand::Revoke { id } => match store.revoke_key(id).await? {
+            Some(at) => say(&format!("Revoked {id} at {}. The next request with it is refused.", paper::time(at))),
+            None => Err(no_such_key(id)),
+        },
+    }
+}
+
+async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
+    let keys = store.list_keys().await?;
+    if json {
+        let rows: Vec<_> = keys.iter().map(JsonKey::from).collect();
+        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+    }
+    if keys.is_empty() {
+        return say("There are no keys yet. Create one with: adriaticum keys create NAME");
+    }
+    let mut table = Table::new(&["ID", "NAME", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
+    let time = |millis: Option<u64>| millis.map_or_else(|| "–".into(), paper::time);
+    for key in &keys {
+        table.row([
+            key.id.to_string(),
+            key.name.clone(),
+            state(key).into(),
+            if key.completions { "completions" } else { "–" }.into(),
+            paper::time(key.created_at),
+            time(key.last_used_at),
+            time(key.expires_at),
+        ]);
+    }
+    say(table.to_string().trim_end())
+}
+
+fn say(text: &str) -> Result<(), Complaint> {
+    println!("{text}");
+    Ok(())
+}
+
+fn no_such_key(id: KeyId) -> Complaint {
+    Complaint::new(format!("there is no key {id}; `adriaticum keys list` shows those there are"))
+}
+
+fn state(key: &KeyRecord) -> &'static str {
+    match key.state(now_millis()) {
+        KeyState::Active => "active",
+        KeyState::Expired => "expired",
+        KeyState::Revoked => "revoked",
+    }
+}
+
+fn now_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+#[derive(Serialize)]
+struct JsonKey<'a> {
+    id: &'a str,
+    name: &'a str,
+    state: &'static str,
+    permissions: &'static [&'static str],
+    created_at: String,
+    last_used_at: Option<String>,
+    expires_at: Option<String>,
+    revoked_at: Option<String>,
+}
+
+impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
+    fn from(key: &'a KeyRecord) -> Self {
+        Self {
+            id: key.id.as_str(),
+            name: &key.name,
+            state: state(key),
+            permissions: if key.completions { &["completions"] } else { &[] },
+            created_at: paper::time(key.created_at),
+            last_used_at: key.last_used_at.map(paper::time),
+            expires_at: key.expires_at.map(paper::time),
+            revoked_at: key.revoked_at.map(paper::time),
+        }
+    }
+}

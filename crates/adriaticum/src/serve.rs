@@ -1,0 +1,184 @@
+//! The `serve` command: puts the service together, runs it, and stops it in good order.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtimes::{Pool, PoolSettings};
+use server::{Api, ApiSettings, ListenerSettings, Timeouts};
+use store::Store;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::complaint::Complaint;
+use crate::settings::Settings;
+
+/// How long the first look at the runtimes may hold up the start.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
+const SIGXFSZ: i32 = 25;
+
+pub(crate) fn serve(settings: &Settings) -> Result<ExitCode, Complaint> {
+    start_log(&settings.log);
+    raise_file_limit();
+    // Accepting, health checks and signals need little; requests are served by threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
+    runtime.block_on(run(settings))
+}
+
+async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
+    let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
+    let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
+    let store = Arc::new(open_store(settings)?);
+    let listener = listen(settings).await?;
+    let (ledger, writer) = store.start_ledger(settings.retention)?;
+    let pool = start_pool(settings).await;
+    greet(settings, &listener, &store, pool.as_deref()).await?;
+
+    let api = ApiSettings {
+        address: settings.api_address.clone(),
+        max_requests: settings.max_requests,
+        body_idle: settings.body_timeout,
+    };
+    let connections = ListenerSettings {
+        max_connections: settings.max_connections,
+        threads: settings.api_threads,
+        timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
+        stop: settings.stop_timeout,
+    };
+    let api = Api::new(api, store, ledger, pool);
+    let served = server::serve(listener, api, connections, first_signal.nth(1));
+    tokio::pin!(served);
+    let cut_off = tokio::select! {
+        cut_off = &mut served => cut_off,
+        () = second_signal.nth(2) => {
+            tracing::warn!("stopped at once by a second signal");
+            return Ok(ExitCode::from(130));
+        }
+    };
+    let cut_off = cut_off.map_err(|error| Complaint::new(format!("the API could not be served: {error}")))?;
+    writer.stop();
+    if cut_off > 0 {
+        tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
+    }
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the database, with the data folder around it.
+pub(crate) fn open_store(settings: &Settings) -> Result<Store, Complaint> {
+    let folder = settings.database.parent().unwrap_or(&settings.data_dir);
+    for folder in [settings.data_dir.as_path(), folder] {
+        std::fs::create_dir_all(folder).map_err(|error| {
+            let folder = folder.display();
+            Complaint::new(format!(
+                "the data folder {folder} cannot be made: {error}. Make it writable, or set `data_dir` to another."
+            ))
+        })?;
+    }
+    Store::open(&settings.database).map_err(|error| {
+        let database = settings.database.display();
+        Complaint::new(format!(
+            "the database {database} cannot be opened: {error}. Make it and its folder writable, or set `data_dir` to another folder."
+        ))
+    })
+}
+
+async fn listen(settings: &Settings) -> Result<TcpListener, Complaint> {
+    let address = settings.api_listen;
+    TcpListener::bind(address).await.map_err(|error| {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::AddrInUse => "Another program listens there: stop it",
+            std::io::ErrorKind::PermissionDenied => "Ports below 1024 need a privilege: grant it",
+            _ => "It must be an address of this machine: correct it",
+        };
+        Complaint::new(format!(
+            "cannot listen on {address}: {error}. {remedy}, or set `api.listen` (ADRIATICUM_API_LISTEN) to another address."
+        ))
+    })
+}
+
+/// The pool, if there are runtimes to be reached, looked at once and watched from then on.
+async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
+    if settings.runtime_urls.is_empty() {
+        return None;
+    }
+    let pool = Pool::new(PoolSettings { urls: settings.runtime_urls.clone(), timeout: settings.runtime_timeout });
+    // Learns the members' model names before the first request; one that hangs is not waited for.
+    let _ = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
+    tokio::spawn(pool.clone().watch());
+    Some(pool)
+}
+
+/// Tells the person at the terminal where everything is and what to do next.
+async fn greet(
+    settings: &Settings,
+    listener: &TcpListener,
+    store: &Store,
+    pool: Option<&Pool>,
+) -> Result<(), Complaint> {
+    let address = listener.local_addr()?;
+    println!("Adriaticum {}", env!("CARGO_PKG_VERSION"));
+    println!("  API       {}  (listening on {address})", settings.api_base_url);
+    match pool {
+        Some(pool) => {
+            for member in pool.status() {
+                let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
+                println!("  Runtime   {}  ({model})", member.url);
+            }
+        }
+        None => println!("  Runtime   none: completions get 503 until `runtime.urls` (ADRIATICUM_RUNTIME_URLS) is set"),
+    }
+    println!("  Database  {}", settings.database.display());
+    if store.list_keys().await?.is_empty() {
+        println!("\nCreate the first API key with: adriaticum keys create NAME");
+    }
+    Ok(())
+}
+
+fn start_log(level: &str) {
+    let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(level)).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        log.compact().init();
+    } else {
+        log.json().flatten_event(true).init();
+    }
+}
+
+/// As many open files as the system allows: each connection is one.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+/// The signals that ask the service to stop.
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self, Complaint> {
+        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    async fn nth(mut self, count: usize) {
+        for _ in 0..count {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+        }
+    }
+}
+
+fn catch(kind: SignalKind) -> Result<Signal, Complaint> {
+    signal(kind).map_err(|error| Complaint::new(format!("signals cannot be received: {error}")))
+}

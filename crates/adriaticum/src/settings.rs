@@ -1,0 +1,300 @@
+//! Configuration: one table of settings, read from a file, the environment and flags, each overriding the one before.
+//!
+//! A value is kept as text with its origin until it is asked for as what it is; everything is read once at the start,
+//! so that a wrong value is told before anything runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use runtimes::RuntimeUrl;
+use server::ApiAddress;
+
+use crate::complaint::Complaint;
+
+const FILE: &str = "adriaticum.toml";
+const ENVIRONMENT: &str = "ADRIATICUM_";
+
+/// One setting: its name, its default, what it means.
+struct Known {
+    name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+}
+
+/// Every setting there is. An empty default means: none.
+#[rustfmt::skip]
+const KNOWN: &[Known] = &[
+    Known { name: "data_dir", default: "data", meaning: "the folder for everything that is kept" },
+    Known { name: "database_url", default: "", meaning: "sqlite:PATH; adriaticum.db in data_dir unless set" },
+    Known { name: "api.base_url", default: "http://localhost:8080/v1", meaning: "where callers reach the API; its host is the API's host" },
+    Known { name: "api.listen", default: "127.0.0.1:8080", meaning: "where the API listens" },
+    Known { name: "api.threads", default: "auto", meaning: "threads that serve the API; auto is one per core" },
+    Known { name: "api.max_connections", default: "4096", meaning: "open connections at the most" },
+    Known { name: "api.max_requests", default: "1024", meaning: "completions under way at the most" },
+    Known { name: "api.head_timeout", default: "10s", meaning: "for a request's head to arrive" },
+    Known { name: "api.body_timeout", default: "15s", meaning: "for the next piece of a body to arrive" },
+    Known { name: "api.idle_timeout", default: "75s", meaning: "for a connection between two requests" },
+    Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
+    Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated" },
+    Known { name: "runtime.timeout", default: "120s", meaning: "for a completion, a retry included" },
+    Known { name: "model", default: "", meaning: "a GGUF file for the embedded runtime, or none" },
+    Known { name: "ledger.retention", default: "90d", meaning: "how long single requests are kept; their sums are kept for good" },
+    Known { name: "console.base_url", default: "http://localhost:8081", meaning: "where people reach the console" },
+    Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens" },
+    Known { name: "ops.listen", default: "127.0.0.1:9464", meaning: "where health and metrics are served" },
+    Known { name: "search.url", default: "", meaning: "where facts are searched" },
+    Known { name: "grounding", default: "auto", meaning: "off, auto or always" },
+    Known { name: "log", default: "info", meaning: "error, warn, info, debug or trace" },
+];
+
+/// Settings whose part of the service is not in this version: they are accepted, so that a configuration can be shared
+/// between versions, and have no effect.
+const LATER: &[&str] = &["console.base_url", "console.listen", "ops.listen", "search.url", "grounding"];
+
+/// The settings in force.
+pub(crate) struct Settings {
+    values: BTreeMap<&'static str, Value>,
+    warnings: Vec<String>,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) database: PathBuf,
+    pub(crate) api_base_url: String,
+    pub(crate) api_address: ApiAddress,
+    pub(crate) api_listen: SocketAddr,
+    pub(crate) api_threads: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) max_requests: usize,
+    pub(crate) head_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) stop_timeout: Duration,
+    pub(crate) runtime_urls: Vec<RuntimeUrl>,
+    pub(crate) runtime_timeout: Duration,
+    pub(crate) retention: Duration,
+    pub(crate) log: String,
+}
+
+#[derive(Clone)]
+struct Value {
+    text: String,
+    origin: Origin,
+}
+
+#[derive(Clone)]
+enum Origin {
+    Default,
+    File(PathBuf),
+    Environment(String),
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag => f.write_str("a flag"),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads file, environment and flags, and every value as what it is.
+    pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Self, Complaint> {
+        let mut values: BTreeMap<_, _> = KNOWN
+            .iter()
+            .map(|known| (known.name, Value { text: known.default.into(), origin: Origin::Default }))
+            .collect();
+        let mut set = |name: &str, text: String, origin: Origin| {
+            let known = KNOWN.iter().find(|known| known.name == name).ok_or_else(|| unknown(name, &origin))?;
+            values.insert(known.name, Value { text, origin });
+            Ok::<_, Complaint>(())
+        };
+        if let Some((path, text)) = read_file(file)? {
+            for (name, value) in parse_file(&path, &text)? {
+                set(&name, value, Origin::File(path.clone()))?;
+            }
+        }
+        let mut warnings = Vec::new();
+        for (variable, value) in std::env::vars_os() {
+            let (Ok(variable), Ok(value)) = (variable.into_string(), value.into_string()) else { continue };
+            if !variable.starts_with(ENVIRONMENT) {
+                continue;
+            }
+            match KNOWN.iter().find(|known| environment_name(known.name) == variable) {
+                Some(known) => set(known.name, value, Origin::Environment(variable))?,
+                None => {
+                    let names = KNOWN.iter().map(|known| environment_name(known.name));
+                    warnings.push(format!("{variable} is not a setting{}", did_you_mean(&variable, names)));
+                }
+            }
+        }
+        for (name, value) in flags {
+            set(name, value.clone(), Origin::Flag)?;
+        }
+        Self::read(values, warnings)
+    }
+
+    fn read(values: BTreeMap<&'static str, Value>, mut warnings: Vec<String>) -> Result<Self, Complaint> {
+        let reader = Reader(&values);
+        let data_dir = PathBuf::from(reader.text("data_dir"));
+        let urls = reader.text("runtime.urls").split(',').map(str::trim).filter(|url| !url.is_empty());
+        let runtime_urls = urls
+            .map(|url| url.parse::<RuntimeUrl>().map_err(|error| reader.wrong("runtime.urls", &error)))
+            .collect::<Result<_, _>>()?;
+        let log = reader.text("log").to_owned();
+        if !["error", "warn", "info", "debug", "trace"].contains(&log.as_str()) {
+            return Err(reader.wrong("log", &"it must be error, warn, info, debug or trace"));
+        }
+        if !["", "none"].contains(&reader.text("model")) {
+            warnings.push("`model` has no effect: this version has no embedded runtime; set `runtime.urls`".into());
+        }
+        Ok(Self {
+            database: database(&reader, &data_dir)?,
+            data_dir,
+            api_base_url: reader.text("api.base_url").trim_end_matches('/').to_owned(),
+            api_address: ApiAddress::from_base_url(reader.text("api.base_url"))
+                .map_err(|error| reader.wrong("api.base_url", &error))?,
+            api_listen: reader.address("api.listen")?,
+            api_threads: reader.threads("api.threads")?,
+            max_connections: reader.count("api.max_connections")?,
+            max_requests: reader.count("api.max_requests")?,
+            head_timeout: reader.duration("api.head_timeout")?,
+            body_timeout: reader.duration("api.body_timeout")?,
+            idle_timeout: reader.duration("api.idle_timeout")?,
+            stop_timeout: reader.duration("api.stop_timeout")?,
+            runtime_urls,
+            runtime_timeout: reader.duration("runtime.timeout")?,
+            retention: reader.duration("ledger.retention")?,
+            log,
+            warnings,
+            values,
+        })
+    }
+
+    /// What is odd about the configuration, but not wrong.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+/// Every setting with its value and origin, as a configuration file would hold them.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for known in KNOWN {
+            let value = &self.values[known.name];
+            let later = if LATER.contains(&known.name) { "; no effect in this version" } else { "" };
+            writeln!(f, "# {} ({}){later}", known.meaning, environment_name(known.name))?;
+            writeln!(f, "{} = {:?}  # {}\n", known.name, masked(&value.text), value.origin)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads values as what they are; says which setting is wrong, where it was set, and why.
+struct Reader<'a>(&'a BTreeMap<&'static str, Value>);
+
+impl Reader<'_> {
+    fn text(&self, name: &str) -> &str {
+        &self.0[name].text
+    }
+
+    fn wrong(&self, name: &str, reason: &dyn fmt::Display) -> Complaint {
+        let value = &self.0[name];
+        Complaint::new(format!("the setting `{name}` (from {}) is {:?}: {reason}", value.origin, masked(&value.text)))
+    }
+
+    fn address(&self, name: &str) -> Result<SocketAddr, Complaint> {
+        SocketAddr::from_str(self.text(name))
+            .map_err(|_| self.wrong(name, &"it must be an IP address and a port, such as 127.0.0.1:8080"))
+    }
+
+    fn count(&self, name: &str) -> Result<usize, Complaint> {
+        let number = self.text(name).parse().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| self.wrong(name, &"it must be a whole number above 0"))
+    }
+
+    fn threads(&self, name: &str) -> Result<usize, Complaint> {
+        match self.text(name) {
+            "auto" => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+            _ => self.count(name),
+        }
+    }
+
+    fn duration(&self, name: &str) -> Result<Duration, Complaint> {
+        let duration = humantime::parse_duration(self.text(name)).ok().filter(|duration| !duration.is_zero());
+        duration.ok_or_else(|| self.wrong(name, &"it must be a time above 0, such as 30s, 5m or 90d"))
+    }
+}
+
+fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<PathBuf, Complaint> {
+    match reader.text("database_url") {
+        "" => Ok(data_dir.join("adriaticum.db")),
+        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            Err(reader.wrong("database_url", &"this version keeps its data in SQLite only; remove the setting"))
+        }
+        url => match url.strip_prefix("sqlite:").map(|path| path.strip_prefix("//").unwrap_or(path)) {
+            Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+            _ => Err(reader.wrong("database_url", &"it must be sqlite:PATH")),
+        },
+    }
+}
+
+fn read_file(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Complaint> {
+    let path = file.unwrap_or(Path::new(FILE));
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some((path.to_owned(), text))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => Ok(None),
+        Err(error) => Err(Complaint::new(format!("the configuration {} cannot be read: {error}", path.display()))),
+    }
+}
+
+/// The settings in a file: tables become dotted names, arrays comma-separated lists.
+fn parse_file(path: &Path, text: &str) -> Result<Vec<(String, String)>, Complaint> {
+    let wrong = |reason: String| Complaint::new(format!("the configuration {} is wrong: {reason}", path.display()));
+    let table = text.parse::<toml::Table>().map_err(|error| wrong(error.to_string()))?;
+    let mut settings = Vec::new();
+    let mut waiting: Vec<_> = table.into_iter().collect();
+    while let Some((name, value)) = waiting.pop() {
+        match value {
+            toml::Value::Table(table) => {
+                waiting.extend(table.into_iter().map(|(below, value)| (format!("{name}.{below}"), value)));
+            }
+            toml::Value::Array(list) => {
+                let texts = list.iter().map(|each| each.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+                let texts = texts.ok_or_else(|| wrong(format!("`{name}` must be a list of strings")))?;
+                settings.push((name, texts.join(",")));
+            }
+            toml::Value::String(text) => settings.push((name, text)),
+            other => settings.push((name, other.to_string())),
+        }
+    }
+    Ok(settings)
+}
+
+fn environment_name(setting: &str) -> String {
+    format!("{ENVIRONMENT}{}", setting.replace('.', "_").to_ascii_uppercase())
+}
+
+fn unknown(name: &str, origin: &Origin) -> Complaint {
+    let nearest = did_you_mean(name, KNOWN.iter().map(|known| known.name.to_owned()));
+    Complaint::new(format!("`{name}` (from {origin}) is not a setting{nearest}"))
+}
+
+fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
+    let nearest = known.map(|known| (strsim::damerau_levenshtein(name, &known), known)).min();
+    nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
+}
+
+/// A value with the password of any URL in it hidden.
+fn masked(text: &str) -> String {
+    let mask = |url: &str| match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://***@{}", &url[..scheme], &url[at + 1..]),
+        _ => url.to_owned(),
+    };
+    text.split(',').map(mask).collect::<Vec<_>>().join(",")
+}
