@@ -70,7 +70,7 @@ def main() -> int:
         print(text)
     good = bool(measured) and not any(record.failed for record in records)
     if arguments.results and good:
-        report.write(arguments.results, text)
+        report.write(arguments.results, "gateways", text)
     elif arguments.results:
         say(f"{arguments.results} is left as it was")
     return 0 if good else 1

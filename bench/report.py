@@ -7,8 +7,6 @@ from pathlib import Path
 
 from load import Figures
 
-BEGIN = "<!-- gateways:begin -->"
-END = "<!-- gateways:end -->"
 YARDSTICK = "nginx"
 
 
@@ -35,12 +33,13 @@ def render(machine: list[str], method: str, rows: list[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(results: Path, text: str) -> None:
-    """Puts `text` between the markers in `results`; the rest of the file stays as it is."""
-    section = f"{BEGIN}\n{text}{END}\n"
+def write(results: Path, name: str, text: str) -> None:
+    """Puts `text` between the markers of that name in `results`; the rest of the file stays as it is."""
+    begin_mark, end_mark = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    section = f"{begin_mark}\n{text}{end_mark}\n"
     old = results.read_text() if results.exists() else "# Benchmark results\n\n"
-    before, begin, rest = old.partition(BEGIN)
-    _replaced, end, after = rest.partition(END)
+    before, begin, rest = old.partition(begin_mark)
+    _replaced, end, after = rest.partition(end_mark)
     if begin and end:
         new = before + section + after.removeprefix("\n")
     else:
@@ -67,30 +66,30 @@ def _table(rows: list[Row], connections: int) -> str:
 
 def _cells(figures: Figures, yardstick: Figures | None) -> list[str]:
     return [
-        _rate(figures.per_second),
-        f"{_rate(figures.slowest_round)}–{_rate(figures.quickest_round)}",
-        _ratio(figures.per_second, yardstick.per_second if yardstick else None),
-        _duration(figures.p50_us),
-        _duration(figures.p99_us),
-        _ratio(figures.p99_us, yardstick.p99_us if yardstick else None),
-        _duration(figures.cpu_us),
+        rate(figures.per_second),
+        f"{rate(figures.slowest_round)}–{rate(figures.quickest_round)}",
+        ratio_of(figures.per_second, yardstick.per_second if yardstick else None),
+        duration(figures.p50_us),
+        duration(figures.p99_us),
+        ratio_of(figures.p99_us, yardstick.p99_us if yardstick else None),
+        duration(figures.cpu_us),
         f"{figures.resident_bytes / 2**20:,.1f} MiB",
         _errors(figures),
     ]
 
 
-def _rate(per_second: float) -> str:
+def rate(per_second: float) -> str:
     return f"{per_second:,.0f}"
 
 
-def _ratio(value: float, yardstick: float | None) -> str:
+def ratio_of(value: float, yardstick: float | None) -> str:
     if not yardstick:
         return "–"
     ratio = value / yardstick
     return f"{ratio:.4f}" if ratio < 0.1 else f"{ratio:,.2f}"
 
 
-def _duration(microseconds: float) -> str:
+def duration(microseconds: float) -> str:
     return f"{microseconds:.1f} µs" if microseconds < 1000 else f"{microseconds / 1000:,.2f} ms"
 
 

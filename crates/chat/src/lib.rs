@@ -11,7 +11,7 @@ mod request_id;
 pub use completion::{Completion, FinishReason, TokenUsage};
 pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey};
 pub use request::{ChatRequest, MaxTokens, Message, OutOfBounds, Role, Temperature, limits};
-pub use request_id::{MalformedRequestId, RequestId};
+pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
 
 /// The name of the one model that this service hosts.
 pub const MODEL: &str = "adriaticum";

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const PREFIX: &str = "chatcmpl_";
 const DIGITS: usize = 32;
+const LEN: usize = PREFIX.len() + DIGITS;
 
 /// `chatcmpl_` and 32 hexadecimal digits, ordered by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +50,18 @@ impl RequestId {
         self.unix_micros() / 1_000_000
     }
 
+    /// The id as text, without the detour over formatting: every answer carries it twice.
+    pub fn to_text(self) -> RequestIdText {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; LEN];
+        text[..PREFIX.len()].copy_from_slice(PREFIX.as_bytes());
+        for (pair, byte) in text[PREFIX.len()..].chunks_exact_mut(2).zip(self.to_bytes()) {
+            pair[0] = HEX[usize::from(byte >> 4)];
+            pair[1] = HEX[usize::from(byte & 15)];
+        }
+        RequestIdText(text)
+    }
+
     /// The 16 bytes behind the digits, in their order.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
@@ -62,7 +75,18 @@ impl RequestId {
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{:032x}", self.0)
+        f.pad(self.to_text().as_str())
+    }
+}
+
+/// A request id's text.
+#[derive(Clone, Copy)]
+pub struct RequestIdText([u8; LEN]);
+
+impl RequestIdText {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("a request id is ASCII by construction")
     }
 }
 

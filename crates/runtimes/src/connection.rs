@@ -50,7 +50,7 @@ pub(crate) enum Broken {
 }
 
 impl Connection {
-    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Self, std::io::Error> {
+    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Box<Self>, std::io::Error> {
         let socket = TcpStream::connect((url.host.as_str(), url.port)).await?;
         socket.set_nodelay(true)?;
         let stream: Box<dyn Stream> = if url.tls {
@@ -60,7 +60,7 @@ impl Connection {
             Box::new(socket)
         };
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        Ok(Self { sender, driver, closed: false })
+        Ok(Box::new(Self { sender, driver, closed: false }))
     }
 
     /// Whether a connection that lay idle can still be used; the runtime may have closed it meanwhile.

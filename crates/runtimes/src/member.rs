@@ -80,16 +80,16 @@ pub(crate) enum Reply {
     TooLong(ContextOverflow),
 }
 
-/// Connections to one member that nobody uses at the moment.
+/// Connections to one member that nobody uses at the moment. Boxed: a request's future holds one, and is moved about.
 #[derive(Default)]
-pub(crate) struct Idle(Mutex<Vec<Connection>>);
+pub(crate) struct Idle(Mutex<Vec<Box<Connection>>>);
 
 impl Idle {
-    fn take(&self) -> Option<Connection> {
+    fn take(&self) -> Option<Box<Connection>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn put(&self, connection: Connection) {
+    fn put(&self, connection: Box<Connection>) {
         if connection.is_open() {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
@@ -116,7 +116,7 @@ impl Member {
             let mut request = self.request(Method::POST, &self.completions_path, body.clone());
             let headers = request.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
+            if let Ok(id) = HeaderValue::from_str(id.to_text().as_str()) {
                 headers.insert("x-request-id", id);
             }
             request
@@ -185,7 +185,7 @@ impl Member {
     }
 }
 
-fn keep(idle: &Idle, connection: Connection, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
+fn keep(idle: &Idle, connection: Box<Connection>, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
     match result {
         Ok(answer) => {
             idle.put(connection);

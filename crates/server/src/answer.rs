@@ -109,6 +109,6 @@ fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Answer {
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(REQUEST_ID, HeaderValue::from_str(&id.to_string()).expect("a request id is ASCII"));
+    headers.insert(REQUEST_ID, HeaderValue::from_str(id.to_text().as_str()).expect("a request id is ASCII"));
     answer
 }

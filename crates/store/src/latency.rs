@@ -111,6 +111,35 @@ impl Latencies {
     }
 }
 
+/// Adds up two encoded forms without taking them apart: whole stretches of `base` are copied as they are. Roll-ups are
+/// merged for every group of rows, so this is where the ledger's time would go otherwise. `None` if either is not encoded.
+pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
+    let mut merged = Vec::with_capacity(base.len() + added.len());
+    let mut rest = base;
+    while !added.is_empty() {
+        let (slot, mut count) = (take_number(&mut added)?, take_number(&mut added)?);
+        let stretch = rest;
+        let mut before = stretch; // what is left of the stretch behind the slots smaller than this one
+        while !rest.is_empty() {
+            let (other, others) = (take_number(&mut rest)?, take_number(&mut rest)?);
+            if other >= slot {
+                if other == slot {
+                    count += others;
+                } else {
+                    rest = before;
+                }
+                break;
+            }
+            before = rest;
+        }
+        merged.extend_from_slice(&stretch[..stretch.len() - before.len()]);
+        push_number(&mut merged, slot);
+        push_number(&mut merged, count);
+    }
+    merged.extend_from_slice(rest);
+    Some(merged)
+}
+
 /// Below 8 each number has its own bucket; above, each doubling has eight.
 fn bucket(micros: u64) -> u16 {
     if micros < 8 {
@@ -177,6 +206,13 @@ mod tests {
             right.merge(&counted(&a));
             prop_assert_eq!(&left, &right);
             prop_assert_eq!(&left, &counted(&[a, b].concat()));
+        }
+
+        #[test]
+        fn encoded_forms_add_up_like_the_counts_themselves(a in latencies(), b in latencies()) {
+            let mut sum = counted(&a);
+            sum.merge(&counted(&b));
+            prop_assert_eq!(merge_encoded(&counted(&a).encode(), &counted(&b).encode()), Some(sum.encode()));
         }
 
         #[test]

@@ -228,7 +228,7 @@ impl Writer {
         self.health.commit_begins();
         let trail = self.trail.take();
         let result = match &mut self.file {
-            Some(file) => file.commit(group, trail.as_ref()),
+            Some(file) => file.commit(group, trail),
             None => Err(CommitFailed::waiting_for_reopen()),
         };
         self.health.commit_ends(result.is_ok());
@@ -259,7 +259,7 @@ impl Writer {
         }
         let Some(file) = &mut self.file else { return };
         if let Some(trail) = self.trail.take()
-            && let Err(failure) = file.commit(&[], Some(&trail))
+            && let Err(failure) = file.commit(&[], Some(trail))
         {
             return self.give_up(failure);
         }

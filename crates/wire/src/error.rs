@@ -1,7 +1,8 @@
 //! The one table of errors: code, status and the sentence for the caller. Causes are logged elsewhere, never shown.
 
 use chat::RequestId;
-use serde::Serialize;
+
+use crate::json::Writer;
 
 /// Every error that a caller can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,16 +81,13 @@ impl ErrorCode {
 
 /// The body of an error response.
 pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Envelope<'a> {
-        error: Body<'a>,
-    }
-    #[derive(Serialize)]
-    struct Body<'a> {
-        code: &'static str,
-        message: &'a str,
-        request_id: String,
-    }
-    let body = Body { code: code.as_str(), message, request_id: request_id.to_string() };
-    crate::json::to_bytes(&Envelope { error: body })
+    Writer::new(128 + message.len())
+        .raw(r#"{"error":{"code":"#)
+        .value(code.as_str())
+        .raw(r#","message":"#)
+        .value(message)
+        .raw(r#","request_id":"#)
+        .value(request_id.to_text().as_str())
+        .raw("}}")
+        .finish()
 }

@@ -55,9 +55,31 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Writes a value whose serialization cannot fail: structs of strings, numbers and nulls.
-pub(crate) fn to_bytes(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("plain structs always serialize")
+/// Writes JSON piece by piece: what never changes is written as it is, what does is escaped or formatted.
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    /// A writer with room for that many bytes to begin with.
+    pub(crate) fn new(room: usize) -> Self {
+        Self(Vec::with_capacity(room))
+    }
+
+    /// JSON that stands in the source.
+    pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
+        self.0.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    /// A string, a number, `null`: anything that serializes without fail.
+    pub(crate) fn value(&mut self, value: &(impl serde::Serialize + ?Sized)) -> &mut Self {
+        serde_json::to_writer(&mut self.0, value).expect("plain values always serialize, and a Vec takes everything");
+        self
+    }
+
+    /// What was written.
+    pub(crate) fn finish(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
 }
 
 impl<'de> Deserialize<'de> for Json<'de> {

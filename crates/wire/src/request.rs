@@ -22,41 +22,43 @@ pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
     let [model, messages, temperature, max_tokens] =
         members(document, Place::Body, ["model", "messages", "temperature", "max_tokens"])?;
 
-    check_model(required(model, "model")?)?;
-    let messages = read_messages(required(messages, "messages")?)?;
+    check_model(required(model, Place::Body, "model")?)?;
+    let messages = read_messages(required(messages, Place::Body, "messages")?)?;
     let temperature = temperature.map_or(Ok(Temperature::default()), read_temperature)?;
     let max_tokens = max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?;
-    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse("messages", bound))
+    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Place::Body, "messages", bound))
 }
 
 fn check_model(value: Json<'_>) -> Result<(), InvalidRequest> {
     match value {
         Json::String(name) if name == MODEL => Ok(()),
-        Json::String(name) => Err(refuse("model", format!("must be exactly `{MODEL}`; got `{}`", excerpt(&name)))),
-        other => Err(wrong_type("model", "a string", &other)),
+        Json::String(name) => {
+            Err(refuse(Place::Body, "model", format!("must be exactly `{MODEL}`; got `{}`", excerpt(&name))))
+        }
+        other => Err(wrong_type(Place::Body, "model", "a string", &other)),
     }
 }
 
 fn read_messages(value: Json<'_>) -> Result<Vec<Message>, InvalidRequest> {
     match value {
         Json::Array(elements) => elements.into_iter().enumerate().map(|(at, each)| read_message(at, each)).collect(),
-        other => Err(wrong_type("messages", "an array of message objects", &other)),
+        other => Err(wrong_type(Place::Body, "messages", "an array of message objects", &other)),
     }
 }
 
 fn read_message(at: usize, value: Json<'_>) -> Result<Message, InvalidRequest> {
-    let [role, content] = members(value, Place::Message(at), ["role", "content"])?;
-    let (role_name, content_name) = (format!("messages[{at}].role"), format!("messages[{at}].content"));
-    let role = match required(role, &role_name)? {
+    let place = Place::Message(at);
+    let [role, content] = members(value, place, ["role", "content"])?;
+    let role = match required(role, place, "role")? {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let roles = list(&Role::ALL.map(Role::as_str));
-            refuse(&role_name, format!("must be one of {roles}; got `{}`", excerpt(&name)))
+            refuse(place, "role", format!("must be one of {roles}; got `{}`", excerpt(&name)))
         })?,
-        other => return Err(wrong_type(&role_name, "a string", &other)),
+        other => return Err(wrong_type(place, "role", "a string", &other)),
     };
-    match required(content, &content_name)? {
-        Json::String(text) => Message::new(role, text.into_owned()).map_err(|bound| refuse(&content_name, bound)),
-        other => Err(wrong_type(&content_name, "a string", &other)),
+    match required(content, place, "content")? {
+        Json::String(text) => Message::new(role, text.into_owned()).map_err(|bound| refuse(place, "content", bound)),
+        other => Err(wrong_type(place, "content", "a string", &other)),
     }
 }
 
@@ -64,18 +66,20 @@ fn read_temperature(value: Json<'_>) -> Result<Temperature, InvalidRequest> {
     let number = match value {
         Json::Integer(number) => number as f64,
         Json::Fraction(number) => number,
-        other => return Err(wrong_type("temperature", "a number", &other)),
+        other => return Err(wrong_type(Place::Body, "temperature", "a number", &other)),
     };
-    Temperature::new(number).map_err(|bound| refuse("temperature", bound))
+    Temperature::new(number).map_err(|bound| refuse(Place::Body, "temperature", bound))
 }
 
 fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
     match value {
-        Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse("max_tokens", bound)),
-        Json::Fraction(number) => {
-            Err(refuse("max_tokens", format!("must be an integer, without fraction or exponent; got {number:?}")))
-        }
-        other => Err(wrong_type("max_tokens", "an integer", &other)),
+        Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Place::Body, "max_tokens", bound)),
+        Json::Fraction(number) => Err(refuse(
+            Place::Body,
+            "max_tokens",
+            format!("must be an integer, without fraction or exponent; got {number:?}"),
+        )),
+        other => Err(wrong_type(Place::Body, "max_tokens", "an integer", &other)),
     }
 }
 
@@ -125,16 +129,16 @@ fn members<'a, const N: usize>(
     Ok(found)
 }
 
-fn required<'a>(value: Option<Json<'a>>, name: &str) -> Result<Json<'a>, InvalidRequest> {
-    value.ok_or_else(|| InvalidRequest(format!("`{name}` is required.")))
+fn required<'a>(value: Option<Json<'a>>, place: Place, name: &str) -> Result<Json<'a>, InvalidRequest> {
+    value.ok_or_else(|| InvalidRequest(format!("`{}` is required.", place.member(name))))
 }
 
-fn wrong_type(name: &str, expected: &str, got: &Json<'_>) -> InvalidRequest {
-    refuse(name, format!("must be {expected}; got {}", got.kind()))
+fn wrong_type(place: Place, name: &str, expected: &str, got: &Json<'_>) -> InvalidRequest {
+    refuse(place, name, format!("must be {expected}; got {}", got.kind()))
 }
 
-fn refuse(name: &str, reason: impl std::fmt::Display) -> InvalidRequest {
-    InvalidRequest(format!("`{name}` {reason}."))
+fn refuse(place: Place, name: &str, reason: impl std::fmt::Display) -> InvalidRequest {
+    InvalidRequest(format!("`{}` {reason}.", place.member(name)))
 }
 
 fn list(names: &[&str]) -> String {

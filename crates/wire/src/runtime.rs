@@ -2,36 +2,32 @@
 //!
 //! Answers are read leniently where runtimes differ and strictly where a figure or a text would have to be invented.
 
-use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
-use serde::Serialize;
+use std::borrow::Cow;
 
-use crate::json::Json;
+use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
+use serde::de::{Deserialize, Deserializer};
+use serde_json::error::Category;
+
+use crate::json::{Json, Writer};
 
 /// The body of a request to a runtime that serves its model under that name.
 pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Body<'a> {
-        model: &'a str,
-        messages: Vec<Message<'a>>,
-        temperature: f64,
-        max_tokens: u16,
-        stream: bool,
+    let text: usize = request.messages().iter().map(|message| message.content().len() + 40).sum();
+    let mut body = Writer::new(128 + model.len() + text);
+    body.raw(r#"{"model":"#).value(model).raw(r#","messages":["#);
+    for (at, message) in request.messages().iter().enumerate() {
+        body.raw(if at == 0 { r#"{"role":"# } else { r#",{"role":"# })
+            .value(message.role().as_str())
+            .raw(r#","content":"#)
+            .value(message.content())
+            .raw("}");
     }
-    #[derive(Serialize)]
-    struct Message<'a> {
-        role: &'static str,
-        content: &'a str,
-    }
-    let messages = request.messages().iter();
-    crate::json::to_bytes(&Body {
-        model,
-        messages: messages
-            .map(|message| Message { role: message.role().as_str(), content: message.content() })
-            .collect(),
-        temperature: request.temperature().get(),
-        max_tokens: request.max_tokens().get(),
-        stream: false,
-    })
+    body.raw(r#"],"temperature":"#)
+        .value(&request.temperature().get())
+        .raw(r#","max_tokens":"#)
+        .value(&request.max_tokens().get())
+        .raw(r#","stream":false}"#)
+        .finish()
 }
 
 /// Why a runtime's successful answer cannot be used.
@@ -41,7 +37,7 @@ pub enum Malformed {
     #[error("the answer is not JSON")]
     NotJson,
     /// No text where the text belongs.
-    #[error("the answer has no `choices[0].message.content` that is a string")]
+    #[error("the answer is not a completion with `choices[0].message.content`")]
     NoContent,
     /// An ending that is neither natural nor for length.
     #[error("the answer has no known `choices[0].finish_reason`")]
@@ -50,28 +46,62 @@ pub enum Malformed {
 
 /// Reads a runtime's answer with status 200.
 pub fn completion(body: &[u8]) -> Result<Completion, Malformed> {
-    let document = Json::parse(body).map_err(|_| Malformed::NotJson)?;
-    let choice = match document.get("choices") {
-        Some(Json::Array(choices)) => choices.first().ok_or(Malformed::NoContent)?,
-        _ => return Err(Malformed::NoContent),
-    };
-    let content = choice.get("message").and_then(|message| message.get("content"));
-    let text = content.and_then(Json::as_str).ok_or(Malformed::NoContent)?.to_owned();
-    let finish_reason = match choice.get("finish_reason").and_then(Json::as_str) {
+    let answer: Answer<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
+        Category::Data => Malformed::NoContent,
+        Category::Io | Category::Syntax | Category::Eof => Malformed::NotJson,
+    })?;
+    let choice = answer.choices.into_iter().next().ok_or(Malformed::NoContent)?;
+    let finish_reason = match choice.finish_reason.as_deref() {
         Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") => FinishReason::Stop,
         Some("length" | "max_tokens") => FinishReason::Length,
         _ => return Err(Malformed::UnknownFinish),
     };
-    let figure = |name| match document.get("usage").and_then(|usage| usage.get(name)) {
-        Some(Json::Integer(count)) => u32::try_from(*count).ok(),
-        _ => None,
-    };
-    let usage = TokenUsage {
-        prompt: figure("prompt_tokens"),
-        completion: figure("completion_tokens"),
-        total: figure("total_tokens"),
-    };
-    Ok(Completion { text, finish_reason, usage })
+    let Figures { prompt_tokens, completion_tokens, total_tokens } = answer.usage.unwrap_or_default();
+    let usage = TokenUsage { prompt: prompt_tokens.0, completion: completion_tokens.0, total: total_tokens.0 };
+    Ok(Completion { text: choice.message.content.into_owned(), finish_reason, usage })
+}
+
+/// What is read of an answer; runtimes say much more.
+#[derive(serde::Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    choices: Vec<Choice<'a>>,
+    usage: Option<Figures>,
+}
+
+#[derive(serde::Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    message: AnswerMessage<'a>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(serde::Deserialize)]
+struct AnswerMessage<'a> {
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Figures {
+    prompt_tokens: Figure,
+    completion_tokens: Figure,
+    total_tokens: Figure,
+}
+
+/// A token figure; whatever is not a plausible count was not measured.
+#[derive(Default)]
+struct Figure(Option<u32>);
+
+impl<'de> Deserialize<'de> for Figure {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Json::deserialize(deserializer)? {
+            Json::Integer(count) => u32::try_from(count).ok(),
+            _ => None,
+        }))
+    }
 }
 
 /// The name of the first model in a runtime's `/models`.

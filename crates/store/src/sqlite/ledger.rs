@@ -9,7 +9,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi, params};
 
 use super::connect;
-use crate::latency::Latencies;
+use crate::latency::merge_encoded;
 use crate::ledger::{Pending, Trail};
 use crate::rollup::{Entry, Rollups};
 
@@ -39,27 +39,26 @@ impl LedgerFile {
         connection.set_prepared_statement_cache_capacity(32);
         let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         connection.create_scalar_function("merge_latencies", 2, flags, |values| {
-            let mut merged = decode(values.get_raw(0).as_blob()?)?;
-            merged.merge(&decode(values.get_raw(1).as_blob()?)?);
-            Ok(merged.encode())
+            let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
+            merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies do not read back".into()))
         })?;
         Ok(Self { connection, path })
     }
 
     /// Commits a group of rows, their roll-ups, and what became known of the last commit. All or nothing, except that a
     /// row which the database refuses for itself does not fail its neighbours.
-    pub(crate) fn commit(&mut self, group: &[Pending], trail: Option<&Trail>) -> Result<Committed, CommitFailed> {
+    pub(crate) fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut rollups = Rollups::default();
         if let Some(trail) = trail {
             let mut note = transaction.prepare_cached("UPDATE commits SET persisted_at_us = ?2 WHERE id = ?1")?;
             note.execute(params![trail.commit, trail.persisted_at_micros])?;
-            write_rollups(&transaction, &trail.rollups)?;
+            rollups = trail.rollups;
         }
         let mut committed = Committed { commit: 0, refused: Vec::new() };
         if !group.is_empty() {
             transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
             committed.commit = transaction.last_insert_rowid();
-            let mut rollups = Rollups::default();
             for (at, pending) in group.iter().enumerate() {
                 match insert(&transaction, &pending.entry, committed.commit) {
                     Ok(true) => rollups.add(&pending.entry),
@@ -68,8 +67,8 @@ impl LedgerFile {
                     Err(other) => return Err(other.into()),
                 }
             }
-            write_rollups(&transaction, &rollups)?;
         }
+        write_rollups(&transaction, &rollups)?;
         transaction.commit()?;
         Ok(committed)
     }
@@ -179,11 +178,6 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
         ])?;
     }
     Ok(())
-}
-
-fn decode(blob: &[u8]) -> Result<Latencies, rusqlite::Error> {
-    Latencies::decode(blob)
-        .ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies do not read back".into()))
 }
 
 /// Why nothing of a group was committed.

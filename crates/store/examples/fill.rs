@@ -1,0 +1,93 @@
+//! Fills a database for the benchmarks: `fill DATABASE KEYS REQUESTS`.
+//!
+//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 keys, so that rows and
+//! roll-ups are what production writes. Keys are inserted in bulk: nobody holds their secrets.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chat::{ApiKey, KeyId, RequestId, TokenUsage};
+use store::{Entry, NotRecorded, Outcome, Store, Timings};
+
+const DAYS: u64 = 30;
+const BUSY_KEYS: usize = 1_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [database, keys, requests] = arguments.as_slice() else {
+        eprintln!("usage: fill DATABASE KEYS REQUESTS");
+        return ExitCode::from(2);
+    };
+    match (keys.parse(), requests.parse()) {
+        (Ok(keys), Ok(requests)) => match fill(database, keys, requests) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("fill: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            eprintln!("fill: KEYS and REQUESTS are whole numbers");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn fill(database: &str, keys: usize, requests: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let store = Store::open(database)?;
+    let keys = insert_keys(database, keys)?;
+    let busy = &keys[..keys.len().min(BUSY_KEYS)];
+    let (ledger, writer) = store.start_ledger(Duration::from_secs(90 * 86_400))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
+    let start = now - DAYS * 86_400_000_000;
+    let step = DAYS * 86_400_000_000 / requests.max(1);
+    for number in 0..requests {
+        let row = entry(start + number * step, number, busy);
+        while let Err(NotRecorded::QueueFull) = ledger.note(row.clone()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    writer.stop();
+    Ok(())
+}
+
+fn insert_keys(database: &str, count: usize) -> Result<Vec<KeyId>, Box<dyn std::error::Error>> {
+    let mut connection = rusqlite::Connection::open(database)?;
+    let transaction = connection.transaction()?;
+    let mut ids = Vec::with_capacity(count);
+    {
+        let mut insert = transaction
+            .prepare("INSERT INTO keys (id, digest, name, completions, created_at) VALUES (?1, ?2, ?3, 1, 1)")?;
+        for number in 0..count {
+            let key = ApiKey::generate()?;
+            insert.execute((key.id().as_str(), key.digest().as_bytes(), format!("key {number}")))?;
+            ids.push(key.id());
+        }
+    }
+    transaction.commit()?;
+    Ok(ids)
+}
+
+/// A plausible request: one in fifty failed, latencies between a few and some thousand milliseconds.
+fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
+    let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let failed = number.is_multiple_of(50);
+    let tokens = (!failed).then_some((scattered >> 56) as u32);
+    let inference = Duration::from_micros(5_000 + (scattered >> 40) % 2_000_000);
+    Entry {
+        request_id: RequestId::at_micros(micros, scattered),
+        key: keys[(scattered >> 20) as usize % keys.len()],
+        outcome: if failed {
+            Outcome { status: 502, code: Some("inference_error") }
+        } else {
+            Outcome { status: 200, code: None }
+        },
+        usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
+        timings: Timings {
+            queue: Some(Duration::from_micros(50 + (scattered >> 50) % 500)),
+            search: None,
+            inference: Some(inference),
+            total: inference + Duration::from_micros(400),
+        },
+    }
+}
