@@ -25,7 +25,8 @@ const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>,
+    /// Boxed, because a request's future holds the connection and is moved about.
+    driver: Box<http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>>,
     closed: bool,
 }
 
@@ -50,7 +51,7 @@ pub(crate) enum Broken {
 }
 
 impl Connection {
-    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Box<Self>, std::io::Error> {
+    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Self, std::io::Error> {
         let socket = TcpStream::connect((url.host.as_str(), url.port)).await?;
         socket.set_nodelay(true)?;
         let stream: Box<dyn Stream> = if url.tls {
@@ -60,7 +61,7 @@ impl Connection {
             Box::new(socket)
         };
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        Ok(Box::new(Self { sender, driver, closed: false }))
+        Ok(Self { sender, driver: Box::new(driver), closed: false })
     }
 
     /// Whether a connection that lay idle can still be used; the runtime may have closed it meanwhile.

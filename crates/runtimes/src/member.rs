@@ -80,16 +80,16 @@ pub(crate) enum Reply {
     TooLong(ContextOverflow),
 }
 
-/// Connections to one member that nobody uses at the moment. Boxed: a request's future holds one, and is moved about.
+/// Connections to one member that nobody uses at the moment.
 #[derive(Default)]
-pub(crate) struct Idle(Mutex<Vec<Box<Connection>>>);
+pub(crate) struct Idle(Mutex<Vec<Connection>>);
 
 impl Idle {
-    fn take(&self) -> Option<Box<Connection>> {
+    fn take(&self) -> Option<Connection> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn put(&self, connection: Box<Connection>) {
+    fn put(&self, connection: Connection) {
         if connection.is_open() {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
@@ -185,7 +185,7 @@ impl Member {
     }
 }
 
-fn keep(idle: &Idle, connection: Box<Connection>, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
+fn keep(idle: &Idle, connection: Connection, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
     match result {
         Ok(answer) => {
             idle.put(connection);
