@@ -26,9 +26,11 @@ const MAX_ANSWER_BYTES: usize = 4 << 20;
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     /// Boxed, because a request's future holds the connection and is moved about.
-    driver: Box<http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>>,
+    driver: Box<Driver>,
     closed: bool,
 }
+
+type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
