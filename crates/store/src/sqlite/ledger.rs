@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chat::{KeyId, RequestId};
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi, params};
+use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavior, ffi, params};
 
 use super::connect;
 use crate::latency::merge_encoded;
@@ -59,8 +59,9 @@ impl LedgerFile {
         if !group.is_empty() {
             transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
             committed.commit = transaction.last_insert_rowid();
+            let mut insert = transaction.prepare_cached(INSERT)?;
             for (at, pending) in group.iter().enumerate() {
-                match insert(&transaction, &pending.entry, committed.commit) {
+                match insert_row(&mut insert, &pending.entry, committed.commit) {
                     Ok(true) => rollups.add(&pending.entry),
                     Ok(false) => {} // recorded before: counted once
                     Err(error) if is_the_rows_own_fault(&error) => committed.refused.push(at),
@@ -120,13 +121,12 @@ fn is_the_rows_own_fault(error: &rusqlite::Error) -> bool {
         || matches!(code, Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig))
 }
 
+const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
+        queue_us, search_us, inference_us, total_us, commit_id)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (id) DO NOTHING";
+
 /// Inserts a row; `false` if the request was recorded before.
-fn insert(transaction: &Transaction<'_>, entry: &Entry, commit: i64) -> Result<bool, rusqlite::Error> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-             queue_us, search_us, inference_us, total_us, commit_id)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (id) DO NOTHING",
-    )?;
+fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<bool, rusqlite::Error> {
     let micros = |time: Duration| time.as_micros() as u64;
     let inserted = insert.execute(params![
         entry.request_id.to_bytes(),
