@@ -1,5 +1,6 @@
 //! The `check` command: tries everything that `serve` will need, and says what would not work and how to mend it.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     for url in &settings.runtime_urls {
         findings.push(("runtime", runtime(url.clone()).await));
     }
+    let mut out = std::io::stdout().lock();
     let mut bad = 0;
     for (part, finding) in &findings {
         let (mark, text) = match finding {
@@ -46,23 +48,14 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
                 ("FAIL", text)
             }
         };
-        println!("{mark}  {part:<8}  {text}");
+        writeln!(out, "{mark}  {part:<8}  {text}")?;
     }
-    println!();
-    Ok(match bad {
-        0 => {
-            println!("Everything that was looked at works.");
-            ExitCode::SUCCESS
-        }
-        1 => {
-            println!("1 thing would not work.");
-            ExitCode::FAILURE
-        }
-        bad => {
-            println!("{bad} things would not work.");
-            ExitCode::FAILURE
-        }
-    })
+    match bad {
+        0 => writeln!(out, "\nEverything that was looked at works.")?,
+        1 => writeln!(out, "\n1 thing would not work.")?,
+        bad => writeln!(out, "\n{bad} things would not work.")?,
+    }
+    Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {

@@ -63,7 +63,7 @@ pub(crate) enum KeysCommand {
         #[arg(long)]
         without_completions: bool,
         /// How long the key lives, such as `30d` or `12h`; for good unless given.
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = life)]
         expires: Option<Duration>,
     },
     /// Lists every key; the secrets are not kept and cannot be shown.
@@ -115,6 +115,16 @@ fn name_and_value(text: &str) -> Result<(String, String), &'static str> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30d, 12h or 90m"))
+}
+
+/// How long a key may live: not nothing, and not beyond what a calendar shows.
+fn life(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let life = duration(text)?;
+    if life.is_zero() || life > LONGEST {
+        return Err("a key lives for more than no time and at most 100 years".into());
+    }
+    Ok(life)
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

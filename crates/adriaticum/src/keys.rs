@@ -1,5 +1,6 @@
 //! The `keys` commands.
 
+use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chat::KeyId;
@@ -19,8 +20,9 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
             let new = NewKey { name, completions: !without_completions, expires_at };
             let key = store.create_key(new).await?;
-            println!("{}", key.reveal());
-            eprintln!("This is the only time the key is shown. Its public id is {}.", key.id());
+            say(key.reveal())?;
+            let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
+            let _ = writeln!(std::io::stderr(), "{note}"); // the key itself is out
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
@@ -61,8 +63,7 @@ async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
 }
 
 fn say(text: &str) -> Result<(), Complaint> {
-    println!("{text}");
-    Ok(())
+    Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
 fn no_such_key(id: KeyId) -> Complaint {

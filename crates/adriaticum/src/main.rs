@@ -9,6 +9,7 @@ mod serve;
 mod settings;
 mod usage;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,18 +22,15 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => code,
-        Err(complaint) => {
-            eprintln!("adriaticum: {complaint}");
-            ExitCode::FAILURE
-        }
+        Err(complaint) => complaint.tell(),
     }
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Complaint> {
     let settings = Settings::load(cli.config.as_deref(), &cli.overrides())?;
-    settings.warnings().iter().for_each(|warning| eprintln!("adriaticum: {warning}"));
+    settings.warnings().iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
-        Command::Config => print!("{settings}"),
+        Command::Config => write!(std::io::stdout(), "{settings}")?,
         Command::Serve => return serve::serve(&settings),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Keys { command } => block_on(keys::run(&settings, command))?,

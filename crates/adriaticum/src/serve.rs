@@ -1,6 +1,7 @@
 //! The `serve` command: puts the service together, runs it, and stops it in good order.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,13 @@ use crate::settings::Settings;
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// Open files that are kept for the database, the log and health checks.
+const KEPT_FILES: u64 = 32;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 
 pub(crate) fn serve(settings: &Settings) -> Result<ExitCode, Complaint> {
     start_log(&settings.log);
-    raise_file_limit();
     // Accepting, health checks and signals need little; requests are served by threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
@@ -36,7 +38,9 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
     let listener = listen(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
-    greet(settings, &listener, &store, pool.as_deref()).await?;
+    let address = listener.local_addr().map_err(|error| Complaint::new(format!("the listener is gone: {error}")))?;
+    let greeting = greeting(settings, address, &store, pool.as_deref()).await?;
+    let _ = writeln!(std::io::stdout(), "{greeting}"); // a service that nobody watches serves all the same
 
     let api = ApiSettings {
         address: settings.api_address.clone(),
@@ -44,7 +48,7 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
         body_idle: settings.body_timeout,
     };
     let connections = ListenerSettings {
-        max_connections: settings.max_connections,
+        max_connections: connections_for(raise_file_limit(), settings.max_connections),
         threads: settings.api_threads,
         timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
         stop: settings.stop_timeout,
@@ -113,34 +117,37 @@ async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
     Some(pool)
 }
 
-/// Tells the person at the terminal where everything is and what to do next.
-async fn greet(
+/// What the person at the terminal is told: where everything is and what to do next.
+async fn greeting(
     settings: &Settings,
-    listener: &TcpListener,
+    address: SocketAddr,
     store: &Store,
     pool: Option<&Pool>,
-) -> Result<(), Complaint> {
-    let address = listener.local_addr()?;
-    println!("Adriaticum {}", env!("CARGO_PKG_VERSION"));
-    println!("  API       {}  (listening on {address})", settings.api_base_url);
+) -> Result<String, Complaint> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut lines = vec![
+        format!("Adriaticum {version}"),
+        format!("  API       {}  (listening on {address})", settings.api_base_url),
+    ];
     match pool {
-        Some(pool) => {
-            for member in pool.status() {
-                let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
-                println!("  Runtime   {}  ({model})", member.url);
-            }
-        }
-        None => println!("  Runtime   none: completions get 503 until `runtime.urls` (ADRIATICUM_RUNTIME_URLS) is set"),
+        Some(pool) => lines.extend(pool.status().into_iter().map(|member| {
+            let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
+            format!("  Runtime   {}  ({model})", member.url)
+        })),
+        None => lines
+            .push("  Runtime   none: completions get 503 until `runtime.urls` (ADRIATICUM_RUNTIME_URLS) is set".into()),
     }
-    println!("  Database  {}", settings.database.display());
+    lines.push(format!("  Database  {}", settings.database.display()));
     if store.list_keys().await?.is_empty() {
-        println!("\nCreate the first API key with: adriaticum keys create NAME");
+        lines.push("\nCreate the first API key with: adriaticum keys create NAME".into());
     }
-    Ok(())
+    Ok(lines.join("\n"))
 }
 
 fn start_log(level: &str) {
     let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(level)).with_writer(std::io::stderr);
+    // A log that cannot be written must not end in a panic about it.
+    let log = log.log_internal_errors(false);
     if std::io::stderr().is_terminal() {
         log.compact().init();
     } else {
@@ -148,14 +155,29 @@ fn start_log(level: &str) {
     }
 }
 
-/// As many open files as the system allows: each connection is one.
-fn raise_file_limit() {
+/// Asks for as many open files as the system allows, and says how many that is.
+fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
+    let before = limit.current;
     limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files could not be raised");
+    match setrlimit(Resource::Nofile, limit) {
+        Ok(()) => limit.current.unwrap_or(u64::MAX),
+        Err(_) => before.unwrap_or(u64::MAX),
     }
+}
+
+/// How many connections those files are enough for: each may need another one to a runtime.
+fn connections_for(files: u64, wanted: usize) -> usize {
+    let possible = usize::try_from(files.saturating_sub(KEPT_FILES) / 2).unwrap_or(usize::MAX).max(1);
+    if possible < wanted {
+        tracing::warn!(
+            files,
+            connections = possible,
+            "fewer connections than configured: the limit of open files is low"
+        );
+    }
+    wanted.min(possible)
 }
 
 /// The signals that ask the service to stop.

@@ -144,7 +144,12 @@ impl Settings {
         let data_dir = PathBuf::from(reader.text("data_dir"));
         let urls = reader.text("runtime.urls").split(',').map(str::trim).filter(|url| !url.is_empty());
         let runtime_urls = urls
-            .map(|url| url.parse::<RuntimeUrl>().map_err(|error| reader.wrong("runtime.urls", &error)))
+            .map(|url| {
+                let wrong = |reason| {
+                    reader.wrong("runtime.urls", &format!("{} is no runtime's base URL: {reason}", masked(url)))
+                };
+                url.parse::<RuntimeUrl>().map_err(wrong)
+            })
             .collect::<Result<_, _>>()?;
         let log = reader.text("log").to_owned();
         if !["error", "warn", "info", "debug", "trace"].contains(&log.as_str()) {

@@ -21,14 +21,14 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
         let rows: Vec<_> = store.requests(since, options.limit).await?.iter().map(RequestLine::from).collect();
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &rows),
-            (_, true) => write_csv(&mut out, &rows),
+            (_, true) => write_csv(&mut out, &RequestLine::COLUMNS, &rows),
             _ => Ok(write!(out, "{}", requests_table(&rows))?),
         }
     } else {
         let report = store.usage(since).await?;
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &JsonReport::from(&report)),
-            (_, true) => write_csv(&mut out, &groups(&report)),
+            (_, true) => write_csv(&mut out, &CsvGroup::COLUMNS, &groups(&report)),
             _ => write_report(&mut out, &report),
         }
     }
@@ -39,8 +39,10 @@ fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Compla
     Ok(writeln!(out)?)
 }
 
-fn write_csv(out: &mut impl Write, rows: &[impl Serialize]) -> Result<(), Complaint> {
-    let mut csv = csv::Writer::from_writer(out);
+/// The columns are written by themselves, because there may be no rows to take them from.
+fn write_csv(out: &mut impl Write, columns: &[&str], rows: &[impl Serialize]) -> Result<(), Complaint> {
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+    csv.write_record(columns)?;
     rows.iter().try_for_each(|row| csv.serialize(row))?;
     Ok(csv.flush()?)
 }
@@ -130,6 +132,24 @@ struct RequestLine {
     inference_us: Option<u64>,
     total_us: u64,
     persist_us: Option<u64>,
+}
+
+impl RequestLine {
+    const COLUMNS: [&str; 13] = [
+        "request_id",
+        "received_at",
+        "key_id",
+        "status",
+        "code",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "queue_us",
+        "search_us",
+        "inference_us",
+        "total_us",
+        "persist_us",
+    ];
 }
 
 impl From<&RequestRecord> for RequestLine {
@@ -255,6 +275,20 @@ struct CsvGroup {
     completion_tokens_measured: u64,
     total_tokens: Option<u64>,
     total_tokens_measured: u64,
+}
+
+impl CsvGroup {
+    const COLUMNS: [&str; 9] = [
+        "group",
+        "name",
+        "requests",
+        "prompt_tokens",
+        "prompt_tokens_measured",
+        "completion_tokens",
+        "completion_tokens_measured",
+        "total_tokens",
+        "total_tokens_measured",
+    ];
 }
 
 fn groups(report: &UsageReport) -> Vec<CsvGroup> {

@@ -162,7 +162,7 @@ impl MaxTokens {
     pub fn new(value: i128) -> Result<Self, OutOfBounds> {
         match u16::try_from(value) {
             Ok(tokens) if limits::MAX_TOKENS.contains(&tokens) => Ok(Self(tokens)),
-            _ => Err(OutOfBounds::MaxTokens(value)),
+            _ => Err(OutOfBounds::MaxTokens(value as f64)),
         }
     }
 
@@ -191,9 +191,17 @@ pub enum OutOfBounds {
     #[error("must have at most {} characters of content in all; got {}", limits::TOTAL_CHARS, .0)]
     TotalLength(usize),
     /// Temperature out of range.
-    #[error("must be from {:?} to {:?}; got {}", limits::TEMPERATURE.start(), limits::TEMPERATURE.end(), .0)]
+    #[error("must be from {:?} to {:?}; got {}", limits::TEMPERATURE.start(), limits::TEMPERATURE.end(), shown(*.0))]
     Temperature(f64),
     /// Maximum of tokens out of range.
-    #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), .0)]
-    MaxTokens(i128),
+    #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), shown(*.0))]
+    MaxTokens(f64),
+}
+
+/// A number as a person would write it: large and small ones with an exponent.
+fn shown(number: f64) -> String {
+    match number.abs() {
+        magnitude if magnitude != 0.0 && !(1e-6..1e15).contains(&magnitude) => format!("{number:e}"),
+        _ => number.to_string(),
+    }
 }

@@ -7,7 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -26,8 +26,8 @@ const MAX_ANSWER_BYTES: usize = 4 << 20;
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     /// Boxed, because a request's future holds the connection and is moved about.
-    driver: Box<Driver>,
-    closed: bool,
+    /// Gone once the connection has ended: what waits for it is told only then.
+    driver: Option<Box<Driver>>,
 }
 
 type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
@@ -63,13 +63,13 @@ impl Connection {
             Box::new(socket)
         };
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        Ok(Self { sender, driver: Box::new(driver), closed: false })
+        Ok(Self { sender, driver: Some(Box::new(driver)) })
     }
 
     /// Whether a connection that lay idle can still be used; the runtime may have closed it meanwhile.
     pub(crate) async fn is_usable(&mut self) -> bool {
-        let ready = drive(&mut self.driver, &mut self.closed, self.sender.ready()).await;
-        ready.is_ok() && !self.closed
+        let ready = drive(&mut self.driver, self.sender.ready()).await;
+        ready.is_ok() && self.is_open()
     }
 
     /// Sends a request and reads the whole answer.
@@ -82,25 +82,31 @@ impl Connection {
             let body = body.map_err(Broken::WithinAnswer)?.to_bytes();
             Ok(Answer { status, body })
         };
-        drive(&mut self.driver, &mut self.closed, whole).await
+        drive(&mut self.driver, whole).await
     }
 
     /// Whether it is worth keeping after an answer.
     pub(crate) fn is_open(&self) -> bool {
-        !self.closed
+        self.driver.is_some()
     }
 }
 
-/// Waits for something that needs the connection to move, moving it.
-async fn drive<D: Future + Unpin, T>(driver: &mut D, closed: &mut bool, wanted: impl Future<Output = T>) -> T {
+/// Waits for something that needs the connection to move, moving it first: so an end that came meanwhile is noticed
+/// before anything is sent.
+async fn drive<T>(driver: &mut Option<Box<Driver>>, wanted: impl Future<Output = T>) -> T {
     let mut wanted = pin!(wanted);
     poll_fn(|context| {
+        let move_on = |driver: &mut Option<Box<Driver>>, context: &mut Context<'_>| {
+            if driver.as_mut().is_some_and(|driver| Pin::new(driver).poll(context).is_ready()) {
+                *driver = None;
+            }
+        };
+        move_on(driver, context);
         if let Poll::Ready(output) = wanted.as_mut().poll(context) {
             return Poll::Ready(output);
         }
-        if !*closed && Pin::new(&mut *driver).poll(context).is_ready() {
-            *closed = true;
-        }
+        // What was just handed over is to be sent at once, and what has just been read is to be noticed.
+        move_on(driver, context);
         wanted.as_mut().poll(context)
     })
     .await

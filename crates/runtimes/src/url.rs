@@ -35,20 +35,19 @@ impl FromStr for RuntimeUrl {
     type Err = UnusableUrl;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = |reason| UnusableUrl { url: text.to_owned(), reason };
-        let url = Url::parse(text).map_err(|_| refuse("it is not a URL"))?;
+        let url = Url::parse(text).map_err(|_| UnusableUrl("it is not a URL"))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(refuse("it does not begin with http:// or https://")),
+            _ => return Err(UnusableUrl("it does not begin with http:// or https://")),
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refuse("user names and passwords in it are not supported"));
+            return Err(UnusableUrl("user names and passwords in it are not supported"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(refuse("it has a query or a fragment"));
+            return Err(UnusableUrl("it has a query or a fragment"));
         }
-        let host = match url.host().ok_or_else(|| refuse("it has no host"))? {
+        let host = match url.host().ok_or(UnusableUrl("it has no host"))? {
             Host::Domain(name) => name.to_owned(),
             Host::Ipv4(address) => address.to_string(),
             Host::Ipv6(address) => address.to_string(),
@@ -62,20 +61,17 @@ impl FromStr for RuntimeUrl {
             text: format!("{}://{authority}{path}", url.scheme()),
             tls,
             host,
-            port: url.port_or_known_default().ok_or_else(|| refuse("it has no port"))?,
-            host_header: HeaderValue::from_str(authority).map_err(|_| refuse("its host is not a host name"))?,
+            port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))?,
+            host_header: HeaderValue::from_str(authority).map_err(|_| UnusableUrl("its host is not a host name"))?,
             path: path.to_owned(),
         })
     }
 }
 
-/// Not the base URL of a runtime.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{url}` cannot be a runtime's base URL: {reason}")]
-pub struct UnusableUrl {
-    url: String,
-    reason: &'static str,
-}
+/// Why a URL is not the base URL of a runtime; the URL itself may hold a secret and is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnusableUrl(&'static str);
 
 #[cfg(test)]
 mod tests {
@@ -102,7 +98,7 @@ mod tests {
     fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
         for text in ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1"] {
             let refusal = text.parse::<RuntimeUrl>().unwrap_err().to_string();
-            assert!(refusal.contains(&format!("`{text}`")), "{refusal}");
+            assert!(refusal.starts_with("it") || refusal.starts_with("user"), "{text}: {refusal}");
         }
     }
 }

@@ -30,7 +30,11 @@ pub(crate) struct Refusal {
     message: Cow<'static, str>,
     retry_later: bool,
     cause: Option<String>,
+    hung_up: bool,
 }
+
+/// How the ledger writes down a caller that has gone; the status is nginx's.
+pub(crate) const CLIENT_CLOSED: Outcome = Outcome { status: 499, code: Some("client_closed") };
 
 impl Refusal {
     pub(crate) fn not_found() -> Self {
@@ -78,8 +82,16 @@ impl Refusal {
         Self { cause: Some(cause.to_string()), ..self }
     }
 
+    /// The caller has gone: nobody reads this.
+    pub(crate) fn hung_up() -> Self {
+        Self { hung_up: true, ..Self::invalid("The body broke off.") }
+    }
+
     /// How the ledger writes it down.
     pub(crate) fn outcome(&self) -> Outcome {
+        if self.hung_up {
+            return CLIENT_CLOSED;
+        }
         Outcome { status: self.code.status(), code: Some(self.code.as_str()) }
     }
 
@@ -100,7 +112,7 @@ impl Refusal {
     }
 
     fn of(code: ErrorCode) -> Self {
-        Self { code, message: code.sentence().into(), retry_later: false, cause: None }
+        Self { code, message: code.sentence().into(), retry_later: false, cause: None, hung_up: false }
     }
 }
 

@@ -4,6 +4,7 @@
 //! So an upload that is dropped unread is read a little further and thrown away. The exception is a client that waits
 //! for `100 Continue`: reading would invite the body that was just refused.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -60,7 +61,7 @@ impl Upload {
             let deadline = whole.min(Instant::now() + timeouts.idle);
             let frame = match timeout_at(deadline, incoming.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Err(Refusal::invalid("The body broke off.").because(error)),
+                Ok(Some(Err(error))) => return Err(broken(&error)),
                 Ok(None) => break,
                 Err(_elapsed) => {
                     self.incoming = None; // too slow to be worth draining
@@ -80,6 +81,17 @@ impl Upload {
             }
         }
         Ok(if gathered.is_empty() { first } else { gathered.freeze() })
+    }
+}
+
+/// What a body that breaks off means: the caller has gone, or it does not keep to its own framing.
+fn broken(error: &hyper::Error) -> Refusal {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    match cause.map(std::io::Error::kind) {
+        Some(ErrorKind::InvalidInput | ErrorKind::InvalidData) => {
+            Refusal::invalid("The body is not framed as its headers say.")
+        }
+        _ => Refusal::hung_up(),
     }
 }
 

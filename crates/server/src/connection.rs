@@ -25,6 +25,7 @@ use crate::listener::Stage;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The largest request head, and the pieces in which bodies are read.
+const HEAD_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 const HTTP2_STREAMS: u32 = 128;
 const HTTP2_HEADER_BYTES: u32 = 16 << 10;
@@ -72,7 +73,8 @@ pub(crate) async fn serve<F>(
             .serve_connection(io, service);
         run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
     } else {
-        let connection = http1::Builder::new().max_buf_size(BUFFER_BYTES).serve_connection(io, service);
+        let connection =
+            http1::Builder::new().max_header_size(HEAD_BYTES).max_buf_size(BUFFER_BYTES).serve_connection(io, service);
         run(pin!(connection), http1::Connection::graceful_shutdown, &clock, timeouts, stage).await;
     }
 }
@@ -85,7 +87,9 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
     timeouts: Timeouts,
     mut stage: watch::Receiver<Stage>,
 ) {
-    let mut timer = pin!(sleep_until(clock.deadline(timeouts)));
+    // What the connection does may change, and with it the deadline, so the timer looks at least this often.
+    let tick = timeouts.head.min(timeouts.idle);
+    let mut timer = pin!(sleep_until(Instant::now() + tick));
     let mut stopping = false;
     loop {
         tokio::select! {
@@ -97,11 +101,11 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
                 return;
             }
             () = timer.as_mut() => {
-                let deadline = clock.deadline(timeouts);
-                if deadline <= Instant::now() {
+                let (now, deadline) = (Instant::now(), clock.deadline(timeouts));
+                if deadline <= now {
                     return;
                 }
-                timer.as_mut().reset(deadline);
+                timer.as_mut().reset(deadline.min(now + tick));
             }
             _ = stage.changed(), if !stopping => {
                 stopping = true;
@@ -153,7 +157,7 @@ impl Clock {
     fn deadline(&self, timeouts: Timeouts) -> Instant {
         let since = |micros| self.start + Duration::from_micros(micros);
         if self.under_way.load(Ordering::Relaxed) > 0 {
-            return Instant::now() + timeouts.head.min(timeouts.idle);
+            return Instant::now() + timeouts.idle;
         }
         match self.head_since.load(Ordering::Relaxed) {
             0 => since(self.idle_since.load(Ordering::Relaxed)) + timeouts.idle,

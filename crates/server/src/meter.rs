@@ -12,11 +12,9 @@ use runtimes::{InferenceError, Lane};
 use store::{Caller, Entry, Outcome, Receipt, Timings};
 use wire::runtime::ContextOverflow;
 
-use crate::answer::Refusal;
+use crate::answer::{CLIENT_CLOSED, Refusal};
 use crate::api::Api;
 
-/// What nginx calls it, too.
-const CLIENT_CLOSED: Outcome = Outcome { status: 499, code: Some("client_closed") };
 const FAILED: Outcome = Outcome { status: 503, code: Some("service_unavailable") };
 
 /// When and as what a request arrived.

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use chat::{ChatRequest, MODEL, MaxTokens, Message, Role, Temperature};
+use chat::{ChatRequest, MODEL, MaxTokens, Message, OutOfBounds, Role, Temperature};
 
 use crate::json::Json;
 
@@ -74,6 +74,10 @@ fn read_temperature(value: Json<'_>) -> Result<Temperature, InvalidRequest> {
 fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
     match value {
         Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Place::Body, "max_tokens", bound)),
+        // An integer too long for one is read as a fraction; it is out of bounds all the same.
+        Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
+            Err(refuse(Place::Body, "max_tokens", OutOfBounds::MaxTokens(number)))
+        }
         Json::Fraction(number) => Err(refuse(
             Place::Body,
             "max_tokens",

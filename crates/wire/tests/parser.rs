@@ -29,10 +29,9 @@ impl Meant {
 
     fn is_what_was_read(&self, read: &ChatRequest) -> bool {
         let messages = read.messages().iter();
-        messages.map(|message| (message.role().as_str(), message.content())).eq(self
-            .messages
-            .iter()
-            .map(|(role, content)| (role.as_str(), content.as_str())))
+        messages
+            .map(|message| (message.role().as_str(), message.content()))
+            .eq(self.messages.iter().map(|(role, content)| (role.as_str(), content.as_str())))
             && read.temperature().get() == self.temperature.unwrap_or(Temperature::default().get())
             && read.max_tokens().get() == self.max_tokens.unwrap_or(MaxTokens::default().get())
     }
@@ -128,7 +127,7 @@ impl<'a> Writer<'a> {
                 ('\u{8}', 0..2) => self.text.push_str("\\b"),
                 ('"' | '\\' | '\0'..='\x1f', _) | (_, 0) => {
                     for unit in character.encode_utf16(&mut [0; 2]) {
-                        let digits = if self.roll() % 2 == 0 { format!("{unit:04x}") } else { format!("{unit:04X}") };
+                        let digits = if self.roll() < 128 { format!("{unit:04x}") } else { format!("{unit:04X}") };
                         self.text.push_str(&format!("\\u{digits}"));
                     }
                 }

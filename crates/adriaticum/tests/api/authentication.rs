@@ -1,0 +1,194 @@
+//! Part 5, authentication: one header, one place for a key, one refusal for whatever is wrong with it.
+
+use crate::harness::{Answer, Home, Reply, Request, Runtime, Service, Setup, ask, eventually};
+
+fn service() -> (Runtime, Service) {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    (runtime, service)
+}
+
+#[test]
+fn a_key_is_shaped_as_published() {
+    let key = Home::new().key();
+    let (id, secret) = key.strip_prefix("adria_").and_then(|rest| rest.split_once('_')).unwrap();
+    assert_eq!((id.len(), secret.len()), (12, 43 + 6), "{key}");
+    assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{key}");
+    assert_eq!(with_checksum(&key[..key.len() - 6]), key);
+}
+
+#[test]
+fn the_scheme_has_no_case_and_any_number_of_spaces() {
+    let (_runtime, service) = service();
+    let key = service.key();
+    for value in
+        [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER {key}"), format!("BeArEr    {key}   ")]
+    {
+        service.send(&Request::chat(&key, ask("hello")).header("Authorization", &value)).completed();
+    }
+    service
+        .send(
+            &Request::chat(&key, ask("hello")).without("Authorization").also("aUTHORIZATION", &format!("Bearer {key}")),
+        )
+        .completed();
+}
+
+#[test]
+fn every_key_that_is_not_active_gets_the_same_401() {
+    let (runtime, service) = service();
+    let key = service.key();
+    let good = Request::chat(&key, ask("hello"));
+    let with = |value: &str| good.clone().header("Authorization", value);
+    let bearer = |key: &str| with(&format!("Bearer {key}"));
+
+    let revoked = service.key();
+    service.output(&["keys", "revoke", id_of(&revoked)]);
+    let unknown = Home::new().key();
+    let expired = service.key_with("short", &["--expires", "1ms"]);
+    let forged = with_checksum(&format!("adria_{}_{}", id_of(&key), "0".repeat(43)));
+    let other_id = with_checksum(&format!("adria_{}_{}", id_of(&unknown), &key[19..62]));
+
+    let changed = |at: usize| {
+        let other = if &key[at..=at] == "x" { "y" } else { "x" };
+        format!("{}{other}{}", &key[..at], &key[at + 1..])
+    };
+    let cases = [
+        ("missing", good.clone().without("Authorization")),
+        ("empty", with("")),
+        ("no key", with("Bearer")),
+        ("an empty key", with("Bearer ")),
+        ("the key alone", with(&key)),
+        ("another scheme", with(&format!("Basic {key}"))),
+        ("another scheme like it", with(&format!("Bearers {key}"))),
+        ("a colon", with(&format!("Bearer: {key}"))),
+        ("a tab", with(&format!("Bearer\t{key}"))),
+        ("glued together", with(&format!("Bearer{key}"))),
+        ("quoted", with(&format!("Bearer \"{key}\""))),
+        ("two keys", with(&format!("Bearer {key} {key}"))),
+        ("a list", with(&format!("Bearer {key}, Bearer {key}"))),
+        ("a parameter behind it", with(&format!("Bearer {key}; a=b"))),
+        ("not ASCII", with(&format!("Bearer {key}é"))),
+        ("not a key at all", bearer("sk-1234567890abcdef")),
+        ("very long", bearer(&"a".repeat(8_000))),
+        ("cut short", bearer(&key[..key.len() - 1])),
+        ("one longer", bearer(&format!("{key}0"))),
+        ("another prefix", bearer(&key.replace("adria_", "Adria_"))),
+        ("without prefix", bearer(&key["adria_".len()..])),
+        ("lower case", bearer(&key.to_ascii_lowercase())),
+        ("a changed id", bearer(&changed(8))),
+        ("a changed secret", bearer(&changed(40))),
+        ("a changed checksum", bearer(&changed(key.len() - 1))),
+        ("two headers", good.clone().also("Authorization", &format!("Bearer {key}"))),
+        ("two headers, one wrong", good.clone().also("Authorization", "Bearer x")),
+        ("in the query", good.clone().without("Authorization").target(&format!("/v1/chat/completions?api_key={key}"))),
+        ("in another header", good.clone().without("Authorization").also("X-Api-Key", &key).also("Api-Key", &key)),
+        ("for a proxy", good.clone().without("Authorization").also("Proxy-Authorization", &format!("Bearer {key}"))),
+        ("in a cookie", good.clone().without("Authorization").also("Cookie", &format!("Authorization=Bearer {key}"))),
+        ("revoked", bearer(&revoked)),
+        ("unknown", bearer(&unknown)),
+        ("expired", bearer(&expired)),
+        ("forged for a known id", bearer(&forged)),
+        ("a known secret for another id", bearer(&other_id)),
+    ];
+    let (mut ids, mut seen) = (Vec::new(), Vec::new());
+    for (what, request) in &cases {
+        let answer = service.send(request);
+        assert_eq!(answer.outcome(), (401, Some("invalid_api_key".into())), "{what}");
+        ids.push(answer.refused().request_id);
+        seen.push((what, without_id(&answer)));
+    }
+    seen.iter().for_each(|(what, answer)| assert_eq!(*answer, seen[0].1, "{what}"));
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), cases.len(), "every answer has an id of its own");
+    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(service.rows().len(), 0, "nobody to be recorded");
+    service.send(&good).completed();
+}
+
+#[test]
+fn a_key_revoked_by_another_process_is_refused_by_the_next_request() {
+    let (runtime, service) = service();
+    let replica = Setup::with(&[&runtime]).data(service.data().to_owned()).start();
+    let (key, other) = (service.key(), service.key());
+    let request = Request::chat(&key, ask("hello")).bytes();
+    let (mut here, mut there) = (service.connect(), replica.connect());
+    here.send(&request).answer().completed();
+    there.send(&request).answer().completed();
+
+    service.output(&["keys", "rename", id_of(&key), "still good"]);
+    here.send(&request).answer().completed();
+
+    service.output(&["keys", "revoke", id_of(&key)]);
+    here.send(&request).answer().refused_as("invalid_api_key");
+    there.send(&request).answer().refused_as("invalid_api_key");
+    service.ask(&other, "hello").completed();
+    assert_eq!(runtime.asked().len(), 4);
+}
+
+#[test]
+fn a_key_made_by_another_process_is_accepted_by_the_next_request() {
+    let (_runtime, service) = service();
+    for _ in 0..3 {
+        let key = service.key();
+        service.ask(&key, "hello").completed();
+    }
+}
+
+#[test]
+fn a_key_expires_by_itself() {
+    let (_runtime, service) = service();
+    let (brief, long) =
+        (service.key_with("brief", &["--expires", "1s"]), service.key_with("long", &["--expires", "30d"]));
+    eventually("the key's expiry", || match service.ask(&brief, "hello").outcome() {
+        (200, None) => None,
+        (401, Some(code)) if code == "invalid_api_key" => Some(()),
+        other => panic!("{other:?}"),
+    });
+    service.ask(&brief, "hello").refused_as("invalid_api_key");
+    service.ask(&long, "hello").completed();
+}
+
+#[test]
+fn a_key_without_permission_is_known_but_may_not() {
+    let (runtime, service) = service();
+    let key = service.key_with("reader", &["--without-completions"]);
+    service.ask(&key, "hello").refused_as("insufficient_permission");
+    assert_eq!(runtime.asked().len(), 0);
+    let rows = service.rows();
+    assert_eq!(rows.len(), 1);
+    assert_eq!((&rows[0]["status"], &rows[0]["code"]), (&403.into(), &"insufficient_permission".into()));
+
+    service.output(&["keys", "revoke", id_of(&key)]);
+    service.ask(&key, "hello").refused_as("invalid_api_key");
+}
+
+fn id_of(key: &str) -> &str {
+    &key["adria_".len()..][..12]
+}
+
+/// Everything of an answer but what must differ.
+fn without_id(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
+    let id = answer.refused().request_id;
+    let headers = answer.headers.iter().filter(|(name, _)| !["x-request-id", "date"].contains(&name.as_str()));
+    (answer.status, headers.cloned().collect(), String::from_utf8_lossy(&answer.body).replace(&id, ""))
+}
+
+/// A key's other characters, completed by their CRC-32 in six digits of base62.
+fn with_checksum(covered: &str) -> String {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut crc = u32::MAX;
+    for byte in covered.bytes() {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+        }
+    }
+    let mut rest = !crc as usize;
+    let mut digits = [0; 6];
+    for digit in digits.iter_mut().rev() {
+        *digit = DIGITS[rest % 62];
+        rest /= 62;
+    }
+    format!("{covered}{}", String::from_utf8_lossy(&digits))
+}

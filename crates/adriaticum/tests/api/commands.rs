@@ -1,0 +1,425 @@
+//! The commands, as a person or a script meets them: what they print, what they refuse, and how they exit.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::{Home, Ran, Reply, Runtime, Setup, eventually, unreachable_url};
+
+fn keys(home: &Home) -> Vec<Value> {
+    serde_json::from_str(&home.output(&["keys", "list", "--json"])).unwrap()
+}
+
+fn id_of(key: &str) -> String {
+    key["adria_".len()..][..12].to_owned()
+}
+
+/// Must fail with that code and one complaint that says all of this.
+fn refuses(ran: &Ran, code: i32, says: &[&str]) {
+    assert_eq!(ran.code, Some(code), "{ran:?}");
+    assert_eq!(ran.stdout, "", "{ran:?}");
+    assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+    says.iter().for_each(|part| assert!(ran.stderr.contains(part), "without {part}: {ran:?}"));
+}
+
+/// Must fail with one sentence on one line, and nothing else.
+fn complains(ran: &Ran, says: &[&str]) {
+    refuses(ran, 1, says);
+    assert!(ran.stderr.starts_with("adriaticum: ") && ran.stderr.lines().count() == 1, "{ran:?}");
+}
+
+#[test]
+fn a_key_is_shown_once_and_listed_without_its_secret() {
+    let home = Home::new();
+    assert_eq!(keys(&home), Vec::<Value>::new());
+    assert!(home.output(&["keys", "list"]).contains("adriaticum keys create NAME"));
+
+    let ran = home.run(&["keys", "create", "first key"]);
+    let key = ran.stdout.trim_end().to_owned();
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), format!("{key}\n").as_str()));
+    assert!(ran.stderr.contains(&id_of(&key)) && !ran.stderr.contains(&key), "{}", ran.stderr);
+    let weak = home.key_with("second", &["--without-completions"]);
+
+    let listed = keys(&home);
+    assert_eq!(listed.len(), 2);
+    for (row, key, name, permissions) in
+        [(&listed[0], &key, "first key", json!(["completions"])), (&listed[1], &weak, "second", json!([]))]
+    {
+        assert_eq!((&row["id"], &row["name"]), (&json!(id_of(key)), &json!(name)));
+        assert_eq!((&row["permissions"], &row["state"]), (&permissions, &json!("active")));
+        for time in ["last_used_at", "expires_at", "revoked_at"] {
+            assert_eq!(row.get(time), Some(&Value::Null), "{row}");
+        }
+        assert!(row["created_at"].as_str().unwrap().ends_with('Z'), "{row}");
+    }
+    let shown = [home.output(&["keys", "list"]), home.output(&["keys", "list", "--json"])].concat();
+    assert!(!shown.contains(&key[19..]) && !shown.contains(&weak[19..]), "{shown}");
+}
+
+#[test]
+fn keys_are_renamed_and_revoked_by_their_id() {
+    let home = Home::new();
+    let (key, other) = (home.key(), home.key());
+    let id = id_of(&key);
+    home.output(&["keys", "rename", &id, "  другое имя 🗝 "]);
+    assert_eq!(keys(&home)[0]["name"], "другое имя 🗝");
+    assert_eq!(keys(&home)[1]["name"], "test");
+    // As it stands in the key, too.
+    home.output(&["keys", "rename", &format!("adria_{id}"), "again"]);
+    assert_eq!(keys(&home)[0]["name"], "again");
+
+    assert!(home.output(&["keys", "revoke", &id]).contains(&id));
+    let revoked = keys(&home);
+    assert_eq!((&revoked[0]["state"], &revoked[1]["state"]), (&json!("revoked"), &json!("active")));
+    assert!(revoked[0]["revoked_at"].is_string());
+    // Once is for good: a second time changes nothing.
+    home.output(&["keys", "revoke", &id]);
+    assert_eq!(keys(&home), revoked);
+    assert_eq!(keys(&home)[1]["id"], json!(id_of(&other)));
+}
+
+#[test]
+fn a_key_that_was_used_says_when() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let (used, unused) = (service.key(), service.key());
+    service.ask(&used, "hello").completed();
+    let listed = keys(&service);
+    let last_used =
+        |key: &str| listed.iter().find(|row| row["id"] == json!(id_of(key))).unwrap()["last_used_at"].clone();
+    assert!(last_used(&used).is_string() && last_used(&unused).is_null(), "{listed:?}");
+}
+
+#[test]
+fn an_expiry_is_counted_from_now() {
+    let home = Home::new();
+    for (expires, days) in [("30d", 30), ("12h", 0), ("1year", 365)] {
+        home.key_with(expires, &["--expires", expires]);
+        let row = keys(&home).into_iter().find(|row| row["name"] == expires).unwrap();
+        let at = humantime::parse_rfc3339(row["expires_at"].as_str().unwrap()).unwrap();
+        let left = at.duration_since(SystemTime::now()).unwrap();
+        assert!(left.abs_diff(Duration::from_secs(days * 86_400)) < Duration::from_secs(86_400), "{row}");
+        assert_eq!(row["state"], "active");
+    }
+    home.key_with("gone", &["--expires", "1ms"]);
+    assert_eq!(keys(&home).last().unwrap()["state"], "expired");
+}
+
+/// Whatever is accepted must not spoil the list.
+#[test]
+#[ignore = "`keys list` panics over a year beyond 9999"]
+fn an_expiry_in_the_far_future_is_refused_or_listed() {
+    let home = Home::new();
+    for expires in ["7900y", "9000y", "100000y", "500000000000y"] {
+        let ran = home.run(&["keys", "create", "far", "--expires", expires]);
+        assert!(!ran.stderr.contains("panicked"), "{expires}: {ran:?}");
+        assert!(matches!(ran.code, Some(0..=2)), "{expires}: {ran:?}");
+        keys(&home);
+        home.output(&["keys", "list"]);
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_and_changes_nothing() {
+    let home = Home::new();
+    let id = id_of(&home.key());
+    let before = keys(&home);
+    let long = "x".repeat(101);
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        (&["keys", "create"], 2, &["NAME"]),
+        (&["keys", "create", ""], 2, &["1 to 100"]),
+        (&["keys", "create", "  "], 2, &["1 to 100"]),
+        (&["keys", "create", "a\nb"], 2, &["printable"]),
+        (&["keys", "create", &long], 2, &["1 to 100"]),
+        (&["keys", "create", "a", "b"], 2, &["unexpected"]),
+        (&["keys", "create", "a", "--expires", "soon"], 2, &["--expires", "30d"]),
+        (&["keys", "create", "a", "--expires=-1d"], 2, &["--expires"]),
+        (&["keys", "create", "a", "--expires", ""], 2, &["--expires"]),
+        (&["keys", "rename", &id], 2, &["NAME"]),
+        (&["keys", "rename", &id, ""], 2, &["1 to 100"]),
+        (&["keys", "rename", "short", "a"], 2, &["public id", "keys list"]),
+        (&["keys", "rename", "000000000000", "a"], 1, &["no key 000000000000", "keys list"]),
+        (&["keys", "revoke"], 2, &["ID"]),
+        (&["keys", "revoke", "!!!!!!!!!!!!"], 2, &["public id"]),
+        (&["keys", "revoke", "000000000000"], 1, &["no key 000000000000", "keys list"]),
+        (&["keys", "revoke", &id.to_ascii_uppercase().replace(|c: char| c.is_ascii_digit(), "Z")], 1, &["no key"]),
+        (&["usage", "--since", "yesterday"], 2, &["--since"]),
+        (&["usage", "--json", "--csv"], 2, &["cannot be used with"]),
+        (&["usage", "--limit", "3"], 2, &["--requests"]),
+        (&["usage", "--requests", "--limit=-1"], 2, &["--limit"]),
+        (&["frobnicate"], 2, &["frobnicate"]),
+        (&[], 2, &["Usage"]),
+    ];
+    for (arguments, code, says) in cases {
+        refuses(&home.run(arguments), *code, says);
+    }
+    assert_eq!(keys(&home), before);
+}
+
+/// A key that would never work is a mistake, not a wish.
+#[test]
+#[ignore = "`--expires 0s` makes a key that is expired from the start"]
+fn an_expiry_of_no_time_is_refused() {
+    let home = Home::new();
+    refuses(&home.run(&["keys", "create", "a", "--expires", "0s"]), 2, &["--expires"]);
+    assert_eq!(keys(&home).len(), 0);
+}
+
+#[test]
+fn usage_of_nothing_is_nothing() {
+    let home = Home::new();
+    assert_eq!(home.rows(), Vec::<Value>::new());
+    let sums = home.sums();
+    assert_eq!((&sums["requests"], &sums["total_tokens"]), (&json!(0), &Value::Null), "unmeasured is not zero");
+    assert!(home.output(&["usage"]).contains("all"));
+    home.output(&["usage", "--csv"]);
+    home.output(&["usage", "--requests"]);
+}
+
+#[test]
+fn settings_come_from_file_environment_and_flags_in_that_order() {
+    let mut home = Home::new();
+    let file = "[api]\nmax_requests = 7\nmax_connections = 8\nhead_timeout = \"9s\"\n[runtime]\nurls = [\"http://a:1\", \"http://b:2/v1\"]\n";
+    std::fs::write(home.folder().join("adriaticum.toml"), file).unwrap();
+    home.set("api.max_connections", "80");
+    home.set("api.head_timeout", "90s");
+    let config = home.output(&["--set", "api.head_timeout=900s", "config"]);
+    let line = |name: &str| {
+        let line =
+            config.lines().find(|line| line.starts_with(&format!("{name} = "))).unwrap_or_else(|| panic!("{config}"));
+        line.to_owned()
+    };
+    for (name, value, origin) in [
+        ("api.max_requests", "7", "adriaticum.toml"),
+        ("api.max_connections", "80", "ADRIATICUM_API_MAX_CONNECTIONS"),
+        ("api.head_timeout", "900s", "flag"),
+        ("runtime.urls", "http://a:1,http://b:2/v1", "adriaticum.toml"),
+        ("api.body_timeout", "15s", "default"),
+        ("api.base_url", "http://localhost:8080/v1", "default"),
+        ("data_dir", home.data().to_str().unwrap(), "ADRIATICUM_DATA_DIR"),
+    ] {
+        let line = line(name);
+        assert!(line.contains(value) && line.contains(origin), "{value}, {origin}: {line}");
+    }
+    // Every name that others rely on is there, and the whole is a configuration file itself.
+    for name in [
+        "data_dir",
+        "database_url",
+        "api.base_url",
+        "api.listen",
+        "console.base_url",
+        "console.listen",
+        "ops.listen",
+        "runtime.urls",
+        "model",
+        "search.url",
+        "grounding",
+    ] {
+        line(name);
+    }
+    let other = Home::new();
+    std::fs::write(other.folder().join("other.toml"), &config).unwrap();
+    let again = other.output(&["--config", "other.toml", "config"]);
+    assert!(
+        again.lines().any(|line| line.starts_with("api.max_requests = ") && line.contains("other.toml")),
+        "{again}"
+    );
+}
+
+#[test]
+fn unknown_settings_name_the_nearest_known() {
+    let home = Home::new();
+    let with_file = |text: &str| {
+        std::fs::write(home.folder().join("adriaticum.toml"), text).unwrap();
+        home.run(&["config"])
+    };
+    complains(&with_file("[api]\nlistn = \"127.0.0.1:1\"\n"), &["`api.listn`", "adriaticum.toml", "`api.listen`"]);
+    complains(&with_file("grunding = \"off\"\n"), &["`grunding`", "`grounding`"]);
+    refuses(&with_file("this is no TOML"), 1, &["adriaticum.toml"]);
+    refuses(&with_file("[api]\nmax_requests = [1, 2]\n"), 1, &["`api.max_requests`"]);
+    std::fs::remove_file(home.folder().join("adriaticum.toml")).unwrap();
+
+    complains(&home.run(&["--set", "runtime.url=http://a", "config"]), &["`runtime.url`", "`runtime.urls`"]);
+    refuses(&home.run(&["--set", "api.listen", "config"]), 2, &["NAME=VALUE"]);
+    complains(&home.run(&["--config", "missing.toml", "config"]), &["missing.toml"]);
+    let ran = Ran::of(home.command(&["config"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
+    assert!(ran.stderr.contains("ADRIATICUM_API_LISTN") && ran.stderr.contains("`ADRIATICUM_API_LISTEN`"), "{ran:?}");
+}
+
+#[test]
+fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
+    let home = Home::new();
+    for (name, value, says) in [
+        ("api.listen", "localhost:8080", "127.0.0.1:8080"),
+        ("api.listen", "8080", "127.0.0.1:8080"),
+        ("api.base_url", "http://localhost:8080", "/v1"),
+        ("api.base_url", "localhost/v1", "URL"),
+        ("api.max_requests", "0", "above 0"),
+        ("api.max_requests", "many", "whole number"),
+        ("api.max_connections", "-1", "whole number"),
+        ("api.threads", "0", "above 0"),
+        ("api.head_timeout", "0s", "above 0"),
+        ("api.head_timeout", "10", "30s"),
+        ("api.stop_timeout", "never", "30s"),
+        ("runtime.urls", "localhost:8000", "http"),
+        ("runtime.urls", "http://a/v1,ftp://b/v1", "ftp://b/v1"),
+        ("runtime.timeout", "", "30s"),
+        ("ledger.retention", "-1d", "90d"),
+        ("database_url", "mysql://a/b", "sqlite:"),
+        ("log", "loud", "debug"),
+    ] {
+        let variable = format!("ADRIATICUM_{}", name.replace('.', "_").to_ascii_uppercase());
+        for command in ["config", "serve", "check"] {
+            let ran = Ran::of(home.command(&[command]).env(&variable, value));
+            complains(&ran, &[&format!("`{name}`"), &variable, says]);
+        }
+        let ran = home.run(&["--set", &format!("{name}={value}"), "config"]);
+        complains(&ran, &[&format!("`{name}`"), "flag", says]);
+    }
+}
+
+#[test]
+#[ignore = "the complaint about a URL with a password repeats the URL unmasked"]
+fn secrets_in_settings_are_never_printed() {
+    let home = Home::new();
+    for (name, value) in [
+        ("runtime.urls", "http://user:Quagga@localhost:8000/v1"),
+        ("database_url", "postgres://user:Quagga@localhost/adriaticum"),
+        ("database_url", "mysql://user:Quagga@localhost/adriaticum"),
+        ("search.url", "searxng+http://user:Quagga@localhost/"),
+        ("api.base_url", "ftp://user:Quagga@localhost/v1"),
+    ] {
+        let ran = home.run(&["--set", &format!("{name}={value}"), "config"]);
+        assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut home = Home::new();
+    home.set("api.listen", &address);
+    complains(&home.run(&["serve"]), &[&address, "api.listen", "Another program"]);
+    home.set("api.listen", "203.0.113.1:1");
+    complains(&home.run(&["serve"]), &["203.0.113.1:1", "api.listen"]);
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_is_one_sentence() {
+    let mut home = Home::new();
+    let file = home.folder().join("file");
+    std::fs::write(&file, "not a folder").unwrap();
+    home.set_data(file.join("data"));
+    for command in [&["serve"][..], &["keys", "list"], &["keys", "create", "a"], &["usage"]] {
+        complains(&home.run(command), &["data folder", "data_dir"]);
+    }
+    let ran = home.run(&["check"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stdout.lines().any(|line| line.starts_with("FAIL") && line.contains("data_dir")), "{ran:?}");
+}
+
+#[test]
+fn a_file_that_is_no_database_is_one_sentence() {
+    let home = Home::new();
+    std::fs::create_dir(home.data()).unwrap();
+    std::fs::write(
+        home.data().join("adriaticum.db"),
+        "this is no database, but long enough to be read as one".repeat(99),
+    )
+    .unwrap();
+    for command in [&["serve"][..], &["keys", "list"], &["usage"]] {
+        complains(&home.run(command), &["adriaticum.db"]);
+    }
+}
+
+/// What `check` says and how it exits, line by line: the mark, the part, and some words.
+fn checks(ran: &Ran, code: i32, lines: &[(&str, &str, &str)]) {
+    assert_eq!(ran.code, Some(code), "{ran:?}");
+    for (mark, part, words) in lines {
+        let said = |line: &str| line.starts_with(mark) && line.contains(part) && line.contains(words);
+        assert!(ran.stdout.lines().any(said), "without {mark} {part} {words}:\n{}", ran.stdout);
+    }
+}
+
+#[test]
+fn check_says_what_would_not_work_and_how_to_mend_it() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let mut home = Home::new();
+    let good = [("ok", "settings", ""), ("ok", "storage", "adriaticum.db"), ("ok", "api", "free")];
+    checks(
+        &home.run(&["check"]),
+        1,
+        &[&good[..], &[("FAIL", "runtime", "ADRIATICUM_RUNTIME_URLS"), ("note", "storage", "keys create")]].concat(),
+    );
+
+    home.set("runtime.urls", &runtime.url());
+    home.key();
+    checks(
+        &home.run(&["check"]),
+        0,
+        &[&good[..], &[("ok", "storage", "API keys: 1"), ("ok", "runtime", "measures tokens")]].concat(),
+    );
+    checks(&home.run(&["check", "--deep"]), 0, &[("ok", "storage", "sound")]);
+    runtime.now(Reply::completion("x", "stop", None));
+    checks(&home.run(&["check"]), 0, &[("note", "runtime", "null")]);
+    runtime.now(Reply::Says(500, "{}".into()));
+    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", "500")]);
+    runtime.models_now(Reply::Closes);
+    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", &runtime.url())]);
+    let nobody = unreachable_url();
+    home.set("runtime.urls", &nobody);
+    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", &nobody)]);
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    home.set("api.listen", &taken.local_addr().unwrap().to_string());
+    checks(&home.run(&["check"]), 1, &[("FAIL", "api", "api.listen")]);
+}
+
+#[test]
+fn check_beside_a_running_service_knows_it() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let address = service.address().to_string();
+    let ran = service.run(&["--set", &format!("api.listen={address}"), "check"]);
+    checks(&ran, 0, &[("note", "api", &address)]);
+}
+
+#[test]
+fn version_and_help_are_to_be_had() {
+    let home = Home::new();
+    let ran = home.run(&["--version"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), concat!("adriaticum ", env!("CARGO_PKG_VERSION"), "\n")));
+    let help = home.output(&["--help"]);
+    for command in ["serve", "keys", "usage", "check", "config"] {
+        assert!(help.contains(command), "{help}");
+    }
+}
+
+/// `adriaticum config | head -1` must not end in a panic, nor a service whose greeting finds no room.
+#[test]
+#[ignore = "commands and the greeting panic when their output cannot be written"]
+fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
+    let home = Home::new();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for arguments in [&["config"][..], &["keys", "list"], &["keys", "list", "--json"], &["usage"], &["check"]] {
+        let output = home.command(arguments).stdout(full()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{arguments:?}: {stderr}");
+    }
+    let mut serving = home.command(&["serve"]).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("a database", || home.data().join("adriaticum.db-wal").exists().then_some(()));
+    kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
+    assert_eq!(serving.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+#[ignore = "without rows there is no header either"]
+fn a_csv_has_its_header_also_without_rows() {
+    let csv = Home::new().output(&["usage", "--requests", "--csv"]);
+    assert!(csv.starts_with("request_id,"), "{csv:?}");
+}

@@ -1,0 +1,138 @@
+//! One HTTP answer, and the two shapes that it may have: the completion object and the error envelope, each exactly.
+
+use serde_json::Value;
+
+/// Every error code with its status, as the specification's part 7 has them.
+const CODES: [(u16, &str); 8] = [
+    (400, "invalid_request"),
+    (401, "invalid_api_key"),
+    (403, "insufficient_permission"),
+    (404, "not_found"),
+    (413, "payload_too_large"),
+    (502, "inference_error"),
+    (503, "search_unavailable"),
+    (503, "service_unavailable"),
+];
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A completion object, taken apart.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    pub(crate) id: String,
+    pub(crate) content: String,
+    pub(crate) finish_reason: String,
+    pub(crate) created: u64,
+    /// Prompt, completion, total.
+    pub(crate) tokens: [Option<u64>; 3],
+}
+
+/// An error envelope, taken apart.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: u16,
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) request_id: String,
+}
+
+impl Answer {
+    /// A header that stands there at most once. Names are given in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        let value = values.next();
+        assert!(values.next().is_none(), "{name} stands twice: {self:?}");
+        value
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The completion object of a 200, which must have exactly its members.
+    pub(crate) fn completed(&self) -> Completed {
+        assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
+        let body = self.json();
+        assert_members(&body, &["choices", "created", "id", "model", "object", "usage"]);
+        assert_eq!(body["object"], "chat.completion");
+        assert_eq!(body["model"], "adriaticum");
+        let [choice] = body["choices"].as_array().unwrap().as_slice() else { panic!("one choice: {body}") };
+        assert_members(choice, &["finish_reason", "index", "message"]);
+        assert_eq!(choice["index"], 0);
+        assert_members(&choice["message"], &["content", "role"]);
+        assert_eq!(choice["message"]["role"], "assistant");
+        let usage = &body["usage"];
+        assert_members(usage, &["completion_tokens", "prompt_tokens", "total_tokens"]);
+        let tokens = ["prompt_tokens", "completion_tokens", "total_tokens"].map(|name| match &usage[name] {
+            Value::Null => None,
+            figure => Some(figure.as_u64().unwrap_or_else(|| panic!("{name}: {body}"))),
+        });
+        Completed {
+            id: self.same_id_everywhere(&body["id"]),
+            content: choice["message"]["content"].as_str().unwrap().to_owned(),
+            finish_reason: choice["finish_reason"].as_str().unwrap().to_owned(),
+            created: body["created"].as_u64().unwrap(),
+            tokens,
+        }
+    }
+
+    /// The error envelope, which must have exactly its members and the status that belongs to its code.
+    pub(crate) fn refused(&self) -> Refused {
+        let body = self.json();
+        assert_members(&body, &["error"]);
+        let error = &body["error"];
+        assert_members(error, &["code", "message", "request_id"]);
+        let refused = Refused {
+            status: self.status,
+            code: error["code"].as_str().unwrap().to_owned(),
+            message: error["message"].as_str().unwrap().to_owned(),
+            request_id: self.same_id_everywhere(&error["request_id"]),
+        };
+        assert!(CODES.contains(&(refused.status, &refused.code)), "{refused:?}");
+        assert!(!refused.message.is_empty(), "{refused:?}");
+        refused
+    }
+
+    /// The message of a refusal with that code.
+    pub(crate) fn refused_as(&self, code: &str) -> String {
+        let refused = self.refused();
+        assert_eq!(refused.code, code, "{refused:?}");
+        refused.message
+    }
+
+    /// The status and, unless it is a success, the code; both shapes are checked on the way.
+    pub(crate) fn outcome(&self) -> (u16, Option<String>) {
+        if self.status == 200 {
+            self.completed();
+            return (200, None);
+        }
+        (self.status, Some(self.refused().code))
+    }
+
+    /// The request's id in the body, which must be well-formed and the one in the header.
+    fn same_id_everywhere(&self, in_body: &Value) -> String {
+        let id = in_body.as_str().unwrap_or_else(|| panic!("an id: {self:?}"));
+        assert!(is_request_id(id), "{id}");
+        assert_eq!(self.header("x-request-id"), Some(id));
+        id.to_owned()
+    }
+}
+
+/// `chatcmpl_` and 32 hexadecimal characters.
+pub(crate) fn is_request_id(text: &str) -> bool {
+    text.strip_prefix("chatcmpl_")
+        .is_some_and(|digits| digits.len() == 32 && digits.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+fn assert_members(object: &Value, names: &[&str]) {
+    let members: Vec<_> = object.as_object().unwrap_or_else(|| panic!("an object: {object}")).keys().collect();
+    let mut members: Vec<_> = members.into_iter().map(String::as_str).collect();
+    members.sort_unstable();
+    assert_eq!(members, names, "{object}");
+}

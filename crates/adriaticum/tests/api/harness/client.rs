@@ -1,0 +1,220 @@
+//! An HTTP/1.1 client small enough to read, because it must also send what no proper client would.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use super::{Answer, PATIENCE};
+
+/// The body of a request with one message.
+pub(crate) fn ask(content: &str) -> String {
+    let message = serde_json::json!({ "role": "user", "content": content });
+    serde_json::json!({ "model": "adriaticum", "messages": [message] }).to_string()
+}
+
+/// A request on its way to being sent: a good one, unless it is spoiled.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    method: String,
+    target: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    chunks: Option<usize>,
+}
+
+impl Request {
+    /// A good request with that key and body.
+    pub(crate) fn chat(key: &str, body: impl Into<Vec<u8>>) -> Self {
+        let headers =
+            [("Host", "localhost"), ("Content-Type", "application/json"), ("Authorization", &format!("Bearer {key}"))];
+        Self {
+            method: "POST".into(),
+            target: "/v1/chat/completions".into(),
+            headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
+            body: body.into(),
+            chunks: None,
+        }
+    }
+
+    pub(crate) fn method(mut self, method: &str) -> Self {
+        self.method = method.into();
+        self
+    }
+
+    pub(crate) fn target(mut self, target: &str) -> Self {
+        self.target = target.into();
+        self
+    }
+
+    /// Sets a header in place of any of that name.
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+        self.without(name).also(name, value)
+    }
+
+    /// Adds a header beside those of that name.
+    pub(crate) fn also(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(header, _)| !header.eq_ignore_ascii_case(name));
+        self
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Sends the body in chunks of that size instead of telling its length.
+    pub(crate) fn chunked(mut self, bytes: usize) -> Self {
+        self.chunks = Some(bytes);
+        self
+    }
+
+    /// Request line and headers, with the empty line.
+    pub(crate) fn head(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&match self.chunks {
+            Some(_) => "Transfer-Encoding: chunked\r\n\r\n".to_owned(),
+            None => format!("Content-Length: {}\r\n\r\n", self.body.len()),
+        });
+        head.into_bytes()
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head();
+        match self.chunks {
+            None => bytes.extend_from_slice(&self.body),
+            Some(size) => {
+                for chunk in self.body.chunks(size) {
+                    bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                    bytes.extend_from_slice(chunk);
+                    bytes.extend_from_slice(b"\r\n");
+                }
+                bytes.extend_from_slice(b"0\r\n\r\n");
+            }
+        }
+        bytes
+    }
+}
+
+/// A connection to the service, and what has arrived on it but was not looked at yet.
+pub(crate) struct Connection {
+    socket: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// A connection from another of this machine's addresses.
+    pub(crate) fn from_to(source: IpAddr, address: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let socket = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(source, 0)).unwrap();
+            socket.connect(address).await.unwrap().into_std().unwrap()
+        });
+        socket.set_nonblocking(false).unwrap();
+        Self::over(socket)
+    }
+
+    fn over(socket: TcpStream) -> Self {
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { socket, received: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.socket.write_all(bytes.as_ref()).unwrap();
+        self
+    }
+
+    /// Sends as far as the other side takes it; a connection closed meanwhile is no fault.
+    pub(crate) fn send_while_open(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.socket.write_all(bytes.as_ref()).is_ok()
+    }
+
+    /// A second handle, to send from another thread.
+    pub(crate) fn twin(&self) -> Self {
+        Self::over(self.socket.try_clone().unwrap())
+    }
+
+    /// The next answer, an interim one included.
+    pub(crate) fn answer(&mut self) -> Answer {
+        self.next_answer(true).expect("an answer before the connection is closed")
+    }
+
+    /// The next answer, or `None` if the connection is closed before a whole one came.
+    pub(crate) fn answer_if_any(&mut self) -> Option<Answer> {
+        self.next_answer(true)
+    }
+
+    /// The answer to a HEAD request, which has no body whatever its headers say.
+    pub(crate) fn answer_to_head(&mut self) -> Answer {
+        self.next_answer(false).expect("an answer before the connection is closed")
+    }
+
+    /// Everything until the other side closes.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        while self.receive() {}
+        std::mem::take(&mut self.received)
+    }
+
+    /// Waits until the other side closes without another byte.
+    pub(crate) fn assert_closed(&mut self) {
+        let rest = self.rest();
+        assert!(rest.is_empty(), "closed without a word: {:?}", String::from_utf8_lossy(&rest));
+    }
+
+    fn next_answer(&mut self, with_body: bool) -> Option<Answer> {
+        let head_bytes = loop {
+            match self.received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                Some(at) => break at + 4,
+                None if !self.receive() => return None,
+                None => {}
+            }
+        };
+        let head: Vec<u8> = self.received.drain(..head_bytes).collect();
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
+        let status = status.and_then(|line| line.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{head}"));
+        let headers = lines.map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{head}")));
+        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        let mut answer = Answer { status, headers, body: Vec::new() };
+        let length = answer.header("content-length").map_or(0, |length| length.parse().unwrap());
+        if with_body {
+            while self.received.len() < length {
+                if !self.receive() {
+                    return None;
+                }
+            }
+            answer.body = self.received.drain(..length).collect();
+        }
+        Some(answer)
+    }
+
+    /// Takes what has arrived; `false` once the other side has closed.
+    fn receive(&mut self) -> bool {
+        let mut bytes = [0; 16 << 10];
+        match self.socket.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.received.extend_from_slice(&bytes[..count]);
+                true
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => false,
+            Err(error) => {
+                panic!("neither answered nor closed: {error}; so far {:?}", String::from_utf8_lossy(&self.received))
+            }
+        }
+    }
+}

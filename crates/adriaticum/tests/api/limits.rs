@@ -1,0 +1,138 @@
+//! Part 8, limits: each at its bound and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
+
+use serde_json::json;
+
+use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+
+const LARGEST: usize = 262_144;
+
+struct Fixture {
+    runtime: Runtime,
+    service: Service,
+    key: String,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let runtime = Runtime::that(Reply::completion("x", "stop", None));
+        let service = Setup::with(&[&runtime]).start();
+        let key = service.key();
+        Self { runtime, service, key }
+    }
+
+    /// Sends messages with these contents; the runtime must be asked if and only if the answer is a completion.
+    fn outcome(&self, contents: &[String]) -> Result<(), String> {
+        let messages: Vec<_> = contents.iter().map(|text| json!({ "role": "user", "content": text })).collect();
+        let body = json!({ "model": "adriaticum", "messages": messages }).to_string();
+        self.outcome_of(&Request::chat(&self.key, body))
+    }
+
+    fn outcome_of(&self, request: &Request) -> Result<(), String> {
+        let before = self.runtime.asked().len();
+        let answer = self.service.send(request);
+        let asked = self.runtime.asked().len() - before;
+        if answer.status == 200 {
+            answer.completed();
+            assert_eq!(asked, 1);
+            return Ok(());
+        }
+        assert_eq!(asked, 0);
+        let refused = answer.refused();
+        Err(format!("{} {}", refused.code, refused.message))
+    }
+}
+
+/// Must be a 400 that says all of this.
+fn assert_says(outcome: Result<(), String>, says: &[&str]) {
+    let message = outcome.expect_err("beyond the bound");
+    assert!(message.starts_with("invalid_request "), "{message}");
+    says.iter().for_each(|part| assert!(message.contains(part), "without {part}: {message}"));
+}
+
+#[test]
+fn a_body_may_have_262144_bytes_and_not_one_more() {
+    let fixture = Fixture::new();
+    let sized = |bytes: usize| {
+        let body = ask("hello");
+        format!("{body}{}", " ".repeat(bytes - body.len()))
+    };
+    let ways: [fn(Request) -> Request; 4] = [
+        |request| request,
+        |request| request.chunked(1_000),
+        |request| request.chunked(LARGEST),
+        |request| request.chunked(usize::MAX),
+    ];
+    for way in ways {
+        let request = |bytes| way(Request::chat(&fixture.key, sized(bytes)));
+        assert_eq!(fixture.outcome_of(&request(LARGEST - 1)), Ok(()));
+        assert_eq!(fixture.outcome_of(&request(LARGEST)), Ok(()));
+        for bytes in [LARGEST + 1, 2 * LARGEST] {
+            let refusal = fixture.outcome_of(&request(bytes)).unwrap_err();
+            assert!(refusal.starts_with("payload_too_large ") && refusal.contains("262144"), "{refusal}");
+        }
+    }
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
+    let fixture = Fixture::new();
+    // Only the head: nobody needs to see the body to know.
+    let head = Request::chat(&fixture.key, vec![b' '; LARGEST + 1]).head();
+    fixture.service.send_bytes(&head).refused_as("payload_too_large");
+    let absurd = Request::chat(&fixture.key, "").bytes();
+    let absurd =
+        String::from_utf8(absurd).unwrap().replace("Content-Length: 0", "Content-Length: 18446744073709551000");
+    let answer = fixture.service.connect().send(absurd).answer_if_any();
+    assert!(answer.is_none_or(|answer| answer.status == 413 || answer.status == 400));
+    assert_eq!(fixture.runtime.asked().len(), 0);
+}
+
+#[test]
+fn one_to_twenty_messages() {
+    let fixture = Fixture::new();
+    let messages = |count| vec!["a".to_owned(); count];
+    assert_says(fixture.outcome(&messages(0)), &["`messages`", "1 to 20", "got 0"]);
+    assert_eq!(fixture.outcome(&messages(1)), Ok(()));
+    assert_eq!(fixture.outcome(&messages(20)), Ok(()));
+    assert_says(fixture.outcome(&messages(21)), &["`messages`", "1 to 20", "got 21"]);
+    assert_says(fixture.outcome(&messages(5_000)), &["`messages`", "1 to 20", "got 5000"]);
+}
+
+#[test]
+fn ten_thousand_characters_in_a_message_whatever_their_bytes() {
+    let fixture = Fixture::new();
+    // One, two, three and four bytes each; and letters made of two scalar values, each of which counts.
+    for character in ["a", "é", "語", "🦀", "e\u{301}"] {
+        let scalars = character.chars().count();
+        let text = |count: usize| character.repeat(count / scalars);
+        assert_eq!(fixture.outcome(&[text(10_000)]), Ok(()), "{character}");
+        let longer = format!("{}b", text(10_000));
+        assert_says(fixture.outcome(&["a".into(), longer]), &["`messages[1].content`", "10000", "got 10001"]);
+    }
+}
+
+#[test]
+fn escapes_count_as_the_character_they_stand_for() {
+    let fixture = Fixture::new();
+    let body = |content: String| ask("@").replace('@', &content);
+    for escape in ["\\n", "\\u00e9", "\\ud83e\\udd80"] {
+        let good = Request::chat(&fixture.key, body(escape.repeat(10_000)));
+        assert_eq!(fixture.outcome_of(&good), Ok(()), "{escape}");
+        let long = Request::chat(&fixture.key, body(escape.repeat(10_001)));
+        assert_says(fixture.outcome_of(&long), &["`messages[0].content`", "10000", "got 10001"]);
+    }
+}
+
+#[test]
+fn thirty_two_thousand_characters_in_all_messages() {
+    let fixture = Fixture::new();
+    for character in ["a", "🦀"] {
+        let texts = |lengths: &[usize]| -> Vec<_> { lengths.iter().map(|length| character.repeat(*length)).collect() };
+        assert_eq!(fixture.outcome(&texts(&[10_000, 10_000, 10_000, 2_000])), Ok(()));
+        assert_eq!(fixture.outcome(&texts(&[1_600; 20])), Ok(()));
+        let too_long = fixture.outcome(&texts(&[10_000, 10_000, 10_000, 2_001]));
+        assert_says(too_long, &["`messages`", "32000", "got 32001"]);
+        let all_longest = fixture.outcome(&texts(&[if character == "a" { 10_000 } else { 3_000 }; 20]));
+        assert_says(all_longest, &["`messages`", "32000", if character == "a" { "got 200000" } else { "got 60000" }]);
+    }
+}

@@ -1,0 +1,20 @@
+//! The service as its users meet it: the real binary, over real sockets, with scripted runtimes behind it.
+//!
+//! The modules follow the parts of the API's specification; after them come what stands behind a request and the
+//! commands. Cases are data, and each kind of case has one helper. Every test has a service, a data folder and a port
+//! of its own, so that all can run at once.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod authentication;
+mod commands;
+mod connections;
+mod durability;
+mod endpoint;
+mod errors;
+mod harness;
+mod ledger;
+mod limits;
+mod resources;
+mod runtimes;
+mod smuggling;
+mod stopping;

@@ -1,0 +1,153 @@
+//! Part 2, resources and their fields: the completion object, its usage figures, and the messages that lead to it.
+//!
+//! The exact member sets of completion and error are checked for every answer of every test, in the harness.
+
+use std::collections::HashSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Reply, Request, Runtime, Setup, ask};
+
+#[test]
+fn a_completion_is_exactly_the_object_of_the_specification() {
+    let runtime = Runtime::that(Reply::completion("Buon giorno. \"√\"\n", "stop", Some(usage(11, 5, 16))));
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+
+    let before = unix_seconds();
+    let answer = service.ask(&key, "hello");
+    let completed = answer.completed();
+    assert_eq!(completed.content, "Buon giorno. \"√\"\n");
+    assert_eq!(completed.finish_reason, "stop");
+    assert_eq!(completed.tokens, [Some(11), Some(5), Some(16)]);
+    assert!((before..=unix_seconds()).contains(&completed.created), "{completed:?}");
+    // Nothing of the runtime's own: its ids, its model's name, its extra members.
+    assert!(!String::from_utf8_lossy(&answer.body).contains("cmpl-7"));
+}
+
+#[test]
+fn ids_are_unique_and_grow_with_time() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let ids: Vec<_> = (0..20).map(|_| service.ask(&key, "hello").completed().id).collect();
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+    assert!(ids.is_sorted(), "{ids:?}");
+}
+
+#[test]
+fn token_figures_are_the_runtimes_own_or_null() {
+    let runtime = Runtime::that(Reply::Hangs);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let cases: &[(Option<Value>, [Option<u64>; 3])] = &[
+        (Some(usage(3, 4, 7)), [Some(3), Some(4), Some(7)]),
+        (Some(usage(0, 0, 0)), [Some(0), Some(0), Some(0)]),
+        // Not ours to correct, and not ours to add up.
+        (Some(usage(3, 4, 100)), [Some(3), Some(4), Some(100)]),
+        (Some(json!({ "prompt_tokens": 3, "completion_tokens": 4 })), [Some(3), Some(4), None]),
+        (Some(json!({ "total_tokens": 7 })), [None, None, Some(7)]),
+        (Some(json!({ "prompt_tokens": null, "completion_tokens": 4, "total_tokens": null })), [None, Some(4), None]),
+        (Some(json!({ "prompt_tokens": "3", "completion_tokens": 4.5, "total_tokens": -7 })), [None, None, None]),
+        (Some(json!({ "prompt_tokens": true, "completion_tokens": [4], "total_tokens": {} })), [None, None, None]),
+        (Some(json!({})), [None, None, None]),
+        (Some(json!([])), [None, None, None]),
+        (Some(Value::Null), [None, None, None]),
+        (None, [None, None, None]),
+    ];
+    for (usage, tokens) in cases {
+        runtime.now(Reply::completion("x", "stop", usage.clone()));
+        assert_eq!(service.ask(&key, "hello").completed().tokens, *tokens, "{usage:?}");
+    }
+    // The ledger has the same figures.
+    let rows = service.rows();
+    for ((usage, tokens), row) in cases.iter().rev().zip(&rows) {
+        let recorded = ["prompt_tokens", "completion_tokens", "total_tokens"].map(|name| row[name].as_u64());
+        assert_eq!(recorded, *tokens, "{usage:?} {row}");
+    }
+}
+
+#[test]
+fn a_finish_reason_is_stop_or_length() {
+    let runtime = Runtime::that(Reply::Hangs);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    for (runtime_says, expected) in [("stop", "stop"), ("length", "length"), ("eos_token", "stop")] {
+        runtime.now(Reply::completion("x", runtime_says, None));
+        assert_eq!(service.ask(&key, "hello").completed().finish_reason, expected, "{runtime_says}");
+    }
+    // An ending that cannot be told truthfully is not told at all.
+    for runtime_says in ["abort", "content_filter", "tool_calls", ""] {
+        runtime.now(Reply::completion("x", runtime_says, None));
+        service.ask(&key, "hello").refused_as("inference_error");
+    }
+}
+
+#[test]
+fn any_text_survives_both_ways() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let texts = [
+        "",
+        " leading and trailing \n\t ",
+        "\u{0}\u{1}\u{1f}\u{7f}\u{85}\u{2028}\u{2029}",
+        "\"quotes\" \\ backslashes \\u0041 </script> <|im_start|>system",
+        "ä ß ç 日本語 עברית 🏴‍☠️ e\u{301} \u{fffd} \u{ffff} \u{10ffff}",
+        "\u{feff}BOM inside",
+    ];
+    for text in texts {
+        assert_eq!(service.ask(&key, text).completed().content, text, "{text:?}");
+    }
+    let asked: Vec<_> = runtime.asked().iter().map(|request| request["messages"][0]["content"].clone()).collect();
+    assert_eq!(asked, texts);
+}
+
+#[test]
+fn every_role_is_passed_on_and_the_order_is_kept() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let messages = json!([
+        { "role": "system", "content": "be brief" },
+        { "role": "user", "content": "one" },
+        { "role": "assistant", "content": "two" },
+        { "content": "three", "role": "user" },
+        { "role": "system", "content": "four" },
+        { "role": "assistant", "content": "five" },
+    ]);
+    let body = json!({ "messages": messages, "model": "adriaticum" }).to_string();
+    service.send(&Request::chat(&key, body)).completed();
+    assert_eq!(runtime.asked()[0]["messages"], messages);
+}
+
+#[test]
+fn message_text_is_neither_stored_nor_logged() {
+    let (question, reply, hidden) = ("Quagga-4711", "Okapi-0815", "Takin-1234");
+    let runtime = Runtime::that(Reply::completion(reply, "stop", None));
+    let service = Setup::with(&[&runtime]).set("log", "trace").start();
+    let key = service.key();
+    service.ask(&key, question).completed();
+    runtime.now(Reply::Says(500, format!("{{\"error\":\"{reply}\"}}")));
+    service.ask(&key, question).refused_as("inference_error");
+    let spoiled = ask(question).replace("user", hidden);
+    service.send(&Request::chat(&key, spoiled)).refused_as("invalid_request");
+
+    let mut kept = service.log();
+    for entry in std::fs::read_dir(service.data()).unwrap() {
+        kept.push_str(&String::from_utf8_lossy(&std::fs::read(entry.unwrap().path()).unwrap()));
+    }
+    assert!(kept.contains(&service.rows()[0]["key_id"].as_str().unwrap().to_owned()), "the database was read");
+    for text in [question, reply, hidden, &key, key.split('_').nth(2).unwrap()] {
+        assert!(!kept.contains(text), "{text} was kept");
+    }
+}
+
+fn usage(prompt: u64, completion: u64, total: u64) -> Value {
+    json!({ "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total })
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}

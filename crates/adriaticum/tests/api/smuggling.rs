@@ -1,0 +1,166 @@
+//! Bytes that cannot be made to mean two things, and bytes that mean nothing at all.
+
+use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+
+/// Closes what is left open, so that what came back can be counted.
+const SHORT: &str = "300ms";
+
+/// Sends bytes that two servers could read differently, followed by a request that must never be seen as one. There
+/// may be one answer; and if the runtime was asked, then not with what was hidden.
+fn is_not_smuggled(service: &Service, runtime: &Runtime, what: &str, bytes: &[u8]) {
+    let mut connection = service.connect();
+    connection.send_while_open(bytes);
+    let received = String::from_utf8_lossy(&connection.rest()).into_owned();
+    let answers = received.matches("HTTP/1.1 ").count();
+    assert!(answers <= 1, "{what} got {answers} answers:\n{received}");
+    let asked = runtime.asked();
+    assert!(!asked.iter().any(|request| request.to_string().contains("smuggled")), "{what} asked {asked:?}");
+}
+
+#[test]
+fn no_request_can_be_smuggled() {
+    let runtime = Runtime::that(Reply::Echoes);
+    // A connection that stays open would be closed soon, and what it got could be counted.
+    let service = Setup::with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
+    let key = service.key();
+    let hidden = String::from_utf8(Request::chat(&key, ask("smuggled")).bytes()).unwrap();
+    let body = ask("hello");
+    let length = body.len();
+    let with_headers = |headers: &str, body: &str| {
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Authorization: Bearer {key}\r\n{headers}\r\n\r\n{body}"
+        )
+    };
+    let chunked = |size_line: &str| format!("{size_line}\r\n{body}\r\n0\r\n\r\n{hidden}");
+    let plain = format!("{body}{hidden}");
+    let whole = plain.len();
+    let hex = format!("{length:x}");
+    let (te, cl) = ("Transfer-Encoding: chunked", format!("Content-Length: {length}"));
+    let te_cases = [
+        // Both, in either order, with the length covering the hidden request or not.
+        ("TE and CL", format!("{te}\r\n{cl}")),
+        ("CL and TE", format!("{cl}\r\n{te}")),
+        ("TE and CL of all", format!("{te}\r\nContent-Length: {whole}")),
+        ("TE and CL of nothing", format!("{te}\r\nContent-Length: 0")),
+        ("TE twice", format!("{te}\r\n{te}")),
+        ("TE and identity", format!("{te}\r\nTransfer-Encoding: identity")),
+        ("identity and TE", format!("Transfer-Encoding: identity\r\n{te}")),
+        ("TE list", "Transfer-Encoding: gzip, chunked".into()),
+        ("TE not last", "Transfer-Encoding: chunked, gzip".into()),
+        ("TE unknown", "Transfer-Encoding: xchunked".into()),
+        ("TE in capitals", "Transfer-Encoding: CHUNKED".into()),
+        ("TE quoted", "Transfer-Encoding: \"chunked\"".into()),
+        ("TE with a tab", "Transfer-Encoding:\tchunked".into()),
+        ("TE with a vertical tab", "Transfer-Encoding: \u{b}chunked".into()),
+        ("TE empty", "Transfer-Encoding: ".into()),
+        ("TE folded", "Transfer-Encoding:\r\n chunked".into()),
+        ("TE with a space before the colon", "Transfer-Encoding : chunked".into()),
+        ("TE with a space before the name", " Transfer-Encoding: chunked".into()),
+        ("TE behind a bare CR", format!("X: y\r{te}")),
+        ("TE behind a NUL", format!("X: y\0\r\n{te}")),
+    ];
+    for (what, headers) in &te_cases {
+        is_not_smuggled(&service, &runtime, what, with_headers(headers, &chunked(&hex)).as_bytes());
+    }
+    let longer = format!("Content-Length: {whole}");
+    let cl_cases = [
+        ("two lengths", format!("{cl}\r\n{longer}")),
+        ("two lengths, the longer first", format!("{longer}\r\n{cl}")),
+        ("a list of lengths", format!("Content-Length: {length}, {whole}")),
+        ("a signed length", format!("Content-Length: +{length}")),
+        ("a negative length", format!("Content-Length: -{length}")),
+        ("a hexadecimal length", format!("Content-Length: 0x{length:x}")),
+        ("a length with a fraction", format!("Content-Length: {length}.0")),
+        ("a length with a space inside", "Content-Length: 1 0".into()),
+        ("no length", "Content-Length: ".into()),
+        ("a huge length", "Content-Length: 99999999999999999999999".into()),
+        ("a folded length", format!("Content-Length:\r\n {length}")),
+        ("a space before the colon", format!("Content-Length : {length}")),
+        ("a folded header", format!("X: y\r\n z\r\n{longer}")),
+        ("a bare CR", format!("X: y\r{longer}\r\n{longer}")),
+        ("a header without colon", format!("X\r\n{longer}")),
+        ("a header without name", format!(": x\r\n{longer}")),
+        (
+            "a length of all, HTTP/2 upgrade",
+            format!("{longer}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"),
+        ),
+        ("another length by Connection", format!("{longer}\r\nConnection: Content-Length")),
+    ];
+    for (what, headers) in &cl_cases {
+        is_not_smuggled(&service, &runtime, what, with_headers(headers, &plain).as_bytes());
+    }
+    let size_cases = [
+        ("no size", String::new()),
+        ("0x", format!("0x{hex}")),
+        ("a sign", format!("+{hex}")),
+        ("negative", format!("-{hex}")),
+        ("a space before", format!(" {hex}")),
+        ("a bare LF", format!("{hex}\n")),
+        ("a bare CR", format!("{hex}\r")),
+        ("LF in the extension", format!("{hex};a\nb")),
+        ("CR in the extension", format!("{hex};a\rb")),
+        ("an overflow to the right size", format!("10000000000000000{hex}")),
+        ("too long by one", format!("{:x}", length + 1)),
+        ("too short by one", format!("{:x}", length - 1)),
+        ("not hexadecimal", format!("{hex}g")),
+        ("an underscore", format!("{}_{}", &hex[..1], &hex[1..])),
+    ];
+    for (what, size_line) in &size_cases {
+        is_not_smuggled(&service, &runtime, what, with_headers(te, &chunked(size_line)).as_bytes());
+    }
+    let trailers = format!("{hex}\r\n{body}\r\n0\r\nContent-Length: 0\r\nHost: example.com\r\n\r\n{hidden}");
+    is_not_smuggled(&service, &runtime, "trailers", with_headers(te, &trailers).as_bytes());
+    let get = format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len());
+    is_not_smuggled(&service, &runtime, "a GET with a body", get.as_bytes());
+    let refused = Request::chat("nonsense", hidden.clone());
+    is_not_smuggled(&service, &runtime, "the body of a 401", &refused.bytes());
+    is_not_smuggled(&service, &runtime, "the body of a 401, chunked", &refused.chunked(7).bytes());
+
+    // And the same connection without any trick does carry two requests: the test would see them.
+    let mut connection = service.connect();
+    let honest = Request::chat(&key, ask("honest")).bytes();
+    connection.send([honest.as_slice(), &honest].concat());
+    (0..2).for_each(|_| assert_eq!(connection.answer().completed().content, "honest"));
+}
+
+/// These never become requests: the HTTP library answers them, without envelope and without body, and closes.
+#[test]
+fn what_is_not_http_is_answered_by_a_status_alone() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let key = service.key();
+    let head = |headers: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes();
+    let cases = [
+        (b"\0\0\0\0\r\n\r\n".to_vec(), 400),
+        (b"hello\r\n\r\n".to_vec(), 400),
+        (b"GET /\r\n\r\n".to_vec(), 400),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n".to_vec(), 400),
+        (b"GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), 400),
+        (b"G\xc3\x89T / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), 400),
+        (head("no colon\r\n"), 400),
+        (head("Content-Length: x\r\n"), 400),
+        (head("Transfer-Encoding: gzip\r\n"), 400),
+        (head(&"X: y\r\n".repeat(101)), 431),
+        (head(&format!("X: {}\r\n", "y".repeat(200_000))), 431),
+        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(65_536)).into_bytes(), 414),
+    ];
+    for (bytes, status) in cases {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        let mut connection = service.connect();
+        connection.send_while_open(&bytes);
+        let answer = connection.answer_if_any().unwrap_or_else(|| panic!("{shown}"));
+        assert_eq!((answer.status, answer.body.len()), (status, 0), "{shown}");
+        connection.assert_closed();
+    }
+    // Nor does TLS, or HTTP/2 that is none, get anything that could be taken for an answer.
+    for bytes in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all",
+    ] {
+        let received = service.connect().send(bytes).rest();
+        assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
+    }
+    assert_eq!(runtime.asked().len(), 0);
+    service.ask(&key, "hello").completed();
+}
