@@ -162,7 +162,7 @@ impl MaxTokens {
     pub fn new(value: i128) -> Result<Self, OutOfBounds> {
         match u16::try_from(value) {
             Ok(tokens) if limits::MAX_TOKENS.contains(&tokens) => Ok(Self(tokens)),
-            _ => Err(OutOfBounds::MaxTokens(value as f64)),
+            _ => Err(OutOfBounds::MaxTokens(value)),
         }
     }
 
@@ -194,8 +194,11 @@ pub enum OutOfBounds {
     #[error("must be from {:?} to {:?}; got {}", limits::TEMPERATURE.start(), limits::TEMPERATURE.end(), shown(*.0))]
     Temperature(f64),
     /// Maximum of tokens out of range.
+    #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), .0)]
+    MaxTokens(i128),
+    /// Maximum of tokens so far out of range that it is no integer any more.
     #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), shown(*.0))]
-    MaxTokens(f64),
+    MaxTokensByFar(f64),
 }
 
 /// A number as a person would write it: large and small ones with an exponent.

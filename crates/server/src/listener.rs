@@ -21,7 +21,9 @@ use crate::api::{Api, Desk};
 use crate::connection::{self, Timeouts};
 use crate::walk::walk;
 
-/// Connections over the cap that are answered at once; more are closed without a word.
+/// Connections over the cap that are answered at once, as a share of the cap and at the most; more are closed without a
+/// word.
+const REFUSED_SHARE: usize = 8;
 const REFUSED_AT_ONCE: usize = 64;
 const REFUSAL_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle: Duration::from_millis(100) };
 /// How long to wait when the system has no more file descriptors to give.
@@ -90,7 +92,7 @@ pub async fn serve(
 
 async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[Worker]) {
     let room = Admission::new(settings.max_connections);
-    let refusals = Admission::new(REFUSED_AT_ONCE);
+    let refusals = Admission::new((settings.max_connections / REFUSED_SHARE).clamp(1, REFUSED_AT_ONCE));
     loop {
         let (socket, peer) = match listener.accept().await {
             Ok(accepted) => accepted,

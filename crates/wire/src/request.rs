@@ -76,7 +76,7 @@ fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
         Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Place::Body, "max_tokens", bound)),
         // An integer too long for one is read as a fraction; it is out of bounds all the same.
         Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
-            Err(refuse(Place::Body, "max_tokens", OutOfBounds::MaxTokens(number)))
+            Err(refuse(Place::Body, "max_tokens", OutOfBounds::MaxTokensByFar(number)))
         }
         Json::Fraction(number) => Err(refuse(
             Place::Body,
