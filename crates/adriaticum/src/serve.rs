@@ -18,8 +18,8 @@ use crate::settings::Settings;
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Open files that are kept for the database, the threads, the log and health checks.
-const KEPT_FILES: u64 = 40;
+/// Open files that are kept for the database, the threads, refusals and health checks.
+const KEPT_FILES: u64 = 48;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 

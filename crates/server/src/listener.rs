@@ -4,6 +4,7 @@
 //! request never changes threads. Connections over the cap are told so by an answer, within bounds, and closed.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,10 +22,9 @@ use crate::api::{Api, Desk};
 use crate::connection::{self, Timeouts};
 use crate::walk::walk;
 
-/// Connections over the cap that are answered at once, as a share of the cap and at the most; more are closed without a
-/// word.
+/// Connections over the cap that are answered at once: a share of the cap, within bounds; more are closed without a word.
 const REFUSED_SHARE: usize = 8;
-const REFUSED_AT_ONCE: usize = 64;
+const REFUSED_AT_ONCE: RangeInclusive<usize> = 8..=64;
 const REFUSAL_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle: Duration::from_millis(100) };
 /// How long to wait when the system has no more file descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -92,7 +92,9 @@ pub async fn serve(
 
 async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[Worker]) {
     let room = Admission::new(settings.max_connections);
-    let refusals = Admission::new((settings.max_connections / REFUSED_SHARE).clamp(1, REFUSED_AT_ONCE));
+    let refusals = Admission::new(
+        (settings.max_connections / REFUSED_SHARE).clamp(*REFUSED_AT_ONCE.start(), *REFUSED_AT_ONCE.end()),
+    );
     loop {
         let (socket, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
