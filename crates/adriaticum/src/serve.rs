@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,8 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
 pub(crate) fn open_store(settings: &Settings) -> Result<Store, Complaint> {
     let folder = settings.database.parent().unwrap_or(&settings.data_dir);
     for folder in [settings.data_dir.as_path(), folder] {
-        std::fs::create_dir_all(folder).map_err(|error| {
+        // Nobody else's business, should the folder not be there yet.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
             let folder = folder.display();
             Complaint::new(format!(
                 "the data folder {folder} cannot be made: {error}. Make it writable, or set `data_dir` to another."
@@ -139,7 +141,8 @@ async fn greeting(
     }
     lines.push(format!("  Database  {}", settings.database.display()));
     if store.list_keys().await?.is_empty() {
-        lines.push("\nCreate the first API key with: adriaticum keys create NAME".into());
+        let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
+        lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));
     }
     Ok(lines.join("\n"))
 }

@@ -57,7 +57,6 @@ fn a_head_must_arrive_in_time() {
 }
 
 #[test]
-#[ignore = "a timer that was set for the idle timeout is not set anew when a head begins"]
 fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
     let runtime = echoing();
     let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
@@ -107,7 +106,6 @@ fn an_idle_connection_is_closed() {
 }
 
 #[test]
-#[ignore = "a timer that was set for the head timeout is not set anew when a connection becomes idle"]
 fn an_idle_connection_is_closed_also_if_a_head_has_longer() {
     idle_connections_are_closed("1m");
 }
@@ -323,7 +321,6 @@ fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
 
 /// The cap on connections is worth nothing if the descriptors run out below it: some are needed for the runtimes.
 #[test]
-#[ignore = "connections are accepted until no descriptor is left for the runtimes, whose fault it then seems"]
 fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
     let runtime = echoing();
     let mut home = Home::new();

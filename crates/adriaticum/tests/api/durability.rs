@@ -173,7 +173,6 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fil
 
 /// Where the log stands on the disk that is full, of all disks.
 #[test]
-#[ignore = "a log that cannot be written panics, and with it the request or the ledger's thread"]
 fn a_log_that_cannot_be_written_does_no_harm() {
     let runtime = Runtime::that(Reply::Says(500, "{}".into()));
     let home = Home::new();

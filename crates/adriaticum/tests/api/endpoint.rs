@@ -228,7 +228,6 @@ fn values_out_of_bounds_are_refused_with_the_bound_and_what_was_sent() {
 }
 
 #[test]
-#[ignore = "1e308 is shown with 309 digits, and an integer beyond 64 bits is called one with a fraction"]
 fn numbers_far_out_of_bounds_are_shown_as_they_were_sent() {
     refused(&[
         (with(r#","temperature":1e308"#), &["`temperature`", "0.0", "2.0", "1e308"]),

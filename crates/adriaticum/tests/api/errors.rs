@@ -208,7 +208,6 @@ fn hosts(base_url: &str, cases: &[HostCase]) {
 
 /// User names do not belong to a host, and a port is a number: RFC 9110, 7.2.
 #[test]
-#[ignore = "user names and ports that are no numbers are accepted"]
 fn what_is_no_host_is_not_found() {
     hosts(
         "http://localhost:8080/v1",

@@ -219,7 +219,6 @@ fn a_runtime_that_failed_is_left_alone_until_it_works_again() {
 }
 
 #[test]
-#[ignore = "a connection that the runtime has closed meanwhile hangs until the runtime's timeout"]
 fn a_runtime_that_closes_idle_connections_does_no_harm() {
     let runtime = Runtime::that(Reply::EchoesThenCloses);
     let service = Setup::with(&[&runtime]).start();
@@ -308,7 +307,6 @@ fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
 }
 
 #[test]
-#[ignore = "noted as 400 `invalid_request`, as if the caller had stayed for the answer"]
 fn a_caller_that_hangs_up_within_its_body_is_noted_as_such() {
     let runtime = Runtime::that(Reply::Echoes);
     let service = Setup::with(&[&runtime]).start();

@@ -211,6 +211,7 @@ impl Connection {
                 self.received.extend_from_slice(&bytes[..count]);
                 true
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => true,
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => false,
             Err(error) => {
                 panic!("neither answered nor closed: {error}; so far {:?}", String::from_utf8_lossy(&self.received))

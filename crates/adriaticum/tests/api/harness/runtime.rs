@@ -227,7 +227,9 @@ impl Stage {
         socket.set_read_timeout(Some(LOOK_EVERY)).unwrap();
         while !happened() {
             match socket.peek(&mut [0]) {
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                }
                 _closed => {
                     self.play().hang_ups += 1;
                     self.changed.notify_all();

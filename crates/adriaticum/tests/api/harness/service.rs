@@ -216,12 +216,14 @@ impl Service {
         kill_process(self.pid(), signal).unwrap();
     }
 
+    /// How the process has ended, if it has.
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.process.as_mut().expect("a service that was not killed").child.try_wait().unwrap()
+    }
+
     /// How the process ends by itself.
     pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
-        let child = &mut self.process.as_mut().expect("a running service").child;
-        let status = eventually("the service's exit", || child.try_wait().unwrap());
-        self.process = None;
-        status
+        eventually("the service's exit", || self.exit_status())
     }
 
     /// Ends the process as a power cut would, as far as the process can tell.
