@@ -7,7 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -95,19 +95,21 @@ impl Connection {
 /// before anything is sent.
 async fn drive<T>(driver: &mut Option<Box<Driver>>, wanted: impl Future<Output = T>) -> T {
     let mut wanted = pin!(wanted);
+    let mut handed_over = false;
     poll_fn(|context| {
-        let move_on = |driver: &mut Option<Box<Driver>>, context: &mut Context<'_>| {
+        loop {
             if driver.as_mut().is_some_and(|driver| Pin::new(driver).poll(context).is_ready()) {
                 *driver = None;
             }
-        };
-        move_on(driver, context);
-        if let Poll::Ready(output) = wanted.as_mut().poll(context) {
-            return Poll::Ready(output);
+            if let Poll::Ready(output) = wanted.as_mut().poll(context) {
+                return Poll::Ready(output);
+            }
+            // The first poll may have handed something over that is to be sent at once. Later on it is the connection
+            // that wakes us, and one round is enough.
+            if std::mem::replace(&mut handed_over, true) {
+                return Poll::Pending;
+            }
         }
-        // What was just handed over is to be sent at once, and what has just been read is to be noticed.
-        move_on(driver, context);
-        wanted.as_mut().poll(context)
     })
     .await
 }

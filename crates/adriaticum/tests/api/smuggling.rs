@@ -164,3 +164,17 @@ fn what_is_not_http_is_answered_by_a_status_alone() {
     assert_eq!(runtime.asked().len(), 0);
     service.ask(&key, "hello").completed();
 }
+
+#[test]
+fn a_body_that_breaks_its_own_framing_is_the_callers_to_mend() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let head = Request::chat(&service.key(), "").chunked(1).head();
+    for body in ["zz\r\n", "-1\r\n", "fffffffffffffffff\r\n", "1\r\n{x\r\n", "1;a\nb\r\n"] {
+        let mut connection = service.connect();
+        connection.send([head.as_slice(), body.as_bytes()].concat()).answer().refused_as("invalid_request");
+        connection.assert_closed();
+    }
+    assert_eq!(service.rows().len(), 5);
+    assert_eq!(runtime.asked().len(), 0);
+}
