@@ -55,22 +55,25 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
         stop: settings.stop_timeout,
     };
     let api = Api::new(api, store, ledger, pool);
-    let served = server::serve(listener, api, connections, first_signal.nth(1));
-    tokio::pin!(served);
-    let cut_off = tokio::select! {
-        cut_off = &mut served => cut_off,
+    let served = async {
+        let cut_off = server::serve(listener, api, connections, first_signal.nth(1)).await;
+        let cut_off = cut_off.map_err(|error| Complaint::new(format!("the API could not be served: {error}")))?;
+        // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
+        let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
+        if cut_off > 0 {
+            tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
+        }
+        tracing::info!("stopped");
+        Ok(ExitCode::SUCCESS)
+    };
+    tokio::select! {
+        biased; // signals first, so that the first one is counted before anything acts on it
         () = second_signal.nth(2) => {
             tracing::warn!("stopped at once by a second signal");
-            return Ok(ExitCode::from(130));
+            std::process::exit(130)
         }
-    };
-    let cut_off = cut_off.map_err(|error| Complaint::new(format!("the API could not be served: {error}")))?;
-    writer.stop();
-    if cut_off > 0 {
-        tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
+        exit = served => exit,
     }
-    tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the database, with the data folder around it.

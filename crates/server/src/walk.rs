@@ -26,9 +26,13 @@ pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
     let upload = Upload::new(incoming, &head.headers);
     let last = is_last_of_its_connection(&head);
 
-    let walked = AssertUnwindSafe(walk_on(desk, arrival, head, upload)).catch_unwind().await;
-    let walked = walked.unwrap_or_else(|panic| Err(Refusal::our_fault(panic_message(&*panic))));
-    let mut answer = walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id));
+    let answered = async {
+        let walked = walk_on(desk, arrival, head, upload).await;
+        walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id))
+    };
+    let answered = AssertUnwindSafe(answered).catch_unwind().await;
+    let mut answer =
+        answered.unwrap_or_else(|panic| Refusal::our_fault(panic_message(&*panic)).into_answer(arrival.id));
     if last {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
