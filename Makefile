@@ -13,7 +13,7 @@ build:
 	$(CARGO) build --release --locked
 
 test:
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --lib --bins --tests --locked
 
 lint:
 	$(CARGO) fmt --all --check
