@@ -28,7 +28,7 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
         let report = store.usage(since).await?;
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &JsonReport::from(&report)),
-            (_, true) => write_csv(&mut out, &CsvGroup::COLUMNS, &groups(&report)),
+            (_, true) => write_csv(&mut out, &SUM_COLUMNS, &groups(&report)),
             _ => write_report(&mut out, &report),
         }
     }
@@ -178,14 +178,15 @@ struct JsonReport {
     since: String,
     until: String,
     #[serde(flatten)]
-    totals: JsonFigures,
+    totals: Sums,
     by_outcome: Vec<JsonOutcome>,
     by_key: Vec<JsonKey>,
     latency_us: serde_json::Map<String, serde_json::Value>,
 }
 
+/// Sums over requests, in JSON and CSV alike. What was never measured is left out.
 #[derive(Serialize)]
-struct JsonFigures {
+struct Sums {
     requests: u64,
     prompt_tokens: Option<u64>,
     prompt_tokens_measured: u64,
@@ -200,7 +201,7 @@ struct JsonOutcome {
     status: u16,
     code: Option<String>,
     #[serde(flatten)]
-    figures: JsonFigures,
+    figures: Sums,
 }
 
 #[derive(Serialize)]
@@ -210,10 +211,10 @@ struct JsonKey {
     succeeded: u64,
     last_used_at: String,
     #[serde(flatten)]
-    figures: JsonFigures,
+    figures: Sums,
 }
 
-impl From<&Figures> for JsonFigures {
+impl From<&Figures> for Sums {
     fn from(figures: &Figures) -> Self {
         Self {
             requests: figures.requests,
@@ -263,49 +264,22 @@ impl From<&UsageReport> for JsonReport {
     }
 }
 
-/// One line of the sums in CSV: all, by outcome, by key.
-#[derive(Serialize)]
-struct CsvGroup {
-    group: &'static str,
-    name: String,
-    requests: u64,
-    prompt_tokens: Option<u64>,
-    prompt_tokens_measured: u64,
-    completion_tokens: Option<u64>,
-    completion_tokens_measured: u64,
-    total_tokens: Option<u64>,
-    total_tokens_measured: u64,
-}
+/// The columns of the sums in CSV.
+const SUM_COLUMNS: [&str; 9] = [
+    "group",
+    "name",
+    "requests",
+    "prompt_tokens",
+    "prompt_tokens_measured",
+    "completion_tokens",
+    "completion_tokens_measured",
+    "total_tokens",
+    "total_tokens_measured",
+];
 
-impl CsvGroup {
-    const COLUMNS: [&str; 9] = [
-        "group",
-        "name",
-        "requests",
-        "prompt_tokens",
-        "prompt_tokens_measured",
-        "completion_tokens",
-        "completion_tokens_measured",
-        "total_tokens",
-        "total_tokens_measured",
-    ];
-}
-
-fn groups(report: &UsageReport) -> Vec<CsvGroup> {
-    let line = |group, name, figures: &Figures| {
-        let sums = JsonFigures::from(figures);
-        CsvGroup {
-            group,
-            name,
-            requests: sums.requests,
-            prompt_tokens: sums.prompt_tokens,
-            prompt_tokens_measured: sums.prompt_tokens_measured,
-            completion_tokens: sums.completion_tokens,
-            completion_tokens_measured: sums.completion_tokens_measured,
-            total_tokens: sums.total_tokens,
-            total_tokens_measured: sums.total_tokens_measured,
-        }
-    };
+/// One line of the sums in CSV each: all, by outcome, by key.
+fn groups(report: &UsageReport) -> Vec<(&'static str, String, Sums)> {
+    let line = |group, name, figures: &Figures| (group, name, Sums::from(figures));
     let all = std::iter::once(line("all", String::new(), &report.totals));
     let outcomes = report.by_outcome.iter().map(|usage| {
         let name = format!("{} {}", usage.status, usage.code.as_deref().unwrap_or("ok"));

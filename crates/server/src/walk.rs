@@ -26,17 +26,21 @@ pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
     let upload = Upload::new(incoming, &head.headers);
     let last = is_last_of_its_connection(&head);
 
-    let answered = async {
+    let mut answer = or_our_fault(arrival, async {
         let walked = walk_on(desk, arrival, head, upload).await;
         walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id))
-    };
-    let answered = AssertUnwindSafe(answered).catch_unwind().await;
-    let mut answer =
-        answered.unwrap_or_else(|panic| Refusal::our_fault(panic_message(&*panic)).into_answer(arrival.id));
+    })
+    .await;
     if last {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
+}
+
+/// The answer, or that of a fault of our own if there is a panic on the way to it.
+async fn or_our_fault(arrival: Arrival, answer: impl Future<Output = Answer>) -> Answer {
+    let answered = AssertUnwindSafe(answer).catch_unwind().await;
+    answered.unwrap_or_else(|panic| Refusal::our_fault(panic_message(&*panic)).into_answer(arrival.id))
 }
 
 async fn walk_on(desk: &Desk, arrival: Arrival, head: Parts, upload: Upload) -> Result<Answer, Refusal> {
@@ -96,4 +100,49 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use store::{NewKey, Store};
+
+    use super::*;
+    use crate::{Api, ApiAddress, ApiSettings};
+
+    #[tokio::test]
+    async fn a_panic_of_our_own_is_answered_logged_and_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(folder.path().join("test.db")).unwrap());
+        let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
+        let settings = ApiSettings {
+            address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
+            max_requests: 1,
+            body_idle: Duration::from_secs(1),
+        };
+        let api = Api::new(settings, store.clone(), ledger, None);
+        let new = NewKey { name: "k".into(), completions: true, expires_at: None };
+        let key = store.create_key(new).await.unwrap();
+        let caller = store.authenticate(&key).await.unwrap().unwrap();
+
+        let arrival = Arrival::now();
+        let answer = or_our_fault(arrival, async {
+            let _meter = Meter::open(&api, arrival, &caller);
+            panic!("a secret of ours")
+        })
+        .await;
+        assert_eq!(answer.status(), 503);
+        assert_eq!(answer.headers()["x-request-id"], arrival.id.to_string());
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains("service_unavailable") && !body.contains("secret"), "{body}");
+
+        writer.stop();
+        let rows = store.requests(0, 10).await.unwrap();
+        let rows: Vec<_> = rows.iter().map(|row| (row.request_id, row.status, row.code.as_deref())).collect();
+        assert_eq!(rows, [(arrival.id, 503, Some("service_unavailable"))]);
+    }
 }
