@@ -1,6 +1,6 @@
 //! The `usage` command: sums from the roll-ups, or the requests themselves; for people, as JSON or as CSV.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -16,22 +16,24 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     let store = open_store(settings)?;
     let since = SystemTime::now().checked_sub(options.since).unwrap_or(UNIX_EPOCH);
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    let mut out = std::io::stdout().lock();
+    // Standard output by itself writes line by line, and a report has thousands.
+    let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
         let rows: Vec<_> = store.requests(since, options.limit).await?.iter().map(RequestLine::from).collect();
         match (options.json, options.csv) {
-            (true, _) => write_json(&mut out, &rows),
-            (_, true) => write_csv(&mut out, &RequestLine::COLUMNS, &rows),
-            _ => Ok(write!(out, "{}", requests_table(&rows))?),
+            (true, _) => write_json(&mut out, &rows)?,
+            (_, true) => write_csv(&mut out, &RequestLine::COLUMNS, &rows)?,
+            _ => write!(out, "{}", requests_table(&rows))?,
         }
     } else {
         let report = store.usage(since).await?;
         match (options.json, options.csv) {
-            (true, _) => write_json(&mut out, &JsonReport::from(&report)),
-            (_, true) => write_csv(&mut out, &SUM_COLUMNS, &groups(&report)),
-            _ => write_report(&mut out, &report),
+            (true, _) => write_json(&mut out, &JsonReport::from(&report))?,
+            (_, true) => write_csv(&mut out, &SUM_COLUMNS, &groups(&report))?,
+            _ => write_report(&mut out, &report)?,
         }
     }
+    Ok(out.flush()?)
 }
 
 fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Complaint> {

@@ -11,6 +11,8 @@ use store::{Entry, NotRecorded, Outcome, Store, Timings};
 
 const DAYS: u64 = 30;
 const BUSY_KEYS: usize = 1_000;
+/// A key is used some times in a row, as keys are.
+const RUN: u64 = 8;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -76,7 +78,7 @@ fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
     let inference = Duration::from_micros(5_000 + (scattered >> 40) % 2_000_000);
     Entry {
         request_id: RequestId::at_micros(micros, scattered),
-        key: keys[(scattered >> 20) as usize % keys.len()],
+        key: keys[(number / RUN).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_shr(20) as usize % keys.len()],
         outcome: if failed {
             Outcome { status: 502, code: Some("inference_error") }
         } else {

@@ -2,6 +2,7 @@
 //! so that rows may arrive in any order and grouping, and every way of summing up gives the same figure.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use chat::{KeyId, RequestId, TokenUsage};
@@ -69,6 +70,14 @@ impl Figures {
         self.total.merge(other.total);
         self.last_at = self.last_at.max(other.last_at);
     }
+
+    /// Takes away what was added before; the newest of the rest stays the newest.
+    pub(crate) fn take_away(&mut self, part: &Self) {
+        self.requests -= part.requests;
+        self.prompt.take_away(part.prompt);
+        self.completion.take_away(part.completion);
+        self.total.take_away(part.total);
+    }
 }
 
 /// A sum of token figures, and of how many requests it was measured.
@@ -94,6 +103,11 @@ impl Measured {
         self.sum += other.sum;
         self.count += other.count;
     }
+
+    fn take_away(&mut self, part: Self) {
+        self.sum -= part.sum;
+        self.count -= part.count;
+    }
 }
 
 /// How long a roll-up's stretch of time is.
@@ -101,6 +115,8 @@ impl Measured {
 pub(crate) enum Span {
     Hour,
     Day,
+    /// Eight days.
+    Block,
 }
 
 impl Span {
@@ -108,12 +124,18 @@ impl Span {
         match self {
             Self::Hour => 3_600,
             Self::Day => 86_400,
+            Self::Block => 8 * 86_400,
         }
     }
 
     /// The start of the stretch that holds a time, both in seconds since 1970.
     pub(crate) fn start_of(self, seconds: u64) -> u64 {
         seconds - seconds % self.seconds()
+    }
+
+    /// The boundary between two stretches that is nearest to a time.
+    fn nearest_to(self, seconds: u64) -> u64 {
+        self.start_of(seconds + self.seconds() / 2)
     }
 }
 
@@ -166,18 +188,32 @@ impl Rollups {
     }
 }
 
-/// Every roll-up that a request counts in: its key by the hour and by the day, and all keys by the hour.
-fn rollups_of(entry: &Entry) -> [RollupKey; 3] {
+/// Every roll-up that a request counts in: its key by the hour, the day and the block, and all keys by the hour.
+fn rollups_of(entry: &Entry) -> [RollupKey; 4] {
     let seconds = entry.request_id.unix_seconds();
     let rollup = |span: Span, key| RollupKey { span, key, start: span.start_of(seconds), outcome: entry.outcome };
-    [rollup(Span::Hour, None), rollup(Span::Hour, Some(entry.key)), rollup(Span::Day, Some(entry.key))]
+    let key = Some(entry.key);
+    [rollup(Span::Hour, None), rollup(Span::Hour, key), rollup(Span::Day, key), rollup(Span::Block, key)]
 }
 
-/// The stretches that make up the time from an hour's start to now: hours up to the first midnight, then whole days.
-/// Each is a range of starts, in seconds since 1970.
-pub(crate) fn stretches(from_hour: u64) -> [(Span, std::ops::Range<u64>); 2] {
-    let midnight = from_hour.next_multiple_of(Span::Day.seconds());
-    [(Span::Hour, from_hour..midnight), (Span::Day, midnight..i64::MAX as u64)]
+/// A stretch of roll-ups that takes part in a sum: those of a span whose starts lie in a range, added or taken away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) span: Span,
+    pub(crate) starts: Range<u64>,
+    pub(crate) added: bool,
+}
+
+/// The stretches that make up the time from an hour's start to now, in seconds since 1970: blocks from the boundary
+/// nearest to it, and what lies between, in days and then in hours, added or taken away. So few roll-ups are read,
+/// however long the time.
+pub(crate) fn stretches(from_hour: u64) -> [Stretch; 3] {
+    let (block, day) = (Span::Block.nearest_to(from_hour), Span::Day.nearest_to(from_hour));
+    let between = |span, from: u64, to: u64| match from <= to {
+        true => Stretch { span, starts: from..to, added: true },
+        false => Stretch { span, starts: to..from, added: false },
+    };
+    [between(Span::Block, block, i64::MAX as u64), between(Span::Day, day, block), between(Span::Hour, from_hour, day)]
 }
 
 #[cfg(test)]
@@ -229,6 +265,7 @@ mod tests {
             prop_assert_eq!(all_keys.0.requests, entries.len() as u64);
             prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Hour), &all_keys);
             prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Day), &all_keys);
+            prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Block), &all_keys);
         }
 
         #[test]
@@ -240,15 +277,16 @@ mod tests {
         }
 
         #[test]
-        fn hours_and_then_days_hold_what_the_hours_hold(entries in entries(), from in 0u64..20 * 24) {
+        fn blocks_days_and_hours_hold_what_the_hours_hold(entries in entries(), from in 0u64..22 * 24) {
             let from = from * 3600;
             let rollups = rolled_up(&entries);
             let mut told = Figures::default();
-            for (span, starts) in stretches(from) {
-                told.merge(&sum(&rollups, |key| key.key.is_some() && key.span == span && starts.contains(&key.start)).0);
+            for Stretch { span, starts, added } in stretches(from) {
+                let part = sum(&rollups, |key| key.key.is_some() && key.span == span && starts.contains(&key.start)).0;
+                if added { told.merge(&part) } else { told.take_away(&part) }
             }
             let hours = sum(&rollups, |key| key.key.is_none() && key.start >= from).0;
-            prop_assert_eq!(told, hours);
+            prop_assert_eq!(Figures { last_at: 0, ..told }, Figures { last_at: 0, ..hours });
         }
     }
 }

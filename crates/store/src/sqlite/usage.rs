@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::Sqlite;
 use super::keys::key_id;
 use crate::latency::Latencies;
-use crate::rollup::{Figures, Measured, Span, stretches};
+use crate::rollup::{Figures, Measured, Span, Stretch, stretches};
 use crate::{KeyUsage, OutcomeUsage, RequestRecord, StoreError, UsageReport};
 
 /// The columns of `Figures`, summed up.
@@ -84,15 +84,21 @@ fn by_key(connection: &Connection, from: u64) -> Result<Vec<KeyUsage>, StoreErro
     )?;
     let mut used = Vec::new();
     let mut last = String::new();
-    while let Some(key) = next_key.query_row(params![Span::Day.seconds(), last], |row| key_id(row, 0)).optional()? {
+    while let Some(key) = next_key.query_row(params![Span::Block.seconds(), last], |row| key_id(row, 0)).optional()? {
         key.as_str().clone_into(&mut last);
         let (mut sums, mut succeeded) = (Figures::default(), 0);
-        for (span, starts) in stretches(from) {
+        for Stretch { span, starts, added } in stretches(from) {
             let mut rows = rollups.query(params![span.seconds(), key.as_str(), starts.start, starts.end])?;
             while let Some(row) = rows.next()? {
                 let part = figures(row)?;
-                sums.merge(&part);
-                succeeded += if row.get(8)? { part.requests } else { 0 };
+                let succeeding = if row.get(8)? { part.requests } else { 0 };
+                if added {
+                    sums.merge(&part);
+                    succeeded += succeeding;
+                } else {
+                    sums.take_away(&part);
+                    succeeded -= succeeding;
+                }
             }
         }
         if sums.requests > 0 {
