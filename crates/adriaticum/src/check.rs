@@ -76,9 +76,9 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
             Good(format!("{megabytes} MiB are free"))
         });
     }
-    match store.list_keys().await {
-        Ok(keys) if keys.is_empty() => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
-        Ok(keys) => findings.push(Good(format!("API keys: {}", keys.len()))),
+    match store.count_keys().await {
+        Ok(0) => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
+        Ok(keys) => findings.push(Good(format!("API keys: {keys}"))),
         Err(error) => {
             findings.push(Bad(format!("the keys cannot be read: {error}. Restore the database from a back-up.")))
         }

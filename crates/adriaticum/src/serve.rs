@@ -143,7 +143,7 @@ async fn greeting(
             .push("  Runtime   none: completions get 503 until `runtime.urls` (ADRIATICUM_RUNTIME_URLS) is set".into()),
     }
     lines.push(format!("  Database  {}", settings.database.display()));
-    if store.list_keys().await?.is_empty() {
+    if store.count_keys().await? == 0 {
         let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
         lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));
     }

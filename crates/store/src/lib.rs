@@ -83,6 +83,11 @@ impl Store {
         self.sqlite.list_keys()
     }
 
+    /// How many keys there are, revoked ones included.
+    pub async fn count_keys(&self) -> Result<u64, StoreError> {
+        self.sqlite.count_keys()
+    }
+
     /// Gives a key another name; `false` if there is no such key.
     pub async fn rename_key(&self, id: KeyId, name: &str) -> Result<bool, StoreError> {
         self.sqlite.rename_key(id, name)

@@ -108,6 +108,7 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use() {
     writer.stop();
 
     let keys = fixture.store.list_keys().await.unwrap();
+    assert_eq!(fixture.store.count_keys().await.unwrap(), 2);
     let names: Vec<_> = keys.iter().map(|key| (key.name.as_str(), key.completions, key.last_used_at)).collect();
     assert!(names.contains(&("renamed", true, Some(used_at))), "{names:?}");
     assert!(names.contains(&("no completions", false, None)), "{names:?}");

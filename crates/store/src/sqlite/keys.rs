@@ -58,6 +58,10 @@ impl Sqlite {
         })
     }
 
+    pub(crate) fn count_keys(&self) -> Result<u64, StoreError> {
+        self.with(|connection| Ok(connection.query_row("SELECT count(*) FROM keys", [], |row| row.get(0))?))
+    }
+
     pub(crate) fn rename_key(&self, id: KeyId, name: &str) -> Result<bool, StoreError> {
         self.with(|connection| {
             let renamed = connection.execute("UPDATE keys SET name = ?2 WHERE id = ?1", params![id.as_str(), name])?;
