@@ -72,15 +72,18 @@ impl Meter {
             .map_err(|reason| Refusal::unavailable("The usage of this request could not be recorded.").because(reason))
     }
 
-    /// Records a failure. If that fails, too, the ledger has counted and logged it, and the caller's answer stands.
+    /// Records a failure. If that fails, too, it is logged, and the caller's answer stands.
     pub(crate) async fn fail(mut self, refusal: &Refusal) {
         let entry = self.settle(refusal.outcome(), TokenUsage::default());
         // A ledger that fails already would only keep the caller waiting.
-        let _ = if self.api.ledger.is_healthy() {
+        let recorded = if self.api.ledger.is_healthy() {
             self.api.ledger.record(entry).await.map(drop)
         } else {
             self.api.ledger.note(entry)
         };
+        if let Err(reason) = recorded {
+            tracing::error!(request_id = %self.arrival.id, %reason, "a failed request was not recorded");
+        }
     }
 
     fn settle(&mut self, outcome: Outcome, usage: TokenUsage) -> Entry {
@@ -105,13 +108,13 @@ impl Drop for Meter {
 }
 
 fn too_long(overflow: ContextOverflow) -> String {
-    let tokens = |count: Option<u64>| count.map_or_else(String::new, |count| format!(" {count}"));
+    let tokens = |count: Option<u64>, unknown: &str| count.map_or_else(|| unknown.into(), |count| count.to_string());
     match overflow {
         ContextOverflow { prompt: None, context: None } => "The prompt does not fit the model's context.".into(),
         ContextOverflow { prompt, context } => format!(
-            "The prompt does not fit the model's context: the prompt has{} tokens, the context holds{} tokens.",
-            tokens(prompt),
-            tokens(context),
+            "The prompt does not fit the model's context: the prompt has {} tokens, the context holds {} tokens.",
+            tokens(prompt, "more"),
+            tokens(context, "fewer"),
         ),
     }
 }

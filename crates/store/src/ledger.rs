@@ -157,18 +157,16 @@ pub(crate) struct Pending {
 
 impl Pending {
     fn answer(self, result: Result<(), NotRecorded>) {
-        if let Err(reason) = &result {
-            tracing::error!(request_id = %self.entry.request_id, status = self.entry.outcome.status, %reason, "not recorded");
-        }
-        if let Some(answer) = self.answer {
+        match (self.answer, result) {
             // A caller that hung up meanwhile does not read its answer; its row stands all the same.
-            let _ = answer.send(result);
+            (Some(answer), result) => drop(answer.send(result)),
+            (None, Ok(())) => {}
+            (None, Err(reason)) => tracing::error!(request_id = %self.entry.request_id, %reason, "not recorded"),
         }
     }
 }
 
 /// What is known about the last commit only after it: it goes into the next transaction.
-#[derive(Default)]
 pub(crate) struct Trail {
     pub(crate) commit: i64,
     pub(crate) persisted_at_micros: u64,
@@ -202,14 +200,17 @@ impl Writer {
                     Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
                 }
             }
-            if group.is_empty() {
-                self.chores(stop);
-            } else {
+            let idle = group.is_empty();
+            if !idle {
                 self.commit(&mut group);
             }
-            if stop {
-                return self.chores(true);
+            if idle || stop {
+                self.chores();
             }
+            if stop {
+                return;
+            }
+            self.prune_if_due();
         }
     }
 
@@ -227,10 +228,7 @@ impl Writer {
     fn commit(&mut self, group: &mut Vec<Pending>) {
         self.health.commit_begins();
         let trail = self.trail.take();
-        let result = match &mut self.file {
-            Some(file) => file.commit(group, trail),
-            None => Err(CommitFailed::waiting_for_reopen()),
-        };
+        let result = self.open_file().and_then(|file| file.commit(group, trail));
         self.health.commit_ends(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
@@ -253,23 +251,35 @@ impl Writer {
     }
 
     /// What there is to do when no row waits.
-    fn chores(&mut self, stopping: bool) {
+    fn chores(&mut self) {
         if !self.health.is_good() {
             self.try_again();
-        }
-        let Some(file) = &mut self.file else { return };
-        if let Some(trail) = self.trail.take()
-            && let Err(failure) = file.commit(&[], Some(trail))
+        } else if let Some(trail) = self.trail.take()
+            && let Err(failure) = self.open_file().and_then(|file| file.commit(&[], Some(trail)))
         {
-            return self.give_up(failure);
+            self.give_up(failure);
         }
-        if !stopping && self.next_prune <= Instant::now() {
-            let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
-            match file.prune(RequestId::first_of_millis(oldest)) {
-                Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
-                Err(failure) => self.give_up(failure),
-            }
+    }
+
+    /// Deletes a piece of what is too old, also while rows keep coming.
+    fn prune_if_due(&mut self) {
+        if !self.health.is_good() || self.next_prune > Instant::now() {
+            return;
         }
+        let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
+        match self.open_file().and_then(|file| file.prune(RequestId::first_of_millis(oldest))) {
+            Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
+            Err(failure) => self.give_up(failure),
+        }
+    }
+
+    /// The connection, opened anew if the last one was given up.
+    fn open_file(&mut self) -> Result<&mut LedgerFile, CommitFailed> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => LedgerFile::reopen(&self.path)?,
+        };
+        Ok(self.file.insert(file))
     }
 
     fn give_up(&mut self, failure: CommitFailed) {
@@ -283,15 +293,8 @@ impl Writer {
 
     /// Finds out whether the ledger can write again, by writing.
     fn try_again(&mut self) {
-        let file = match self.file.take() {
-            Some(file) => Ok(file),
-            None => LedgerFile::reopen(&self.path),
-        };
-        match file.and_then(|file| self.file.insert(file).probe()) {
-            Ok(()) => {
-                self.health.commit_ends(true);
-                tracing::info!("the ledger writes again");
-            }
+        match self.open_file().and_then(LedgerFile::probe) {
+            Ok(()) => self.health.commit_ends(true),
             Err(failure) => tracing::debug!(cause = %failure, "the ledger still cannot write"),
         }
     }
@@ -332,13 +335,44 @@ impl Health {
 
     fn commit_ends(&self, well: bool) {
         self.commit_began.store(0, Ordering::Relaxed);
-        if well {
-            self.failing.store(false, Ordering::Relaxed);
+        if well && self.failing.swap(false, Ordering::Relaxed) {
+            tracing::info!("the ledger writes again");
         }
     }
 
     /// Marks the ledger as failing; `true` if it was not before.
     fn now_failing(&self) -> bool {
         !self.failing.swap(true, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollup::{Outcome, Timings};
+    use crate::sqlite::Sqlite;
+
+    /// After a failed fsync there may be no pause in which to open the ledger again: the next row has to do it.
+    #[test]
+    fn a_connection_that_was_given_up_is_opened_again_by_the_next_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.db");
+        let _database = Sqlite::open(path.clone()).unwrap();
+        let health = Arc::new(Health::default());
+        health.now_failing();
+        let retention = Duration::from_secs(86_400);
+        let mut writer = Writer { health, path, file: None, retention, trail: None, next_prune: Instant::now() };
+
+        let (answer, mut answered) = oneshot::channel();
+        let entry = Entry {
+            request_id: RequestId::now(),
+            key: "000000000001".parse().unwrap(),
+            outcome: Outcome { status: 200, code: None },
+            usage: Default::default(),
+            timings: Timings::default(),
+        };
+        writer.commit(&mut vec![Pending { entry, handed_over: Instant::now(), answer: Some(answer) }]);
+        assert_eq!(answered.try_recv(), Ok(Ok(())));
+        assert!(writer.health.is_good());
     }
 }

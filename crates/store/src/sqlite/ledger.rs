@@ -106,7 +106,7 @@ impl LedgerFile {
     pub(crate) fn reopen(path: &Path) -> Result<Self, CommitFailed> {
         let file = Self::new(connect(path)?, path.to_owned())?;
         let blocked: i64 = file.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if blocked == 0 { Ok(file) } else { Err(CommitFailed::waiting_for_reopen()) }
+        if blocked == 0 { Ok(file) } else { Err(CommitFailed::checkpoint_blocked()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -185,8 +185,8 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
 pub(crate) struct CommitFailed(Option<rusqlite::Error>);
 
 impl CommitFailed {
-    /// There is no connection at the moment.
-    pub(crate) fn waiting_for_reopen() -> Self {
+    /// Another process keeps the log from being moved into the database file.
+    fn checkpoint_blocked() -> Self {
         Self(None)
     }
 
@@ -207,7 +207,7 @@ impl fmt::Display for CommitFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Some(error) => error.fmt(f),
-            None => f.write_str("the database is not open again yet"),
+            None => f.write_str("the log cannot be moved into the database file yet"),
         }
     }
 }
