@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
-use runtimes::{Lane, Pool, PoolSettings, RuntimeUrl};
+use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings, supervise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -31,11 +32,11 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     findings.push(("api", address(settings.api_listen).await));
     if settings.runtime_urls.is_empty() {
-        let unset = "none configured: completions get 503. Set `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
-        findings.push(("runtime", Bad(unset.into())));
+        findings.push(("model", embedded(settings).await));
     }
     for url in &settings.runtime_urls {
-        findings.push(("runtime", runtime(url.clone()).await));
+        let pool = Pool::new(PoolSettings { urls: vec![url.clone()], timeout: Duration::from_secs(30) });
+        findings.push(("runtime", runtime(url, pool).await));
     }
     let mut out = std::io::stdout().lock();
     let mut bad = 0;
@@ -115,25 +116,55 @@ async fn is_ours(address: SocketAddr) -> bool {
     matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
 }
 
+/// Starts the embedded runtime, and asks it for a completion.
+async fn embedded(settings: &Settings) -> Finding {
+    let Some((pool, command)) = crate::embedded::prepare(settings) else {
+        let unset = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
+        return Bad(unset.into());
+    };
+    let model = command.model.display().to_string();
+    if !command.model.is_file() {
+        return Bad(format!("{model} is not there: completions get 503. Get it with `adriaticum model fetch`."));
+    }
+    let supervisor = tokio::spawn(supervise(command, pool.clone()));
+    // The first time includes the tuning.
+    let started = tokio::time::timeout(Duration::from_secs(120), async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            match pool.availability() {
+                Availability::Starting => {}
+                ended => return ended,
+            }
+        }
+    });
+    let finding = match started.await {
+        Ok(Availability::Available) => runtime(&model, pool).await,
+        Ok(_) => Bad(format!("{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`.")),
+        Err(_) => Bad(format!("{model} could not be loaded in two minutes. Look at the messages above.")),
+    };
+    supervisor.abort();
+    let _ = supervisor.await;
+    finding
+}
+
 /// Asks a runtime for a real completion of one token.
-async fn runtime(url: RuntimeUrl) -> Finding {
-    let pool = Pool::new(PoolSettings { urls: vec![url.clone()], timeout: Duration::from_secs(30) });
+async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     for (_, result) in pool.check().await {
         if let Err(failure) = result {
-            return Bad(format!("{url} does not answer: {failure}. Start it, or correct `runtime.urls`."));
+            return Bad(format!("{name} does not answer: {failure}. Start it, or correct `runtime.urls`."));
         }
     }
     let message = Message::new(Role::User, "Say hello.".into());
     let request =
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
-    match Lane::new(pool.clone()).complete(&request, RequestId::now()).await {
+    match Lane::new(pool.clone()).complete(&request, Attribution { id: RequestId::now(), tag: None }).await {
         Ok(completion) => {
             let model = pool.status().into_iter().find_map(|member| member.model);
             let model = model.map_or_else(String::new, |model| format!(", model {model}"));
             match completion.usage.total {
-                Some(_) => Good(format!("{url} completes and measures tokens{model}")),
-                None => Note(format!("{url} completes but measures no tokens: usage will show null{model}")),
+                Some(_) => Good(format!("{name} completes and measures tokens{model}")),
+                None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),
             }
         }
         Err(error) => Bad(format!("a completion failed: {error}. Look at the runtime's own log.")),

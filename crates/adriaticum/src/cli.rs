@@ -42,6 +42,9 @@ pub(crate) enum Command {
     },
     /// Shows what was used: sums by outcome and by key, or the requests themselves.
     Usage(UsageOptions),
+    /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
+    #[command(args_conflicts_with_subcommands = true)]
+    Engine(EngineOptions),
     /// Says what would not work, and how to mend it.
     Check {
         /// Also reads every page of the database.
@@ -50,6 +53,31 @@ pub(crate) enum Command {
     },
     /// Prints every setting in force and where its value came from.
     Config,
+}
+
+#[derive(Args)]
+pub(crate) struct EngineOptions {
+    #[command(subcommand)]
+    pub(crate) command: Option<EngineCommand>,
+    /// The model's GGUF file; the setting `model` unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+    /// Where to listen: an address such as 127.0.0.1:8090, or unix:PATH.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
+    pub(crate) listen: engine::Address,
+    /// Ends when standard input does; `serve` starts it so.
+    #[arg(long, hide = true)]
+    pub(crate) supervised: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum EngineCommand {
+    /// Times the settings that matter on this machine once more, and keeps the best.
+    Tune {
+        /// The model's GGUF file; the setting `model` unless given.
+        #[arg(long, value_name = "FILE")]
+        model: Option<PathBuf>,
+    },
 }
 
 #[derive(Subcommand)]

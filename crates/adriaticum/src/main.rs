@@ -3,7 +3,9 @@
 mod check;
 mod cli;
 mod complaint;
+mod embedded;
 mod keys;
+mod log;
 mod paper;
 mod serve;
 mod settings;
@@ -33,6 +35,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Config => write!(std::io::stdout(), "{settings}")?,
         Command::Serve => return serve::serve(&settings),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
+        Command::Engine(options) => return embedded::run(&settings, options),
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,
     }

@@ -1,6 +1,6 @@
 //! The `serve` command: puts the service together, runs it, and stops it in good order.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use server::{Api, ApiSettings, ListenerSettings, Timeouts};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::complaint::Complaint;
 use crate::settings::Settings;
+use crate::{embedded, log};
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const KEPT_FILES: u64 = 48;
 const SIGXFSZ: i32 = 25;
 
 pub(crate) fn serve(settings: &Settings) -> Result<ExitCode, Complaint> {
-    start_log(&settings.log);
+    log::start(&settings.log);
     // Accepting, health checks and signals need little; requests are served by threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
@@ -110,10 +110,10 @@ async fn listen(settings: &Settings) -> Result<TcpListener, Complaint> {
     })
 }
 
-/// The pool, if there are runtimes to be reached, looked at once and watched from then on.
+/// The pool, if there are runtimes to be reached, looked at once and watched from then on; or else the embedded one.
 async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
     if settings.runtime_urls.is_empty() {
-        return None;
+        return embedded::start(settings);
     }
     let pool = Pool::new(PoolSettings { urls: settings.runtime_urls.clone(), timeout: settings.runtime_timeout });
     // Learns the members' model names before the first request; one that hangs is not waited for.
@@ -135,12 +135,12 @@ async fn greeting(
         format!("  API       {}  (listening on {address})", settings.api_base_url),
     ];
     match pool {
+        Some(_) if settings.runtime_urls.is_empty() => lines.push(format!("  Model     {}", model(settings))),
         Some(pool) => lines.extend(pool.status().into_iter().map(|member| {
             let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
             format!("  Runtime   {}  ({model})", member.url)
         })),
-        None => lines
-            .push("  Runtime   none: completions get 503 until `runtime.urls` (ADRIATICUM_RUNTIME_URLS) is set".into()),
+        None => lines.push("  Runtime   none: completions get 503, because `model` is none and `runtime.urls` is empty".into()),
     }
     lines.push(format!("  Database  {}", settings.database.display()));
     if store.count_keys().await? == 0 {
@@ -150,14 +150,13 @@ async fn greeting(
     Ok(lines.join("\n"))
 }
 
-fn start_log(level: &str) {
-    let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(level)).with_writer(std::io::stderr);
-    // A log that cannot be written must not end in a panic about it.
-    let log = log.log_internal_errors(false);
-    if std::io::stderr().is_terminal() {
-        log.compact().init();
-    } else {
-        log.json().flatten_event(true).init();
+/// The embedded runtime's model, or how to get one.
+fn model(settings: &Settings) -> String {
+    let Some(file) = &settings.model else { return "none".into() };
+    let file_name = file.display();
+    match file.is_file() {
+        true => file_name.to_string(),
+        false => format!("{file_name} is not there: completions get 503 until `adriaticum model fetch` has got it"),
     }
 }
 

@@ -17,6 +17,8 @@ use crate::complaint::Complaint;
 
 const FILE: &str = "adriaticum.toml";
 const ENVIRONMENT: &str = "ADRIATICUM_";
+/// The model in the data folder.
+pub(crate) const MODEL_FILE: &str = "model.gguf";
 
 /// One setting: its name, its default, what it means.
 struct Known {
@@ -41,7 +43,11 @@ const KNOWN: &[Known] = &[
     Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
     Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated" },
     Known { name: "runtime.timeout", default: "120s", meaning: "for a completion, a retry included" },
-    Known { name: "model", default: "", meaning: "a GGUF file for the embedded runtime, or none" },
+    Known { name: "model", default: "", meaning: "a GGUF file for the embedded runtime, or none; model.gguf in data_dir unless set" },
+    Known { name: "engine.cells", default: "auto", meaning: "tokens that the embedded runtime holds in mind, all requests together" },
+    Known { name: "engine.requests", default: "24", meaning: "completions that it works on at the same time" },
+    Known { name: "engine.queue", default: "256", meaning: "completions that may wait for it" },
+    Known { name: "engine.wait", default: "30s", meaning: "how long they may wait" },
     Known { name: "ledger.retention", default: "90d", meaning: "how long single requests are kept; their sums are kept for good" },
     Known { name: "console.base_url", default: "http://localhost:8081", meaning: "where people reach the console" },
     Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens" },
@@ -73,6 +79,12 @@ pub(crate) struct Settings {
     pub(crate) stop_timeout: Duration,
     pub(crate) runtime_urls: Vec<RuntimeUrl>,
     pub(crate) runtime_timeout: Duration,
+    /// The embedded runtime's model; none if it is not wanted.
+    pub(crate) model: Option<PathBuf>,
+    pub(crate) engine_cells: Option<usize>,
+    pub(crate) engine_requests: usize,
+    pub(crate) engine_queue: usize,
+    pub(crate) engine_wait: Duration,
     pub(crate) retention: Duration,
     pub(crate) log: String,
 }
@@ -139,7 +151,7 @@ impl Settings {
         Self::read(values, warnings)
     }
 
-    fn read(values: BTreeMap<&'static str, Value>, mut warnings: Vec<String>) -> Result<Self, Complaint> {
+    fn read(values: BTreeMap<&'static str, Value>, warnings: Vec<String>) -> Result<Self, Complaint> {
         let reader = Reader(&values);
         let data_dir = PathBuf::from(reader.text("data_dir"));
         let urls = reader.text("runtime.urls").split(',').map(str::trim).filter(|url| !url.is_empty());
@@ -155,9 +167,15 @@ impl Settings {
         if !["error", "warn", "info", "debug", "trace"].contains(&log.as_str()) {
             return Err(reader.wrong("log", &"it must be error, warn, info, debug or trace"));
         }
-        if !["", "none"].contains(&reader.text("model")) {
-            warnings.push("`model` has no effect: this version has no embedded runtime; set `runtime.urls`".into());
-        }
+        let model = match reader.text("model") {
+            "" => Some(data_dir.join(MODEL_FILE)),
+            "none" => None,
+            path => Some(PathBuf::from(path)),
+        };
+        let engine_cells = match reader.text("engine.cells") {
+            "auto" => None,
+            _ => Some(reader.count("engine.cells")?),
+        };
         Ok(Self {
             database: database(&reader, &data_dir)?,
             data_dir,
@@ -174,11 +192,23 @@ impl Settings {
             stop_timeout: reader.duration("api.stop_timeout")?,
             runtime_urls,
             runtime_timeout: reader.duration("runtime.timeout")?,
+            model,
+            engine_cells,
+            engine_requests: reader.count("engine.requests")?,
+            engine_queue: reader.count("engine.queue")?,
+            engine_wait: reader.duration("engine.wait")?,
             retention: reader.duration("ledger.retention")?,
             log,
             warnings,
             values,
         })
+    }
+
+    /// What the embedded runtime's process must know, as flags for it. No secrets: everyone can see those.
+    pub(crate) fn for_the_engine(&self) -> impl Iterator<Item = String> {
+        let concerns_it = |name: &str| name.starts_with("engine.") || name == "data_dir" || name == "log";
+        let settings = self.values.iter().filter(move |(name, _)| concerns_it(name));
+        settings.map(|(name, value)| format!("--set={name}={}", value.text))
     }
 
     /// What is odd about the configuration, but not wrong.

@@ -15,10 +15,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use crate::url::RuntimeUrl;
+use crate::url::{Place, RuntimeUrl};
 
 /// The largest answer that is read: far above 512 tokens of anything.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
@@ -54,13 +54,18 @@ pub(crate) enum Broken {
 
 impl Connection {
     pub(crate) async fn open(url: &RuntimeUrl) -> Result<Self, std::io::Error> {
-        let socket = TcpStream::connect((url.host.as_str(), url.port)).await?;
-        socket.set_nodelay(true)?;
-        let stream: Box<dyn Stream> = if url.tls {
-            let name = rustls::pki_types::ServerName::try_from(url.host.clone()).map_err(std::io::Error::other)?;
-            Box::new(tls_connector()?.connect(name, socket).await?)
-        } else {
-            Box::new(socket)
+        let stream: Box<dyn Stream> = match &url.place {
+            Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Place::Tcp { tls, host, port } => {
+                let socket = TcpStream::connect((host.as_str(), *port)).await?;
+                socket.set_nodelay(true)?;
+                if *tls {
+                    let name = rustls::pki_types::ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
+                    Box::new(tls_connector()?.connect(name, socket).await?)
+                } else {
+                    Box::new(socket)
+                }
+            }
         };
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
         Ok(Self { sender, driver: Some(Box::new(driver)) })

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chat::{ChatRequest, Completion, MODEL, RequestId};
+use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use wire::runtime::ContextOverflow;
@@ -15,6 +15,18 @@ use crate::url::RuntimeUrl;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The header that tells a runtime for whom a request is, so that it can be fair between those who wait.
+const TAG: &str = "x-adriaticum-tag";
+
+/// What a request is known by.
+#[derive(Debug, Clone, Copy)]
+pub struct Attribution {
+    /// The request's id.
+    pub id: RequestId,
+    /// Whose it is; opaque to a runtime.
+    pub tag: Option<KeyId>,
+}
 
 pub(crate) struct Member {
     pub(crate) url: RuntimeUrl,
@@ -42,6 +54,9 @@ pub enum Failure {
     /// Status 200, but not a completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::Malformed),
+    /// It has no room now, and has done nothing.
+    #[error("no room")]
+    NoRoom,
     /// The time for the whole request was over.
     #[error("no answer in time")]
     TimedOut,
@@ -54,7 +69,7 @@ impl Failure {
     /// Whether another member may be asked: nothing of a completion has arrived, and it was not the time that ran out.
     pub(crate) fn may_be_retried(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::NoAnswer(_) => true,
+            Self::Connect(_) | Self::NoAnswer(_) | Self::NoRoom => true,
             Self::Status(status) => !is_about_the_request(*status),
             Self::HalfAnswer(_) | Self::Malformed(_) | Self::TimedOut | Self::NobodyLeft => false,
         }
@@ -64,6 +79,7 @@ impl Failure {
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
             Self::Status(StatusCode::TOO_MANY_REQUESTS) | Self::NobodyLeft => Verdict::Unclear,
+            Self::NoRoom => Verdict::Good,
             Self::Status(status) if is_about_the_request(*status) => Verdict::Good,
             _ => Verdict::Bad,
         }
@@ -107,7 +123,12 @@ impl Member {
     }
 
     /// Asks for a completion.
-    pub(crate) async fn complete(&self, idle: &Idle, request: &ChatRequest, id: RequestId) -> Result<Reply, Failure> {
+    pub(crate) async fn complete(
+        &self,
+        idle: &Idle,
+        request: &ChatRequest,
+        attribution: Attribution,
+    ) -> Result<Reply, Failure> {
         let body = {
             let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
             Bytes::from(wire::runtime::request(request, model.as_deref().unwrap_or(MODEL)))
@@ -116,8 +137,11 @@ impl Member {
             let mut request = self.request(Method::POST, &self.completions_path, body.clone());
             let headers = request.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            if let Ok(id) = HeaderValue::from_str(id.to_text().as_str()) {
+            if let Ok(id) = HeaderValue::from_str(attribution.id.to_text().as_str()) {
                 headers.insert("x-request-id", id);
+            }
+            if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
+                headers.insert(TAG, tag);
             }
             request
         };
@@ -128,6 +152,7 @@ impl Member {
                 Some(overflow) => Ok(Reply::TooLong(overflow)),
                 None => Err(Failure::Status(status)),
             },
+            StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => Err(Failure::NoRoom),
             status => Err(Failure::Status(status)),
         }
     }

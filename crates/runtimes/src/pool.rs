@@ -1,14 +1,15 @@
 //! The pool itself: choose a member, ask it, ask one other if nothing of an answer came, and watch everyone's health.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use chat::{ChatRequest, Completion, RequestId};
+use chat::{ChatRequest, Completion};
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Balance};
 use crate::breaker::Verdict;
-use crate::member::{Failure, Idle, Member, Reply};
+use crate::member::{Attribution, Failure, Idle, Member, Reply};
 use crate::url::RuntimeUrl;
 
 /// How often a working member is looked at, and how often a broken one.
@@ -30,6 +31,19 @@ pub struct Pool {
     balance: Mutex<Balance>,
     timeout: Duration,
     epoch: Instant,
+    availability: AtomicU8,
+}
+
+/// Whether there is anybody to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Availability {
+    /// Yes; whether they answer is another question.
+    Available,
+    /// The embedded runtime is being started.
+    Starting,
+    /// There is no model to start it with.
+    Unconfigured,
 }
 
 /// What is to be said about one member.
@@ -51,6 +65,9 @@ pub enum InferenceError {
     /// The prompt does not fit the model's context.
     #[error("the prompt does not fit the model's context")]
     PromptTooLong(ContextOverflow),
+    /// No member has room now; nothing was done.
+    #[error("no runtime has room")]
+    NoRoom,
     /// No member gave a proper answer; the last one's failure.
     #[error("{member}: {failure}")]
     Failed {
@@ -69,7 +86,21 @@ impl Pool {
             members: settings.urls.into_iter().map(Member::new).collect(),
             timeout: settings.timeout,
             epoch: Instant::now(),
+            availability: AtomicU8::new(Availability::Available as u8),
         })
+    }
+
+    /// Whether there is anybody to ask.
+    pub fn availability(&self) -> Availability {
+        match self.availability.load(Ordering::Relaxed) {
+            available if available == Availability::Available as u8 => Availability::Available,
+            starting if starting == Availability::Starting as u8 => Availability::Starting,
+            _ => Availability::Unconfigured,
+        }
+    }
+
+    pub(crate) fn set_availability(&self, availability: Availability) {
+        self.availability.store(availability as u8, Ordering::Relaxed);
     }
 
     /// Looks at every member once; `Err` says what is wrong with it.
@@ -153,11 +184,20 @@ impl Lane {
         Self { pool, idle }
     }
 
+    /// Whether there is anybody to ask.
+    pub fn availability(&self) -> Availability {
+        self.pool.availability()
+    }
+
     /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.
-    pub async fn complete(&self, request: &ChatRequest, id: RequestId) -> Result<Completion, InferenceError> {
+    pub async fn complete(
+        &self,
+        request: &ChatRequest,
+        attribution: Attribution,
+    ) -> Result<Completion, InferenceError> {
         let asking = Asking {
             request,
-            id,
+            attribution,
             affinity: Affinity::of(request),
             deadline: tokio::time::Instant::now() + self.pool.timeout,
         };
@@ -168,7 +208,7 @@ impl Lane {
                 (_, Err(Failure::NobodyLeft)) => (member, Err(failure)),
                 second => {
                     let member = self.name(member);
-                    tracing::warn!(request_id = %id, %member, cause = %failure, "a runtime failed; another was asked");
+                    tracing::warn!(request_id = %attribution.id, %member, cause = %failure, "a runtime failed; another was asked");
                     second
                 }
             },
@@ -177,6 +217,7 @@ impl Lane {
         match reply {
             Ok(Reply::Completion(completion)) => Ok(completion),
             Ok(Reply::TooLong(overflow)) => Err(InferenceError::PromptTooLong(overflow)),
+            Err(Failure::NoRoom) => Err(InferenceError::NoRoom),
             Err(failure) => Err(InferenceError::Failed { member: self.name(member), failure }),
         }
     }
@@ -187,7 +228,7 @@ impl Lane {
             return (None, Err(Failure::NobodyLeft));
         };
         let at = turn.member;
-        let reply = self.pool.members[at].complete(&self.idle[at], asking.request, asking.id);
+        let reply = self.pool.members[at].complete(&self.idle[at], asking.request, asking.attribution);
         let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(Failure::TimedOut));
         turn.verdict = reply.as_ref().map_or_else(Failure::verdict, |_| Verdict::Good);
         (Some(at), reply)
@@ -201,7 +242,7 @@ impl Lane {
 /// One request's way through the pool.
 struct Asking<'a> {
     request: &'a ChatRequest,
-    id: RequestId,
+    attribution: Attribution,
     affinity: Affinity,
     deadline: tokio::time::Instant,
 }

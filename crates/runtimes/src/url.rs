@@ -1,24 +1,45 @@
 //! Where a runtime listens.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use http::HeaderValue;
 use url::{Host, Url};
 
-/// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`.
+/// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`; so does
+/// the socket of a runtime on this machine, `unix:/path/to/socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeUrl {
     text: String,
-    pub(crate) tls: bool,
-    /// Without the brackets of an IPv6 address.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) place: Place,
     pub(crate) host_header: HeaderValue,
     path: String,
 }
 
+/// What one connects to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp {
+        tls: bool,
+        /// Without the brackets of an IPv6 address.
+        host: String,
+        port: u16,
+    },
+    Unix(PathBuf),
+}
+
 impl RuntimeUrl {
+    /// A runtime that listens on a socket of this machine.
+    pub fn unix(socket: &Path) -> Self {
+        Self {
+            text: format!("unix:{}", socket.display()),
+            place: Place::Unix(socket.to_owned()),
+            host_header: HeaderValue::from_static("localhost"),
+            path: "/v1".into(),
+        }
+    }
+
     /// The path of something below the base URL.
     pub(crate) fn path_of(&self, below: &str) -> String {
         format!("{}{below}", self.path)
@@ -35,11 +56,18 @@ impl FromStr for RuntimeUrl {
     type Err = UnusableUrl;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(socket) = text.strip_prefix("unix:") {
+            let socket = Path::new(socket);
+            return match socket.is_absolute() {
+                true => Ok(Self::unix(socket)),
+                false => Err(UnusableUrl("it has no absolute path after `unix:`")),
+            };
+        }
         let url = Url::parse(text).map_err(|_| UnusableUrl("it is not a URL"))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(UnusableUrl("it does not begin with http:// or https://")),
+            _ => return Err(UnusableUrl("it does not begin with http://, https:// or unix:")),
         };
         if !url.username().is_empty() || url.password().is_some() {
             return Err(UnusableUrl("user names and passwords in it are not supported"));
@@ -59,9 +87,11 @@ impl FromStr for RuntimeUrl {
         };
         Ok(Self {
             text: format!("{}://{authority}{path}", url.scheme()),
-            tls,
-            host,
-            port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))?,
+            place: Place::Tcp {
+                tls,
+                host,
+                port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))?,
+            },
             host_header: HeaderValue::from_str(authority).map_err(|_| UnusableUrl("its host is not a host name"))?,
             path: path.to_owned(),
         })
@@ -88,15 +118,19 @@ mod tests {
         ];
         for (text, shown, host, port, header) in cases {
             let url: RuntimeUrl = text.parse().unwrap();
-            assert_eq!((url.to_string().as_str(), url.host.as_str(), url.port), (shown, host, port), "{text}");
+            assert_eq!(url.to_string(), shown, "{text}");
+            let tls = text.starts_with("https");
+            assert_eq!(url.place, Place::Tcp { tls, host: host.into(), port }, "{text}");
             assert_eq!(url.host_header, header, "{text}");
         }
+        let socket: RuntimeUrl = "unix:/run/a.sock".parse().unwrap();
+        assert_eq!((socket.place, socket.text.as_str()), (Place::Unix("/run/a.sock".into()), "unix:/run/a.sock"));
         assert_eq!("http://a/v1".parse::<RuntimeUrl>().unwrap().path_of("/chat/completions"), "/v1/chat/completions");
     }
 
     #[test]
     fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
-        for text in ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1"] {
+        for text in ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1", "unix:", "unix:a"] {
             let refusal = text.parse::<RuntimeUrl>().unwrap_err().to_string();
             assert!(refusal.starts_with("it") || refusal.starts_with("user"), "{text}: {refusal}");
         }

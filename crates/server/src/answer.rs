@@ -72,6 +72,14 @@ impl Refusal {
         }
     }
 
+    pub(crate) fn unconfigured() -> Self {
+        Self::unavailable("No inference runtime is configured.")
+    }
+
+    pub(crate) fn starting() -> Self {
+        Self { retry_later: true, ..Self::unavailable("The model is being loaded. Please try again in a moment.") }
+    }
+
     pub(crate) fn our_fault(cause: impl Display) -> Self {
         Self::unavailable("The service failed on this request. The fault is logged under its request id.")
             .because(cause)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::{ChatRequest, Completion, KeyId, RequestId, TokenUsage};
-use runtimes::{InferenceError, Lane};
+use runtimes::{Attribution, Availability, InferenceError, Lane};
 use store::{Caller, Entry, Outcome, Receipt, Timings};
 use wire::runtime::ContextOverflow;
 
@@ -37,6 +37,11 @@ impl MeteredLane {
     pub(crate) fn new(lane: Lane) -> Self {
         Self(lane)
     }
+
+    /// Whether there is anybody to ask.
+    pub(crate) fn availability(&self) -> Availability {
+        self.0.availability()
+    }
 }
 
 pub(crate) struct Meter {
@@ -56,10 +61,12 @@ impl Meter {
     pub(crate) async fn complete(&mut self, lane: &MeteredLane, request: &ChatRequest) -> Result<Completion, Refusal> {
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrival.at);
-        let result = lane.0.complete(request, self.arrival.id).await;
+        let attribution = Attribution { id: self.arrival.id, tag: Some(self.key) };
+        let result = lane.0.complete(request, attribution).await;
         self.timings.inference = Some(began.elapsed());
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
+            InferenceError::NoRoom => Refusal::no_room(),
             failed @ InferenceError::Failed { .. } => Refusal::inference_error(failed),
         })
     }

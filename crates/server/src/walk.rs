@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
+use runtimes::Availability;
 use store::Caller;
 
 use crate::admission::Permit;
@@ -80,7 +81,12 @@ async fn complete(
 
 /// Is there a runtime, a ledger that works, and room? Asked before any work is done.
 fn admit<'a>(desk: &'a Desk, caller: &Caller) -> Result<(&'a MeteredLane, Permit<chat::KeyId>), Refusal> {
-    let lane = desk.lane.as_ref().ok_or_else(|| Refusal::unavailable("No inference runtime is configured."))?;
+    let lane = desk.lane.as_ref().ok_or_else(Refusal::unconfigured)?;
+    match lane.availability() {
+        Availability::Available => {}
+        Availability::Starting => return Err(Refusal::starting()),
+        Availability::Unconfigured => return Err(Refusal::unconfigured()),
+    }
     if !desk.api.ledger.is_healthy() {
         return Err(Refusal::unavailable("Usage cannot be recorded now, so no completions are run."));
     }

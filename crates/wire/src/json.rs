@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 #[derive(Debug)]
 pub(crate) enum Json<'a> {
     Null,
-    Bool,
+    Bool(bool),
     /// A number written without fraction and exponent.
     Integer(i128),
     /// Any other number.
@@ -29,7 +29,7 @@ impl<'a> Json<'a> {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
-            Self::Bool => "a boolean",
+            Self::Bool(_) => "a boolean",
             Self::Integer(_) => "an integer",
             Self::Fraction(_) => "a number",
             Self::String(_) => "a string",
@@ -101,8 +101,8 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Json::Bool)
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Json::Bool(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {

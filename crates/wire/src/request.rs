@@ -17,12 +17,31 @@ pub struct InvalidRequest(String);
 
 /// Reads a request's body.
 pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
-    let document =
-        Json::parse(body).map_err(|error| InvalidRequest(format!("The body is not valid JSON: {error}.")))?;
-    let [model, messages, temperature, max_tokens] =
-        members(document, Place::Body, ["model", "messages", "temperature", "max_tokens"])?;
-
+    let accepted = ["model", "messages", "temperature", "max_tokens"];
+    let [model, messages, temperature, max_tokens] = members(document(body)?, Place::Body, accepted)?;
     check_model(required(model, Place::Body, "model")?)?;
+    read_request(messages, temperature, max_tokens)
+}
+
+/// Reads the body of a request to a runtime, as `runtime::request` writes it: whatever it calls the model.
+pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
+    let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
+    let [_, messages, temperature, max_tokens, stream] = members(document(body)?, Place::Body, accepted)?;
+    match stream {
+        None | Some(Json::Bool(false)) => read_request(messages, temperature, max_tokens),
+        Some(_) => Err(refuse(Place::Body, "stream", "must be false: answers are given as a whole")),
+    }
+}
+
+fn document(body: &[u8]) -> Result<Json<'_>, InvalidRequest> {
+    Json::parse(body).map_err(|error| InvalidRequest(format!("The body is not valid JSON: {error}.")))
+}
+
+fn read_request(
+    messages: Option<Json<'_>>,
+    temperature: Option<Json<'_>>,
+    max_tokens: Option<Json<'_>>,
+) -> Result<ChatRequest, InvalidRequest> {
     let messages = read_messages(required(messages, Place::Body, "messages")?)?;
     let temperature = temperature.map_or(Ok(Temperature::default()), read_temperature)?;
     let max_tokens = max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?;

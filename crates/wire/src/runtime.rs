@@ -8,6 +8,7 @@ use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
 use serde::de::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
+use crate::engine;
 use crate::json::{Json, Writer};
 
 /// The body of a request to a runtime that serves its model under that name.
@@ -112,6 +113,13 @@ pub fn first_model(body: &[u8]) -> Option<String> {
     }
 }
 
+/// Whether a refusal says that there was no room, as our own engine does; no work has been done then.
+pub fn is_no_room(body: &[u8]) -> bool {
+    let document = Json::parse(body).ok();
+    let kind = document.as_ref().and_then(|document| document.get("error")?.get("type")?.as_str());
+    kind == Some(engine::NO_ROOM)
+}
+
 /// A prompt that does not fit the model's context, in tokens, as far as the runtime says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
@@ -139,7 +147,7 @@ pub fn context_overflow(body: &[u8]) -> Option<ContextOverflow> {
         "`inputs` must have less than",
         "maximum model length",
     ];
-    let recognised = says("type", "exceed_context_size_error")
+    let recognised = says("type", engine::TOO_LONG)
         || says("code", "context_length_exceeded")
         || WORDINGS.iter().any(|wording| message.contains(wording));
     if !recognised {

@@ -1,0 +1,211 @@
+//! The embedded runtime: `serve` starts it as a process of its own, and `engine` is that process.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use engine::{Address, Engine, Listener, Progress, Speed, Stopped, Trial, Unusable};
+use indicatif::{ProgressBar, ProgressStyle};
+use runtimes::{EngineCommand, Pool, PoolSettings, RuntimeUrl, UNUSABLE_MODEL, supervise};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{EngineCommand as Subcommand, EngineOptions};
+use crate::complaint::Complaint;
+use crate::log;
+use crate::settings::Settings;
+
+/// The longest path that a Unix socket can have, with some to spare.
+const LONGEST_SOCKET: usize = 100;
+
+/// Starts the embedded runtime and keeps it running from then on; none if it is not wanted.
+pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
+    let (pool, command) = prepare(settings)?;
+    tokio::spawn(supervise(command, pool.clone()));
+    Some(pool)
+}
+
+/// The pool with the embedded runtime as its only member, and how that is started.
+pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, EngineCommand)> {
+    let model = settings.model.clone()?;
+    let socket = socket(&settings.data_dir);
+    let pool = Pool::new(PoolSettings { urls: vec![RuntimeUrl::unix(&socket)], timeout: settings.runtime_timeout });
+    let mut arguments: Vec<OsString> = settings.for_the_engine().map(OsString::from).collect();
+    let listen = Address::Unix(socket).to_string();
+    arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
+    arguments.extend(["--model".into(), model.clone().into()]);
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
+    Some((pool, EngineCommand { program, arguments, model }))
+}
+
+/// A socket of our own in the data folder. Those that others have left behind are removed.
+fn socket(data_dir: &Path) -> PathBuf {
+    let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
+    for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
+        let left_behind = entry.file_name().to_str().is_some_and(is_socket)
+            && std::os::unix::net::UnixStream::connect(entry.path()).is_err();
+        if left_behind {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    let name = format!("engine-{}.sock", std::process::id());
+    let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    let socket = folder.join(&name);
+    if socket.as_os_str().len() <= LONGEST_SOCKET { socket } else { std::env::temp_dir().join(name) }
+}
+
+/// The `engine` command.
+pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, Complaint> {
+    ask_for_huge_pages();
+    log::start(&settings.log);
+    let (model, again) = match options.command {
+        Some(Subcommand::Tune { model }) => (model, true),
+        None => (options.model, false),
+    };
+    let model = model.or_else(|| settings.model.clone());
+    let model = model.ok_or_else(|| Complaint::new("there is no model: give one with --model, or set `model`."))?;
+    if options.supervised {
+        end_with_standard_input();
+    }
+    let engine_settings = engine::Settings {
+        model,
+        data_dir: settings.data_dir.clone(),
+        cells: settings.engine_cells,
+        running: settings.engine_requests,
+        waiting: settings.engine_queue,
+        patience: settings.engine_wait,
+    };
+    let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(Shown::new(again)))) {
+        Ok(engine) => engine,
+        Err(Stopped::Unusable(reason)) => {
+            Complaint::new(format!("{reason}.")).tell();
+            return Ok(match reason {
+                Unusable::NoMemory(..) => ExitCode::FAILURE,
+                _ => ExitCode::from(UNUSABLE_MODEL),
+            });
+        }
+        Err(stopped) => return Err(Complaint::new(format!("{stopped}."))),
+    };
+    let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
+    if again {
+        writeln!(std::io::stdout(), "Chosen: {choice} ({}).", shown(&speed))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    tracing::info!(
+        model = engine.name(),
+        context = engine.context(),
+        cells = engine.cells(),
+        settings = %choice,
+        tuned = if engine.tuned_now { "just now" } else { "before" },
+        "the model is loaded"
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Complaint::new(format!("the engine could not start: {error}")))?;
+    runtime.block_on(serve(engine, &options.listen, options.supervised))
+}
+
+async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<ExitCode, Complaint> {
+    let listener = Listener::bind(address).await.map_err(|error| {
+        Complaint::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
+    })?;
+    if !supervised {
+        let address = listener.address().unwrap_or_else(|_| address.clone());
+        let base = match &address {
+            Address::Tcp(address) => format!("http://{address}/v1"),
+            Address::Unix(_) => address.to_string(),
+        };
+        let _ = writeln!(std::io::stdout(), "{} is served at {base}", engine.name());
+    }
+    let caught = |kind| signal(kind).map_err(|error| Complaint::new(format!("signals cannot be caught: {error}")));
+    let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
+    let stop = async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            // Both reach every process of a group. The one that supervises us still has requests to finish.
+            if !supervised {
+                return;
+            }
+        }
+    };
+    let served = engine.serve(listener, stop).await;
+    if let Address::Unix(path) = address {
+        let _ = std::fs::remove_file(path);
+    }
+    served.map_err(|stopped| Complaint::new(format!("{stopped}.")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
+/// lie apart, and looking up small pages is a tenth of the time. The allocator reads this once, at its start.
+fn ask_for_huge_pages() {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(TUNABLES).is_some() {
+        return;
+    }
+    if let Ok(program) = std::env::current_exe() {
+        // Returns only if it fails; then it goes without.
+        let _ = std::process::Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .env(TUNABLES, "glibc.malloc.hugetlb=1")
+            .exec();
+    }
+}
+
+/// Whoever started us holds the other end of our standard input; when that is closed, nobody needs us any more.
+fn end_with_standard_input() {
+    std::thread::spawn(|| {
+        let mut nothing = [0; 64];
+        while std::io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}
+        std::process::exit(0);
+    });
+}
+
+/// What a person sees while the model is loaded and tuned: a bar on a terminal, lines of the log otherwise.
+struct Shown {
+    bar: Option<ProgressBar>,
+    tune_only: bool,
+    tried: usize,
+}
+
+impl Shown {
+    fn new(tune_only: bool) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("loading the model {wide_bar} {percent:>3} %");
+            ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, tune_only, tried: 0 }
+    }
+}
+
+impl Progress for Shown {
+    fn loading(&mut self, done: f32) {
+        let Some(bar) = &self.bar else { return };
+        bar.set_position((done * 100.0) as u64);
+        if done >= 1.0 {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn tried(&mut self, (choice, speed): &Trial) {
+        if self.tried == 0 && !self.tune_only {
+            tracing::info!("the first time with this model on this machine: finding the fastest settings");
+        }
+        self.tried += 1;
+        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), shown);
+        if self.tune_only {
+            let _ = writeln!(std::io::stdout(), "{choice}: {speed}");
+        } else {
+            tracing::info!(settings = %choice, %speed, "tried");
+        }
+    }
+}
+
+fn shown(speed: &Speed) -> String {
+    let Speed { prompt, eight, one } = speed;
+    format!("{prompt:.0} prompt tokens/s; {eight:.0} tokens/s for eight together, {one:.0} for one alone")
+}

@@ -1,0 +1,440 @@
+//! Who holds which cells of the KV cache: a prefix tree over token ids, across running and finished sequences.
+//!
+//! A cell of llama.cpp's unified cache carries one token at one position and a set of sequences that see it; it is free
+//! again when the last of them lets go. So a prefix is shared by letting one more sequence see its cells: nothing is
+//! copied. The tree decides which prefixes there are, what may be shared and what has to go; what the context must do
+//! about it comes out as a list of `CellOp`s. Nothing here knows of llama.cpp.
+//!
+//! A sequence's tokens are its prompt without the last token, which lies in the tree where everyone can share it (even
+//! before it is computed), and a *tail* of its own: the prompt's last token, which has to be computed again by everyone
+//! who wants to know what follows, and what was generated. When the sequence ends its tail joins the tree.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use slab::Slab;
+
+/// A token's id in the model's vocabulary.
+pub(crate) type Token = i32;
+
+/// One of the context's sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Sequence(pub(crate) u16);
+
+/// What the context has to do to its cells, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CellOp {
+    /// `to` sees what `from` sees at these positions.
+    Share { from: Sequence, to: Sequence, positions: Range<usize> },
+    /// The sequence lets go of these positions.
+    Release { sequence: Sequence, positions: Range<usize> },
+}
+
+/// Behind every position that there can be.
+const END: usize = usize::MAX;
+
+type NodeId = usize;
+const ROOT: NodeId = 0;
+
+/// A stretch of tokens that every path through it has in common.
+#[derive(Default)]
+struct Node {
+    parent: NodeId,
+    /// The position of its first token.
+    start: usize,
+    tokens: Vec<Token>,
+    /// How many of them are in the cache; the others are somebody's to compute.
+    computed: usize,
+    children: Vec<NodeId>,
+    /// Sequences under way whose prompt goes through here. They all see what is computed; the first computes the rest.
+    running: Vec<Sequence>,
+    /// The finished sequence that keeps the cells of an idle leaf.
+    holder: Option<Sequence>,
+    last_used: u64,
+}
+
+impl Node {
+    fn end(&self) -> usize {
+        self.start + self.tokens.len()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.computed == self.tokens.len()
+    }
+}
+
+struct Running {
+    /// Where its prompt ends in the tree.
+    tip: NodeId,
+    tail: Vec<Token>,
+    tail_computed: usize,
+    /// Cells set aside for the tail.
+    reserved: usize,
+}
+
+/// A sequence that has its room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Started {
+    pub(crate) sequence: Sequence,
+    /// Tokens of the prompt that it need not compute itself.
+    pub(crate) shared: usize,
+    /// How many of those nobody else was using.
+    pub(crate) revived: usize,
+}
+
+/// The tree, and the room in the cache.
+pub(crate) struct PrefixCache {
+    capacity: usize,
+    /// Cells that are taken or promised: every token of the tree, and what running sequences have set aside.
+    used: usize,
+    nodes: Slab<Node>,
+    running: HashMap<Sequence, Running>,
+    unused: Vec<Sequence>,
+    /// Counts whatever the caller says is time.
+    clock: u64,
+}
+
+impl PrefixCache {
+    /// An empty cache of so many cells and sequences.
+    pub(crate) fn new(capacity: usize, sequences: u16) -> Self {
+        let mut nodes = Slab::new();
+        nodes.insert(Node::default());
+        Self {
+            capacity,
+            used: 0,
+            nodes,
+            running: HashMap::new(),
+            unused: (0..sequences).rev().map(Sequence).collect(),
+            clock: 0,
+        }
+    }
+
+    /// Cells that are taken or promised.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Cells in all.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Takes room for a prompt and for what is generated after it; `None` if there is not enough at the moment.
+    pub(crate) fn start(&mut self, prompt: &[Token], max_tokens: usize, ops: &mut Vec<CellOp>) -> Option<Started> {
+        let (last, body) = prompt.split_last()?;
+        let (node, shared) = self.descend(body);
+        let (new, reserved) = (body.len() - shared, 1 + max_tokens);
+        if !self.make_room(new + reserved, node, ops) {
+            return None;
+        }
+        let idle = |at: &NodeId| self.nodes[*at].running.is_empty();
+        let revived = self.path(node).iter().filter(|at| idle(at)).map(|at| self.nodes[*at].tokens.len()).sum();
+        let sequence = self.join(node, ops)?;
+        let tip = if new == 0 { node } else { self.insert(node, &body[shared..], 0) };
+        for at in self.path(tip) {
+            self.nodes[at].running.push(sequence);
+            self.nodes[at].last_used = self.clock;
+        }
+        self.used += new + reserved;
+        self.running.insert(sequence, Running { tip, tail: vec![*last], tail_computed: 0, reserved });
+        Some(Started { sequence, shared, revived })
+    }
+
+    /// The next tokens that a sequence has to compute, `limit` at the most, and the position of the first. None if
+    /// another one is about to compute what it needs.
+    pub(crate) fn pending(&self, sequence: Sequence, limit: usize) -> (usize, Vec<Token>) {
+        let Some(running) = self.running.get(&sequence) else { return (0, Vec::new()) };
+        let mut found = Vec::new();
+        let mut take = |tokens: &[Token]| {
+            found.extend_from_slice(&tokens[..tokens.len().min(limit - found.len())]);
+            found.len() < limit
+        };
+        let path = self.path(running.tip);
+        let own = path.iter().map(|at| &self.nodes[*at]).filter(|node| !node.is_complete());
+        let mut goes_on = true;
+        for node in own {
+            goes_on = goes_on && node.running.first() == Some(&sequence) && take(&node.tokens[node.computed..]);
+        }
+        if goes_on {
+            take(&running.tail[running.tail_computed..]);
+        }
+        (self.position(running), found)
+    }
+
+    /// How many tokens a sequence has, computed or not.
+    pub(crate) fn length(&self, sequence: Sequence) -> usize {
+        self.running.get(&sequence).map_or(0, |running| self.nodes[running.tip].end() + running.tail.len())
+    }
+
+    /// The next so many of its pending tokens are in the cache now.
+    pub(crate) fn computed(&mut self, sequence: Sequence, count: usize, ops: &mut Vec<CellOp>) {
+        let Some(tip) = self.running.get(&sequence).map(|running| running.tip) else { return };
+        let mut left = count;
+        for at in self.path(tip) {
+            let node = &mut self.nodes[at];
+            let here = left.min(node.tokens.len() - node.computed);
+            if here == 0 {
+                continue;
+            }
+            let from = node.start + node.computed;
+            node.computed += here;
+            left -= here;
+            let others = node.running.iter().filter(|other| **other != sequence);
+            ops.extend(others.map(|other| CellOp::Share {
+                from: sequence,
+                to: *other,
+                positions: from..from + here,
+            }));
+        }
+        if let Some(running) = self.running.get_mut(&sequence) {
+            running.tail_computed += left;
+            debug_assert!(running.tail_computed <= running.tail.len());
+        }
+    }
+
+    /// A token was generated; it is the next to be computed.
+    pub(crate) fn push(&mut self, sequence: Sequence, token: Token) {
+        if let Some(running) = self.running.get_mut(&sequence) {
+            running.tail.push(token);
+            debug_assert!(running.tail.len() <= running.reserved);
+        }
+    }
+
+    /// A sequence has ended, however that came about. What it computed stays for others until the room is needed.
+    pub(crate) fn finish(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
+        let Some(Running { tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else { return };
+        self.used -= reserved;
+        for at in self.path(tip) {
+            self.nodes[at].running.retain(|other| *other != sequence);
+            self.nodes[at].last_used = self.clock;
+        }
+        let end = if self.nodes[tip].is_complete() {
+            self.graft(tip, &tail[..tail_computed], sequence, ops)
+        } else {
+            self.prune(tip)
+        };
+        self.settle(sequence, end, ops);
+    }
+
+    /// Time goes on; leaves that nobody has used for longer than `patience` are dropped. Says how many.
+    pub(crate) fn age(&mut self, by: u64, patience: u64, ops: &mut Vec<CellOp>) -> usize {
+        self.clock += by;
+        let mut dropped = 0;
+        while let Some(leaf) = self.oldest_leaf(ROOT) {
+            if self.nodes[leaf].last_used + patience >= self.clock {
+                break;
+            }
+            self.drop_leaf(leaf, ops);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Finds the longest prefix in the tree, so that it ends where a node ends.
+    fn descend(&mut self, tokens: &[Token]) -> (NodeId, usize) {
+        let (mut node, mut matched) = (ROOT, 0);
+        while let Some(child) = tokens.get(matched).and_then(|first| self.child(node, *first)) {
+            let common = common_prefix(&self.nodes[child].tokens, &tokens[matched..]);
+            matched += common;
+            if common < self.nodes[child].tokens.len() {
+                return (self.split(child, common), matched);
+            }
+            node = child;
+        }
+        (node, matched)
+    }
+
+    /// Drops idle leaves, the least recently used first, until there are so many free cells and a free sequence.
+    /// Nothing is dropped if that would not be enough, and nothing on the way to `kept`.
+    fn make_room(&mut self, cells: usize, kept: NodeId, ops: &mut Vec<CellOp>) -> bool {
+        let path = self.path(kept);
+        let idle = self.nodes.iter().filter(|(at, node)| node.running.is_empty() && !path.contains(at));
+        let droppable: usize = idle.map(|(_, node)| node.tokens.len()).sum();
+        if self.capacity - self.used + droppable < cells {
+            return false;
+        }
+        while self.capacity - self.used < cells || (self.unused.is_empty() && self.nodes[kept].holder.is_none()) {
+            let Some(leaf) = self.oldest_leaf(kept) else { return false };
+            self.drop_leaf(leaf, ops);
+        }
+        true
+    }
+
+    /// A sequence that sees everything that is computed up to the end of a node.
+    fn join(&mut self, node: NodeId, ops: &mut Vec<CellOp>) -> Option<Sequence> {
+        // The finished sequence that ends here just goes on.
+        if let Some(holder) = self.nodes[node].holder.take() {
+            return Some(holder);
+        }
+        let sequence = self.unused.pop()?;
+        let computed = self.computed_up_to(node);
+        if computed > 0 {
+            ops.push(CellOp::Share { from: self.seer_of(node)?, to: sequence, positions: 0..computed });
+        }
+        Some(sequence)
+    }
+
+    /// A finished sequence's own tokens join the tree; says where it ends now. Cells that somebody else holds already
+    /// for the same tokens take the place of its own.
+    fn graft(&mut self, tip: NodeId, tail: &[Token], sequence: Sequence, ops: &mut Vec<CellOp>) -> NodeId {
+        let (mut node, mut rest) = (tip, tail);
+        while let Some(first) = rest.first() {
+            let Some(child) = self.child(node, *first) else {
+                // Whoever kept a leaf here is not needed any more: this sequence goes on from it.
+                if let Some(holder) = self.nodes[node].holder.take() {
+                    self.retire(holder, ops);
+                }
+                self.used += rest.len();
+                return self.insert(node, rest, rest.len());
+            };
+            let common = common_prefix(&self.nodes[child].tokens, rest);
+            if common == rest.len() || !self.nodes[child].is_complete() {
+                break; // all of it is there, or soon will be: it is not needed twice
+            }
+            let Some(from) = self.seer_of(child) else { break };
+            let positions = self.nodes[child].start..self.nodes[child].start + common;
+            ops.push(CellOp::Release { sequence, positions: positions.clone() });
+            ops.push(CellOp::Share { from, to: sequence, positions });
+            node = if common < self.nodes[child].tokens.len() { self.split(child, common) } else { child };
+            self.nodes[node].last_used = self.clock;
+            rest = &rest[common..];
+        }
+        node
+    }
+
+    /// Takes back what nobody will compute any more, from a node upwards; says where the path ends now.
+    fn prune(&mut self, tip: NodeId) -> NodeId {
+        let mut at = tip;
+        while at != ROOT && self.nodes[at].running.is_empty() && !self.nodes[at].is_complete() {
+            let node = &mut self.nodes[at];
+            self.used -= node.tokens.len() - node.computed;
+            node.tokens.truncate(node.computed);
+            if node.computed > 0 {
+                break;
+            }
+            at = self.remove(at);
+        }
+        at
+    }
+
+    /// A finished sequence keeps the cells of the leaf where it ends; anywhere else others keep them.
+    fn settle(&mut self, sequence: Sequence, end: NodeId, ops: &mut Vec<CellOp>) {
+        let node = &mut self.nodes[end];
+        if end != ROOT && node.children.is_empty() && node.running.is_empty() && node.holder.is_none() {
+            node.holder = Some(sequence);
+            ops.push(CellOp::Release { sequence, positions: node.end()..END });
+        } else {
+            self.retire(sequence, ops);
+        }
+    }
+
+    /// A sequence that holds nothing any more.
+    fn retire(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
+        ops.push(CellOp::Release { sequence, positions: 0..END });
+        self.unused.push(sequence);
+    }
+
+    fn oldest_leaf(&self, kept: NodeId) -> Option<NodeId> {
+        let leaves = self.nodes.iter().filter(|(at, node)| node.holder.is_some() && *at != kept);
+        leaves.min_by_key(|(_, node)| node.last_used).map(|(at, _)| at)
+    }
+
+    fn drop_leaf(&mut self, leaf: NodeId, ops: &mut Vec<CellOp>) {
+        let (start, holder) = (self.nodes[leaf].start, self.nodes[leaf].holder);
+        self.used -= self.nodes[leaf].tokens.len();
+        let parent = self.remove(leaf);
+        let Some(holder) = holder else { return };
+        // The parent may be a leaf now: then its cells are kept by the one who kept the child's.
+        ops.push(CellOp::Release { sequence: holder, positions: start..END });
+        self.settle(holder, parent, ops);
+    }
+
+    /// Takes a node without children out of the tree; says which was its parent.
+    fn remove(&mut self, at: NodeId) -> NodeId {
+        let parent = self.nodes.remove(at).parent;
+        self.nodes[parent].children.retain(|child| *child != at);
+        parent
+    }
+
+    fn insert(&mut self, parent: NodeId, tokens: &[Token], computed: usize) -> NodeId {
+        let start = self.nodes[parent].end();
+        let node = Node { parent, start, tokens: tokens.to_vec(), computed, last_used: self.clock, ..Node::default() };
+        let at = self.nodes.insert(node);
+        self.nodes[parent].children.push(at);
+        at
+    }
+
+    /// Cuts a node in two; the lower part keeps its id, and with it everyone who ends there. Returns the upper one.
+    fn split(&mut self, at: NodeId, length: usize) -> NodeId {
+        let node = &mut self.nodes[at];
+        let rest = node.tokens.split_off(length);
+        let upper = Node {
+            parent: node.parent,
+            start: node.start,
+            tokens: std::mem::replace(&mut node.tokens, rest),
+            computed: node.computed.min(length),
+            children: vec![at],
+            running: node.running.clone(),
+            holder: None,
+            last_used: node.last_used,
+        };
+        node.computed = node.computed.saturating_sub(length);
+        node.start += length;
+        let parent = node.parent;
+        let upper = self.nodes.insert(upper);
+        self.nodes[at].parent = upper;
+        self.nodes[parent].children.retain(|child| *child != at);
+        self.nodes[parent].children.push(upper);
+        upper
+    }
+
+    fn child(&self, node: NodeId, first: Token) -> Option<NodeId> {
+        let children = &self.nodes[node].children;
+        children.iter().copied().find(|child| self.nodes[*child].tokens.first() == Some(&first))
+    }
+
+    /// From below the root down to a node.
+    fn path(&self, to: NodeId) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let mut at = to;
+        while at != ROOT {
+            path.push(at);
+            at = self.nodes[at].parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// A sequence that sees all that is computed up to the end of a node. Every node has one: somebody runs through it,
+    /// or keeps a leaf at or below it.
+    fn seer_of(&self, node: NodeId) -> Option<Sequence> {
+        let mut at = node;
+        loop {
+            let node = &self.nodes[at];
+            match node.running.first().copied().or(node.holder) {
+                Some(sequence) => return Some(sequence),
+                None => at = *node.children.first()?,
+            }
+        }
+    }
+
+    /// How many tokens are computed on the way to the end of a node.
+    fn computed_up_to(&self, node: NodeId) -> usize {
+        let mut at = node;
+        while at != ROOT && self.nodes[at].computed == 0 {
+            at = self.nodes[at].parent;
+        }
+        self.nodes[at].start + self.nodes[at].computed
+    }
+
+    fn position(&self, running: &Running) -> usize {
+        self.computed_up_to(running.tip) + running.tail_computed
+    }
+}
+
+fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests;

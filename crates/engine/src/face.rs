@@ -1,0 +1,161 @@
+//! The engine's HTTP face: OpenAI-shaped, over a Unix socket or a TCP port.
+//!
+//! `POST /v1/chat/completions`, `GET /v1/models` and `GET /health`, which both prove a decode, and `GET /status`.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+
+use crate::prompt::Prompter;
+use crate::scheduler;
+use crate::worker::{Ask, Inbox, Message, NoRoom, Vitals};
+
+/// Who a request is counted for when it comes to taking turns; set by the server, opaque to us.
+pub const TAG: &str = "x-adriaticum-tag";
+
+/// The largest body that is read: the largest request of the API, with every character escaped.
+const MAX_BODY_BYTES: usize = 2 << 20;
+/// How long a proof of life may take.
+const PROOF: Duration = Duration::from_secs(5);
+/// How long a connection may take to send a request's head.
+const HEAD: Duration = Duration::from_secs(60);
+/// Seconds after which whoever found no room may well find some.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// What every connection needs.
+pub(crate) struct Face {
+    pub(crate) name: String,
+    pub(crate) prompter: Prompter,
+    pub(crate) inbox: Inbox,
+    pub(crate) vitals: Arc<Vitals>,
+    /// Tokens that a prompt and its answer may have together.
+    pub(crate) context: usize,
+    pub(crate) cells: usize,
+    pub(crate) patience: Duration,
+    pub(crate) answered: AtomicU64,
+}
+
+type Reply = Response<Full<Bytes>>;
+
+impl Face {
+    /// Serves one connection to its end. If the other side hangs up, what it asked for is dropped.
+    pub(crate) async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| {
+            let face = self.clone();
+            async move { Ok::<_, Infallible>(face.reply(request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    async fn reply(&self, request: Request<Incoming>) -> Reply {
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
+            (&Method::GET, "/v1/models") => self.if_alive(wire::engine::models(&self.name)).await,
+            (&Method::GET, "/health") => self.if_alive(br#"{"status":"ok"}"#.to_vec()).await,
+            (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
+            _ => json(StatusCode::NOT_FOUND, wire::engine::invalid("There is nothing here.")),
+        }
+    }
+
+    async fn complete(&self, request: Request<Incoming>) -> Reply {
+        let (head, body) = request.into_parts();
+        let body = match Limited::new(body, MAX_BODY_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(_) => return refuse("The body broke off, or is too large."),
+        };
+        let request = match wire::engine::parse_request(&body) {
+            Ok(request) => request,
+            Err(invalid) => return refuse(&invalid.to_string()),
+        };
+        let prompt = match self.prompter.prompt(&request) {
+            Ok(prompt) => prompt,
+            Err(refused) => return refuse(&refused.to_string()),
+        };
+        let length = prompt.len();
+        if length == 0 || length >= self.context {
+            return json(StatusCode::BAD_REQUEST, wire::engine::too_long(length, self.context));
+        }
+        let (answer, answered) = oneshot::channel();
+        let asked = self.inbox.send(Message::Ask(scheduler::Request {
+            prompt,
+            max_tokens: usize::from(request.max_tokens().get()).min(self.context - length),
+            tag: tag(&head.headers).into(),
+            deadline: Instant::now() + self.patience,
+            rest: Ask { temperature: request.temperature().get() as f32, answer, bytes: Vec::new() },
+        }));
+        match (asked, answered.await) {
+            (Ok(()), Ok(Ok(answer))) => {
+                let id = format!("engine-{}", self.answered.fetch_add(1, Ordering::Relaxed));
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let body = wire::engine::completion(&answer.completion, &id, now, &self.name, answer.cached);
+                json(StatusCode::OK, body)
+            }
+            (Ok(()), Ok(Err(NoRoom))) => {
+                let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_room());
+                reply.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+                reply
+            }
+            _ => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::failed("The model has stopped.")),
+        }
+    }
+
+    /// An answer that is given only once the model has decoded something.
+    async fn if_alive(&self, body: Vec<u8>) -> Reply {
+        let (proof, proven) = oneshot::channel();
+        let asked = self.inbox.send(Message::Prove(proof)).is_ok();
+        if asked && matches!(tokio::time::timeout(PROOF, proven).await, Ok(Ok(()))) {
+            return json(StatusCode::OK, body);
+        }
+        json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::failed("The model does not decode."))
+    }
+
+    fn status(&self) -> Vec<u8> {
+        let vitals = &self.vitals;
+        let status = serde_json::json!({
+            "model": self.name,
+            "context": self.context,
+            "running": vitals.running.load(Ordering::Relaxed),
+            "waiting": vitals.waiting.load(Ordering::Relaxed),
+            "cells": self.cells,
+            "cells_used": vitals.cells_used.load(Ordering::Relaxed),
+            "steps": vitals.steps.load(Ordering::Relaxed),
+            "prompt_tokens": vitals.prompt_tokens.load(Ordering::Relaxed),
+            "shared_tokens": vitals.shared_tokens.load(Ordering::Relaxed),
+            "generated_tokens": vitals.generated_tokens.load(Ordering::Relaxed),
+            "cancelled": vitals.cancelled.load(Ordering::Relaxed),
+        });
+        status.to_string().into_bytes()
+    }
+}
+
+fn tag(headers: &HeaderMap) -> &str {
+    headers.get(TAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
+}
+
+fn refuse(message: &str) -> Reply {
+    json(StatusCode::BAD_REQUEST, wire::engine::invalid(message))
+}
+
+fn json(status: StatusCode, body: Vec<u8>) -> Reply {
+    let mut reply = Response::new(Full::new(Bytes::from(body)));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}

@@ -1,0 +1,223 @@
+//! The embedded runtime on llama.cpp.
+//!
+//! `face` speaks HTTP, `prompt` and `markup` turn conversations into tokens, `worker` is the one thread that owns the
+//! context. What it does is decided elsewhere, purely: `scheduler` says who gets a token in the next step, `waiting` who
+//! is next, and `cache` who holds which cells; `sampler` picks tokens. `tuning` finds the fastest settings for a machine,
+//! and `model` is the only place that knows llama.cpp.
+
+mod cache;
+#[cfg(test)]
+mod cells;
+mod face;
+mod listen;
+mod markup;
+mod model;
+mod prompt;
+mod sampler;
+mod scheduler;
+mod text;
+mod tuning;
+mod waiting;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::face::Face;
+pub use crate::face::TAG;
+pub use crate::listen::{Address, Listener};
+use crate::model::{Model, Shape};
+pub use crate::model::Unusable;
+use crate::prompt::Prompter;
+use crate::scheduler::Limits;
+pub use crate::tuning::{Choice, KvType, Speed, Trial, Tuning};
+use crate::worker::{Vitals, Worker};
+
+/// What one may set about the engine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The model's file.
+    pub model: PathBuf,
+    /// Where the tuning is kept.
+    pub data_dir: PathBuf,
+    /// Cells of the KV cache; as many as are useful and fit unless told otherwise.
+    pub cells: Option<usize>,
+    /// Requests that run at the same time.
+    pub running: usize,
+    /// Requests that may wait.
+    pub waiting: usize,
+    /// How long they may wait.
+    pub patience: Duration,
+}
+
+/// What a person waits for while the engine starts.
+pub trait Progress {
+    /// So much of the model is loaded, from 0 to 1.
+    fn loading(&mut self, done: f32);
+    /// One more choice was timed.
+    fn tried(&mut self, trial: &Trial);
+}
+
+/// Told from wherever there is something to tell.
+pub type Shared = Arc<Mutex<dyn Progress + Send>>;
+
+/// Why the engine stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The model cannot be served.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
+    /// The tuning could not be kept.
+    #[error("the tuning cannot be kept in {0}: {1}")]
+    Tuning(String, #[source] std::io::Error),
+    /// The thread that decodes has ended.
+    #[error("the model has stopped: {0}")]
+    Worker(String),
+    /// Nobody can connect any more.
+    #[error("no connections can be accepted: {0}")]
+    Listener(#[from] std::io::Error),
+}
+
+/// Sequences that the context tells apart, running and finished; one more proves that it decodes.
+const SEQUENCES: u16 = 127;
+/// Tokens that are computed in one step at the most, and for how long about.
+const STEP: usize = 512;
+const SECONDS_PER_STEP: f64 = 0.5;
+/// For how long, about, prompts may hold up the tokens of those who generate.
+const SECONDS_PER_CHUNK: f64 = 0.12;
+/// Cells beyond which more are of no use by default.
+const MOST_CELLS: usize = 32_768;
+/// Seconds that it takes to pass by a cell that one must not look at, as measured on a current x86-64 core.
+const SECONDS_PER_GLANCE: f64 = 2.5e-9;
+
+/// A model that is loaded and tuned.
+pub struct Engine {
+    settings: Settings,
+    model: Arc<Model>,
+    prompter: Prompter,
+    tuning: Tuning,
+    /// Whether the tuning is a new one.
+    pub tuned_now: bool,
+}
+
+impl Engine {
+    /// Loads a model, and tunes it if this machine has not seen it yet, or `again`.
+    pub fn load(settings: Settings, again: bool, progress: Shared) -> Result<Self, Stopped> {
+        let report = progress.clone();
+        let loading = move |done| lock(&report).loading(done);
+        let model = Arc::new(Model::load(&settings.model, loading)?);
+        let prompter = Prompter::new(model.clone())?;
+        let mut tried = |trial: &Trial| lock(&progress).tried(trial);
+        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut tried);
+        let (tuning, tuned_now) =
+            tuned.map_err(|error| Stopped::Tuning(settings.data_dir.display().to_string(), error))?;
+        Ok(Self { settings, model, prompter, tuning, tuned_now })
+    }
+
+    /// The settings that are in force.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// What the model's makers call it.
+    pub fn name(&self) -> String {
+        self.model.name()
+    }
+
+    /// Tokens that a conversation may have.
+    pub fn context(&self) -> usize {
+        self.model.context().min(self.cells())
+    }
+
+    /// Cells of the KV cache.
+    pub fn cells(&self) -> usize {
+        let wanted = self.settings.cells.unwrap_or_else(|| {
+            let context = self.model.context();
+            // A quarter of the memory that is free, but room for one whole conversation in any case that can be.
+            let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
+            affordable.clamp(context.min(4096), MOST_CELLS.max(context))
+        });
+        wanted.next_multiple_of(256)
+    }
+
+    /// Serves until `stop`, then finishes nothing: whoever wants an orderly end stops asking first.
+    pub async fn serve(self, listener: Listener, stop: impl Future<Output = ()>) -> Result<(), Stopped> {
+        let (inbox, requests) = mpsc::channel();
+        let vitals = Arc::new(Vitals::default());
+        let limits = self.limits();
+        let face = Arc::new(Face {
+            name: self.name(),
+            inbox,
+            vitals: vitals.clone(),
+            context: self.context(),
+            cells: limits.cells,
+            patience: self.settings.patience,
+            answered: 0.into(),
+            prompter: self.prompter,
+        });
+        let (ended, mut end) = oneshot::channel();
+        let (model, choice) = (self.model, self.tuning.choice);
+        std::thread::Builder::new().name("decoder".into()).spawn(move || {
+            let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.step };
+            let worked = model.decoder(shape, choice).map_err(|error| error.to_string()).and_then(|decoder| {
+                let worker = Worker::new(&model, decoder, limits, requests, vitals);
+                worker.run().map_err(|error| error.to_string())
+            });
+            let _ = ended.send(worked);
+        })?;
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                worked = &mut end => {
+                    let reason = worked.map_or_else(|_| Err("it panicked".into()), |worked| worked);
+                    return reason.map_err(Stopped::Worker);
+                }
+                stream = listener.accept() => match stream {
+                    Ok(stream) => drop(tokio::spawn(face.clone().serve(stream))),
+                    // Out of files, most likely: those that are open will be closed.
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let seconds_per_token = 1.0 / self.tuning.speed.prompt;
+        // Whole tiles of 32 tokens, as matrix units like them.
+        let within = |seconds: f64| ((seconds / seconds_per_token) as usize / 32 * 32).clamp(32, STEP);
+        let seconds_per_cell = self.model.looks_per_cell() as f64 * SECONDS_PER_GLANCE;
+        Limits {
+            cells: self.cells(),
+            sequences: SEQUENCES,
+            running: self.settings.running.clamp(1, usize::from(SEQUENCES)),
+            waiting: self.settings.waiting,
+            chunk: within(SECONDS_PER_CHUNK),
+            step: within(SECONDS_PER_STEP),
+            // Keeping a cell for so many tokens costs as much as computing it again.
+            patience: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
+        }
+    }
+}
+
+/// The digest-keyed file that tunings are kept in.
+pub fn tuning_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("tuning.json")
+}
+
+fn free_memory() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok());
+    kilobytes.unwrap_or(4 << 20) * 1024
+}
+
+fn lock(progress: &Shared) -> MutexGuard<'_, dyn Progress + Send + 'static> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}

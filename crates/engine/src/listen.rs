@@ -1,0 +1,87 @@
+//! Where the engine listens: a Unix socket, or a TCP port.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+/// An address to listen on: `127.0.0.1:8090`, or `unix:` and a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A socket file, for its owner alone.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("there is no path after `unix:`"),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| "it must be like 127.0.0.1:8090 or unix:/path/to/socket"),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A connection, whichever way it came.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Somebody who listens.
+pub struct Listener(Kind);
+
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens on an address. A socket file that somebody left behind is replaced.
+    pub async fn bind(address: &Address) -> std::io::Result<Self> {
+        match address {
+            Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),
+            Address::Unix(path) => {
+                let _ = fs::remove_file(path);
+                let listener = UnixListener::bind(path)?;
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                Ok(Self(Kind::Unix(listener, path.clone())))
+            }
+        }
+    }
+
+    /// Where it really listens: a port 0 has become one.
+    pub fn address(&self) -> std::io::Result<Address> {
+        match &self.0 {
+            Kind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Kind::Unix(_, path) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
+        match &self.0 {
+            Kind::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Kind::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}

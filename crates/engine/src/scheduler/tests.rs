@@ -1,0 +1,195 @@
+//! The scheduler with a model of the cells, and without a model.
+
+use std::time::Duration;
+
+use super::*;
+use crate::cells::{Cells, digest_of};
+
+const LIMITS: Limits =
+    Limits { cells: 256, sequences: 16, running: 8, waiting: 20, chunk: 8, step: 32, patience: 64.0 };
+
+/// A request whose answer is as long as it says, unless its maximum comes first.
+#[derive(Debug, Clone, PartialEq)]
+struct Job {
+    name: usize,
+    text: Vec<Token>,
+    ends_after: usize,
+    gone: bool,
+}
+
+struct World {
+    scheduler: Scheduler<Job>,
+    cells: Cells,
+    finished: Vec<(Job, FinishReason, usize)>,
+    dropped: Vec<(usize, Dropped)>,
+    now: Instant,
+}
+
+impl World {
+    fn new(limits: Limits) -> Self {
+        Self {
+            scheduler: Scheduler::new(limits),
+            cells: Cells::default(),
+            finished: Vec::new(),
+            dropped: Vec::new(),
+            now: Instant::now(),
+        }
+    }
+
+    fn ask(&mut self, name: usize, tag: &str, prompt: Vec<Token>, max_tokens: usize, ends_after: usize) {
+        let request = Request {
+            rest: Job { name, text: prompt.clone(), ends_after, gone: false },
+            prompt,
+            max_tokens,
+            tag: tag.into(),
+            deadline: self.now + Duration::from_secs(10),
+        };
+        if let Some(job) = self.scheduler.enter(request) {
+            self.dropped.push((job.name, Dropped::Full));
+        }
+    }
+
+    /// One step; returns what was computed in it.
+    fn step(&mut self) -> Vec<Entry> {
+        let (ops, dropped) = self.scheduler.sweep(self.now, |job| job.gone);
+        self.cells.apply(&ops);
+        self.dropped.extend(dropped.into_iter().map(|(job, why)| (job.name, why)));
+        let step = self.scheduler.plan();
+        self.cells.apply(&step.ops);
+        let digests: Vec<u64> = step
+            .batch
+            .iter()
+            .map(|entry| self.cells.compute(entry.sequence, entry.position, entry.token))
+            .collect();
+        let ops = self.scheduler.computed(&step.batch);
+        self.cells.apply(&ops);
+        for (entry, digest) in step.batch.iter().zip(digests).filter(|(entry, _)| entry.output) {
+            let Some(job) = self.scheduler.rest_mut(entry.sequence) else { continue };
+            assert_eq!(digest, digest_of(&job.text), "a token was computed after another text than its own");
+            let token = job.text.len() as Token % 3;
+            job.text.push(token);
+            let end = job.ends_after == 0;
+            job.ends_after = job.ends_after.saturating_sub(1);
+            let (ops, finished) = self.scheduler.generated(entry.sequence, token, end);
+            self.cells.apply(&ops);
+            if let Some(finished) = finished {
+                self.finished.push((finished.rest, finished.reason, finished.completion_tokens));
+            }
+        }
+        let occupancy = self.scheduler.occupancy();
+        assert!(self.cells.used() <= occupancy.cells_used && occupancy.cells_used <= occupancy.cells);
+        step.batch
+    }
+
+    fn run_to_the_end(&mut self) {
+        for _ in 0..100_000 {
+            if self.scheduler.is_idle() {
+                return;
+            }
+            assert!(!self.step().is_empty(), "something waits or runs, but nothing is done");
+        }
+        panic!("it does not come to an end");
+    }
+}
+
+#[test]
+fn texts_end_at_their_end_or_at_their_maximum() {
+    let mut world = World::new(LIMITS);
+    world.ask(0, "a", vec![1; 5], 10, 3);
+    world.ask(1, "a", vec![2; 5], 3, 10);
+    world.ask(2, "a", vec![2; 5], 3, 2);
+    world.run_to_the_end();
+    let mut ends: Vec<_> = world.finished.iter().map(|(job, reason, tokens)| (job.name, *reason, *tokens)).collect();
+    ends.sort_by_key(|end| end.0);
+    assert_eq!(ends, [(0, FinishReason::Stop, 4), (1, FinishReason::Length, 3), (2, FinishReason::Stop, 3)]);
+}
+
+#[test]
+fn a_long_prompt_never_holds_up_the_others_tokens() {
+    let mut world = World::new(LIMITS);
+    world.ask(0, "a", vec![1; 3], 60, 60);
+    world.step();
+    world.ask(1, "b", (0..100).collect(), 4, 4);
+    let mut steps = 0;
+    while world.finished.is_empty() && steps < 12 {
+        let batch = world.step();
+        assert_eq!(batch.iter().filter(|entry| entry.sequence == batch[0].sequence).count(), 1);
+        assert!(batch.len() <= 1 + LIMITS.chunk);
+        steps += 1;
+    }
+    assert_eq!(steps, 12, "it takes its time, in pieces");
+}
+
+#[test]
+fn a_key_with_a_hundred_requests_does_not_delay_another_keys_one() {
+    let limits = Limits { waiting: 200, cells: 4096, ..LIMITS };
+    let mut world = World::new(limits);
+    for name in 0..100 {
+        world.ask(name, "greedy", vec![name as Token; 4], 50, 50);
+    }
+    for _ in 0..5 {
+        world.step();
+    }
+    world.ask(1000, "modest", vec![7; 4], 2, 9);
+    for _ in 0..3 {
+        world.step();
+    }
+    assert_eq!(world.finished.iter().map(|(job, ..)| job.name).collect::<Vec<_>>(), [1000]);
+}
+
+#[test]
+fn whoever_hangs_up_frees_the_room_within_one_step() {
+    let mut world = World::new(LIMITS);
+    world.ask(0, "a", vec![1; 50], 100, 100);
+    world.step();
+    world.step();
+    let sequences: Vec<_> = world.scheduler.running.iter().map(|runner| runner.sequence).collect();
+    world.scheduler.rest_mut(sequences[0]).unwrap().gone = true;
+    let before = world.scheduler.occupancy();
+    world.step();
+    let after = world.scheduler.occupancy();
+    assert_eq!((before.running, after.running), (1, 0));
+    assert!(before.cells_used >= 150 && after.cells_used <= 52, "{before:?} {after:?}");
+    assert_eq!(world.dropped, [(0, Dropped::Gone)]);
+}
+
+#[test]
+fn waiting_is_bounded_in_number_and_in_time() {
+    let mut world = World::new(LIMITS);
+    for name in 0..30 {
+        world.ask(name, "a", vec![name as Token; 100], 100, 100);
+    }
+    assert_eq!(world.dropped.len(), 30 - LIMITS.waiting);
+    world.step();
+    world.now += Duration::from_secs(11);
+    world.step();
+    let late = world.dropped.iter().filter(|(_, why)| *why == Dropped::Late).count();
+    assert_eq!(late + world.scheduler.occupancy().running, LIMITS.waiting);
+}
+
+#[test]
+fn everyone_is_served_whatever_comes() {
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut world = World::new(Limits { cells: random.usize(80..400), running: random.usize(1..12), ..LIMITS });
+        let mut asked = 0;
+        for _ in 0..400 {
+            if random.u8(0..3) == 0 {
+                let prefix = vec![random.i32(0..2); random.usize(0..30)];
+                let prompt: Vec<_> = prefix.into_iter().chain((0..random.usize(1..20)).map(|_| random.i32(0..3))).collect();
+                let tag = ["a", "b", "c"][random.usize(0..3)];
+                world.ask(asked, tag, prompt, random.usize(1..20), random.usize(0..30));
+                asked += 1;
+            }
+            if random.u8(0..10) == 0 {
+                let running: Vec<_> = world.scheduler.running.iter().map(|runner| runner.sequence).collect();
+                if let Some(sequence) = random.choice(running) {
+                    world.scheduler.rest_mut(sequence).unwrap().gone = true;
+                }
+            }
+            world.step();
+        }
+        world.run_to_the_end();
+        assert_eq!(world.finished.len() + world.dropped.len(), asked, "nobody is forgotten");
+    }
+}

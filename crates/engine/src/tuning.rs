@@ -1,0 +1,261 @@
+//! Which settings are fastest differs from machine to machine by more than a factor of two, and nobody should have to
+//! know. So the engine times the few that matter at its first load and keeps the best, with the model's digest and the
+//! CPU's name, in the data folder.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Instant, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cache::{CellOp, Sequence};
+use crate::model::{Decoder, Model, Shape};
+use crate::scheduler::Entry;
+
+/// How keys and values are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvType {
+    /// 16 bits, as llama.cpp does by default.
+    F16,
+    /// 16 bits with the range of 32.
+    Bf16,
+    /// 8 bits in blocks.
+    Q8,
+}
+
+/// What is tuned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// How keys and values are kept.
+    pub kv: KvType,
+    /// Whether attention is computed in one go.
+    pub flash_attention: bool,
+    /// Threads that compute.
+    pub threads: usize,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kv = match self.kv {
+            KvType::F16 => "f16",
+            KvType::Bf16 => "bf16",
+            KvType::Q8 => "q8_0",
+        };
+        let flash = if self.flash_attention { "on" } else { "off" };
+        let s = if self.threads == 1 { "" } else { "s" };
+        write!(f, "{kv} cache, flash attention {flash}, {} thread{s}", self.threads)
+    }
+}
+
+/// How fast a choice was, in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Computing a prompt.
+    pub prompt: f64,
+    /// Eight sequences that share a prefix, together.
+    pub eight: f64,
+    /// One sequence.
+    pub one: f64,
+}
+
+impl Speed {
+    /// Seconds for a fair mixture of work; less is better.
+    fn cost(&self) -> f64 {
+        1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one
+    }
+}
+
+/// A choice with the grounds for it, as kept in the data folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    model_sha256: String,
+    model_bytes: u64,
+    model_modified_micros: u64,
+    cpu: String,
+    /// What was chosen.
+    pub choice: Choice,
+    /// How fast it was when it was chosen.
+    pub speed: Speed,
+}
+
+/// What is tried, and how it fared.
+pub type Trial = (Choice, Option<Speed>);
+
+/// The tuning for a model: the one that was kept, or else a new one.
+pub(crate) fn tuning(
+    model: &Model,
+    path: &Path,
+    data_dir: &Path,
+    again: bool,
+    tried: &mut dyn FnMut(&Trial),
+) -> std::io::Result<(Tuning, bool)> {
+    let file = data_dir.join("tuning.json");
+    let mut kept: Vec<Tuning> = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let (bytes, modified) = stamp(path)?;
+    let cpu = cpu_name();
+    let same_file = kept.iter().find(|kept| kept.model_bytes == bytes && kept.model_modified_micros == modified);
+    let digest = match same_file {
+        Some(kept) => kept.model_sha256.clone(),
+        None => digest(path)?,
+    };
+    let known = kept.iter().position(|kept| kept.model_sha256 == digest && kept.cpu == cpu);
+    if let (Some(at), false) = (known, again) {
+        return Ok((kept.swap_remove(at), false));
+    }
+    let (choice, speed) = best(model, tried);
+    let tuning = Tuning {
+        model_sha256: digest,
+        model_bytes: bytes,
+        model_modified_micros: modified,
+        cpu,
+        choice,
+        speed,
+    };
+    if let Some(at) = known {
+        kept.swap_remove(at);
+    }
+    kept.push(tuning.clone());
+    keep(&file, &kept)?;
+    Ok((tuning, true))
+}
+
+fn keep(file: &PathBuf, tunings: &[Tuning]) -> std::io::Result<()> {
+    let next = file.with_extension("json.next");
+    let mut writer = fs::File::create(&next)?;
+    writer.write_all(&serde_json::to_vec_pretty(tunings)?)?;
+    writer.sync_all()?;
+    fs::rename(next, file)
+}
+
+fn stamp(path: &Path) -> std::io::Result<(u64, u64)> {
+    let about = fs::metadata(path)?;
+    let modified = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((about.len(), modified.as_micros() as u64))
+}
+
+fn digest(path: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut digest = Sha256::new();
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            read => digest.update(&piece[..read]),
+        }
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What the system calls the CPU, and how much of it there is.
+fn cpu_name() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let name = field("model name").or_else(|| field("CPU part")).unwrap_or_else(|| std::env::consts::ARCH.into());
+    format!("{name} x{}", cpus())
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn best(model: &Model, tried: &mut dyn FnMut(&Trial)) -> (Choice, Speed) {
+    let mut best: Option<(Choice, Speed)> = None;
+    let mut attempt = |choice: Choice| {
+        let speed = time(model, choice);
+        tried(&(choice, speed));
+        if let Some(speed) = speed.filter(|speed| best.is_none_or(|(_, best)| speed.cost() < best.cost())) {
+            best = Some((choice, speed));
+        }
+        best
+    };
+    let mut chosen = None;
+    for kv in [KvType::Bf16, KvType::Q8, KvType::F16] {
+        for flash_attention in [true, false] {
+            // llama.cpp keeps quantized values only together with flash attention.
+            if flash_attention || kv != KvType::Q8 {
+                chosen = attempt(Choice { kv, flash_attention, threads: cpus() });
+            }
+        }
+    }
+    for threads in fewer_threads(cpus()) {
+        if let Some((choice, _)) = chosen {
+            chosen = attempt(Choice { threads, ..choice });
+        }
+    }
+    let fallback = Choice { kv: KvType::F16, flash_attention: true, threads: cpus() };
+    chosen.unwrap_or((fallback, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }))
+}
+
+/// Half of the CPUs are often all the cores there are; and one less than all leaves room for everything else.
+fn fewer_threads(cpus: usize) -> Vec<usize> {
+    let mut threads = vec![cpus / 2, cpus - 1];
+    threads.retain(|threads| *threads > 0);
+    threads.dedup();
+    threads
+}
+
+const TOGETHER: u16 = 8;
+/// The largest work that is timed; a slow model gets less of it.
+const PREFIX: usize = 128;
+const OWN: usize = 16;
+const STEPS: usize = 10;
+/// About how long one part of a trial may take.
+const PATIENCE: f64 = 0.25;
+
+/// Times one choice; `None` if it does not work here.
+fn time(model: &Model, choice: Choice) -> Option<Speed> {
+    let shape = Shape { cells: 1024, sequences: TOGETHER, step: 256 };
+    let mut decoder = model.decoder(shape, choice).ok()?;
+    let warm_up = timed(&mut decoder, &run(0, 0..OWN))?;
+    let warm_up = warm_up.min(timed(&mut decoder, &run(0, OWN..2 * OWN))?);
+    let fits = |seconds: f64, most: usize| ((PATIENCE / seconds) as usize).clamp(1, most);
+
+    let prefix = 2 * OWN + fits(warm_up, (PREFIX - 2 * OWN) / OWN) * OWN;
+    let prompt = timed(&mut decoder, &run(0, 2 * OWN..prefix))?;
+    let prompt_tokens = (prefix - 2 * OWN) as f64;
+    for sequence in 1..TOGETHER {
+        let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
+        decoder.apply(&[share]).ok()?;
+    }
+    let own: Vec<Entry> = (0..TOGETHER).flat_map(|sequence| run(sequence, prefix..prefix + OWN)).collect();
+    timed(&mut decoder, &own)?;
+
+    let step = |at: usize| (0..TOGETHER).flat_map(move |sequence| run(sequence, prefix + OWN + at..prefix + OWN + at + 1));
+    let first = timed(&mut decoder, &step(0).collect::<Vec<_>>())?;
+    let steps = fits(first, STEPS);
+    let mut fastest = first;
+    for at in 1..=steps {
+        fastest = fastest.min(timed(&mut decoder, &step(at).collect::<Vec<_>>())?);
+    }
+    let after = prefix + OWN + steps + 1;
+    let mut alone = f64::INFINITY;
+    for at in after..after + fits(fastest / 4.0, STEPS) {
+        alone = alone.min(timed(&mut decoder, &run(0, at..at + 1))?);
+    }
+    Some(Speed { prompt: prompt_tokens / prompt, eight: f64::from(TOGETHER) / fastest, one: 1.0 / alone })
+}
+
+/// Tokens of a sequence; which ones does not matter.
+fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<Entry> {
+    let end = positions.end;
+    let entry = |position: usize| Entry {
+        token: 100 + (position as i32 * 7 + i32::from(sequence)) % 200,
+        position,
+        sequence: Sequence(sequence),
+        output: position + 1 == end,
+    };
+    positions.map(entry).collect()
+}
+
+fn timed(decoder: &mut Decoder<'_>, batch: &[Entry]) -> Option<f64> {
+    let began = Instant::now();
+    decoder.decode(batch).ok()?;
+    Some(began.elapsed().as_secs_f64())
+}

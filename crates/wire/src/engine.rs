@@ -1,0 +1,109 @@
+//! What our own runtime reads and says: the other end of `runtime`.
+
+use chat::Completion;
+
+use crate::json::Writer;
+pub use crate::request::{InvalidRequest, parse_runtime_request as parse_request};
+
+/// The type of the error that says that there is no room now.
+pub(crate) const NO_ROOM: &str = "no_room";
+/// The type of the error that says that the prompt is too long, as llama.cpp's server calls it.
+pub(crate) const TOO_LONG: &str = "exceed_context_size_error";
+
+/// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
+pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, cached: usize) -> Vec<u8> {
+    let usage = &completion.usage;
+    Writer::new(512 + completion.text.len())
+        .raw(r#"{"id":"#)
+        .value(id)
+        .raw(r#","object":"chat.completion","created":"#)
+        .value(&created)
+        .raw(r#","model":"#)
+        .value(model)
+        .raw(r#","choices":[{"index":0,"message":{"role":"assistant","content":"#)
+        .value(&completion.text)
+        .raw(r#"},"finish_reason":"#)
+        .value(completion.finish_reason.as_str())
+        .raw(r#"}],"usage":{"prompt_tokens":"#)
+        .value(&usage.prompt)
+        .raw(r#","completion_tokens":"#)
+        .value(&usage.completion)
+        .raw(r#","total_tokens":"#)
+        .value(&usage.total)
+        .raw(r#","prompt_tokens_details":{"cached_tokens":"#)
+        .value(&cached)
+        .raw("}}}")
+        .finish()
+}
+
+/// The list of models: one.
+pub fn models(model: &str) -> Vec<u8> {
+    Writer::new(128)
+        .raw(r#"{"object":"list","data":[{"id":"#)
+        .value(model)
+        .raw(r#","object":"model","owned_by":"adriaticum"}]}"#)
+        .finish()
+}
+
+/// An error that the request is at fault for.
+pub fn invalid(message: &str) -> Vec<u8> {
+    error("invalid_request_error", message).raw("}}").finish()
+}
+
+/// A fault of our own.
+pub fn failed(message: &str) -> Vec<u8> {
+    error("server_error", message).raw("}}").finish()
+}
+
+/// There is no room now.
+pub fn no_room() -> Vec<u8> {
+    error(NO_ROOM, "There is no room for this request now.").raw("}}").finish()
+}
+
+/// The prompt does not fit the context.
+pub fn too_long(prompt: usize, context: usize) -> Vec<u8> {
+    let message = format!("The prompt has {prompt} tokens; the available context size is {context} tokens.");
+    error(TOO_LONG, &message)
+        .raw(r#","n_prompt_tokens":"#)
+        .value(&prompt)
+        .raw(r#","n_ctx":"#)
+        .value(&context)
+        .raw("}}")
+        .finish()
+}
+
+fn error(kind: &str, message: &str) -> Writer {
+    let mut writer = Writer::new(128 + message.len());
+    writer.raw(r#"{"error":{"type":"#).value(kind).raw(r#","message":"#).value(message);
+    writer
+}
+
+#[cfg(test)]
+mod tests {
+    use chat::{ChatRequest, FinishReason, MaxTokens, Message, Role, Temperature, TokenUsage};
+
+    use super::*;
+    use crate::runtime;
+
+    #[test]
+    fn both_ends_understand_each_other() {
+        let messages = vec![Message::new(Role::User, "\"quoted\"\n".into()).unwrap()];
+        let request = ChatRequest::new(messages, Temperature::new(0.25).unwrap(), MaxTokens::new(7).unwrap()).unwrap();
+        assert_eq!(parse_request(&runtime::request(&request, "any")), Ok(request));
+
+        let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
+        let answer = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
+        assert_eq!(runtime::completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
+        assert_eq!(runtime::first_model(&models("m \"1\"")).as_deref(), Some("m \"1\""));
+
+        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
+        assert_eq!(runtime::context_overflow(&too_long(9000, 8192)), Some(overflow));
+        assert!(runtime::is_no_room(&no_room()) && !runtime::is_no_room(&failed("x")) && !runtime::is_no_room(b"x"));
+    }
+
+    #[test]
+    fn streams_are_refused() {
+        let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
+        assert!(parse_request(body).unwrap_err().to_string().contains("`stream`"));
+    }
+}
