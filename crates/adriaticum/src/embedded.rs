@@ -152,6 +152,8 @@ fn ask_for_huge_pages() {
         let _ = std::process::Command::new(program)
             .args(std::env::args_os().skip(1))
             .env(TUNABLES, "glibc.malloc.hugetlb=1")
+            // Should it abort, then at once: nobody wants a debugger to be started.
+            .env("GGML_NO_BACKTRACE", "1")
             .exec();
     }
 }

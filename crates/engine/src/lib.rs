@@ -83,11 +83,8 @@ pub enum Stopped {
 
 /// Sequences that the context tells apart, running and finished; one more proves that it decodes.
 const SEQUENCES: u16 = 127;
-/// Tokens that are computed in one step at the most, and for how long about.
+/// Tokens that are computed in one step at the most.
 const STEP: usize = 512;
-const SECONDS_PER_STEP: f64 = 0.5;
-/// For how long, about, prompts may hold up the tokens of those who generate.
-const SECONDS_PER_CHUNK: f64 = 0.12;
 /// Cells beyond which more are of no use by default.
 const MOST_CELLS: usize = 32_768;
 /// Seconds that it takes to pass by a cell that one must not look at, as measured on a current x86-64 core.
@@ -159,11 +156,11 @@ impl Engine {
             prompter: self.prompter,
         });
         let (ended, mut end) = oneshot::channel();
-        let (model, choice) = (self.model, self.tuning.choice);
+        let (model, Tuning { choice, speed, .. }) = (self.model, self.tuning);
         std::thread::Builder::new().name("decoder".into()).spawn(move || {
             let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.step };
             let worked = model.decoder(shape, choice).map_err(|error| error.to_string()).and_then(|decoder| {
-                let worker = Worker::new(&model, decoder, limits, requests, vitals);
+                let worker = Worker::new(&model, decoder, limits, requests, vitals, 1.0 / speed.prompt);
                 worker.run().map_err(|error| error.to_string())
             });
             let _ = ended.send(worked);
@@ -190,16 +187,13 @@ impl Engine {
 
     fn limits(&self) -> Limits {
         let seconds_per_token = 1.0 / self.tuning.speed.prompt;
-        // Whole tiles of 32 tokens, as matrix units like them.
-        let within = |seconds: f64| ((seconds / seconds_per_token) as usize / 32 * 32).clamp(32, STEP);
         let seconds_per_cell = self.model.looks_per_cell() as f64 * SECONDS_PER_GLANCE;
         Limits {
             cells: self.cells(),
             sequences: SEQUENCES,
             running: self.settings.running.clamp(1, usize::from(SEQUENCES)),
             waiting: self.settings.waiting,
-            chunk: within(SECONDS_PER_CHUNK),
-            step: within(SECONDS_PER_STEP),
+            step: STEP,
             // Keeping a cell for so many tokens costs as much as computing it again.
             patience: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
         }

@@ -173,7 +173,8 @@ impl Model {
             KvType::Q8 => KvCacheType::Q8_0,
         };
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
-        let step = u32::try_from(shape.step).unwrap_or(u32::MAX);
+        // llama.cpp wants room for an output of every sequence.
+        let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(shape.sequences));
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(shape.cells).ok().and_then(NonZeroU32::new))
             .with_n_batch(step)

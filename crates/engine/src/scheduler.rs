@@ -22,9 +22,7 @@ pub(crate) struct Limits {
     pub(crate) running: usize,
     /// Requests that may wait.
     pub(crate) waiting: usize,
-    /// Prompt tokens in a step while others generate.
-    pub(crate) chunk: usize,
-    /// Tokens in a step.
+    /// Tokens in a step at the most.
     pub(crate) step: usize,
     /// For how many generated tokens an unused prefix is kept at the most.
     pub(crate) patience: f64,
@@ -92,6 +90,12 @@ struct Runner<R> {
     generated: usize,
 }
 
+/// For how long, about, a step with prompts may take while others generate, and while nobody does.
+const SECONDS_PER_CHUNK: f64 = 0.12;
+const SECONDS_PER_STEP: f64 = 0.5;
+/// Prompts are computed in whole tiles, as matrix units like them.
+const TILE: usize = 32;
+
 /// The least patience with unused prefixes, as a part of the most.
 const LEAST_PATIENCE: f64 = 1.0 / 32.0;
 
@@ -105,6 +109,9 @@ pub(crate) struct Scheduler<R> {
     /// Cells that running requests may come to need, shared ones counted once for each.
     promised: usize,
     patience: f64,
+    /// Prompt tokens in a step, while others generate and while nobody does.
+    chunk: usize,
+    whole: usize,
 }
 
 /// How much there is of everything.
@@ -127,7 +134,15 @@ impl<R> Scheduler<R> {
             under_way: HashMap::new(),
             promised: 0,
             patience: limits.patience / 4.0,
+            chunk: TILE.min(limits.step),
+            whole: limits.step,
         }
+    }
+
+    /// How long a token of a prompt takes, as measured: the pieces of prompts are cut accordingly.
+    pub(crate) fn set_pace(&mut self, seconds_per_token: f64) {
+        let within = |seconds: f64| ((seconds / seconds_per_token) as usize / TILE * TILE).max(TILE).min(self.limits.step);
+        (self.chunk, self.whole) = (within(SECONDS_PER_CHUNK), within(SECONDS_PER_STEP));
     }
 
     /// A request comes in and waits for its room. Somebody may have to be turned away for it, or it itself.
@@ -181,7 +196,7 @@ impl<R> Scheduler<R> {
         for runner in self.running.iter().filter(|runner| runner.generated > 0) {
             self.add_pending(runner.sequence, 1, &mut step.batch);
         }
-        let room = if generating == 0 { self.limits.step } else { self.limits.chunk };
+        let room = if generating == 0 { self.whole } else { self.chunk };
         let mut left = room.min(self.limits.step.saturating_sub(generating));
         for runner in self.running.iter().filter(|runner| runner.generated == 0) {
             if left == 0 {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -167,7 +167,11 @@ fn cpus() -> usize {
 
 fn best(model: &Model, tried: &mut dyn FnMut(&Trial)) -> (Choice, Speed) {
     let mut best: Option<(Choice, Speed)> = None;
+    let began = Instant::now();
     let mut attempt = |choice: Choice| {
+        if began.elapsed() > LONGEST && best.is_some() {
+            return best;
+        }
         let speed = time(model, choice);
         tried(&(choice, speed));
         if let Some(speed) = speed.filter(|speed| best.is_none_or(|(_, best)| speed.cost() < best.cost())) {
@@ -201,6 +205,8 @@ fn fewer_threads(cpus: usize) -> Vec<usize> {
     threads
 }
 
+/// After so long, the best so far has to do; the most promising come first.
+const LONGEST: Duration = Duration::from_secs(8);
 const TOGETHER: u16 = 8;
 /// The largest work that is timed; a slow model gets less of it.
 const PREFIX: usize = 128;

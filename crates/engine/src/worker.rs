@@ -64,6 +64,7 @@ pub(crate) struct Worker<'a> {
     /// A sequence beyond the scheduler's, to prove a decode with.
     spare: Sequence,
     proofs: Vec<oneshot::Sender<()>>,
+    seconds_per_token: f64,
 }
 
 /// Where requests for the worker go.
@@ -76,12 +77,16 @@ impl<'a> Worker<'a> {
         limits: Limits,
         inbox: Receiver<Message>,
         vitals: Arc<Vitals>,
+        seconds_per_token: f64,
     ) -> Self {
+        let mut scheduler = Scheduler::new(limits);
+        scheduler.set_pace(seconds_per_token);
         Self {
             model,
             decoder,
             spare: Sequence(limits.sequences),
-            scheduler: Scheduler::new(limits),
+            scheduler,
+            seconds_per_token,
             sampler: Sampler::new(fastrand::Rng::new()),
             inbox,
             vitals,
@@ -151,7 +156,9 @@ impl<'a> Worker<'a> {
         if step.batch.is_empty() {
             return Ok(());
         }
+        let began = Instant::now();
         self.decoder.decode(&step.batch)?;
+        self.set_pace(&step.batch, began.elapsed().as_secs_f64());
         self.proven();
         self.vitals.steps.fetch_add(1, Relaxed);
         let ops = self.scheduler.computed(&step.batch);
@@ -160,6 +167,15 @@ impl<'a> Worker<'a> {
             self.go_on(at, entry.sequence)?;
         }
         Ok(())
+    }
+
+    /// Learns from a step that was mostly prompt how long a prompt's token takes.
+    fn set_pace(&mut self, batch: &[Entry], seconds: f64) {
+        const WORTH_COUNTING: usize = 32;
+        if batch.len() >= WORTH_COUNTING && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
+            self.seconds_per_token += (seconds / batch.len() as f64 - self.seconds_per_token) / 4.0;
+            self.scheduler.set_pace(self.seconds_per_token);
+        }
     }
 
     /// Draws a sequence's next token.
