@@ -4,6 +4,7 @@ mod check;
 mod cli;
 mod complaint;
 mod keys;
+mod model;
 mod paper;
 mod serve;
 mod settings;
@@ -34,6 +35,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Serve => return serve::serve(&settings),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
+        Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,
     }
     Ok(ExitCode::SUCCESS)
