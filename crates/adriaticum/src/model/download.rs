@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, StatusCode};
 
 use super::place::{self, Place};
 use super::progress::Progress;
@@ -91,6 +90,11 @@ pub(super) fn cause(mut error: &(dyn Error + 'static)) -> String {
     error.to_string()
 }
 
+/// Does a server that answers so do better another time?
+pub(super) fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+}
+
 /// Brings the file to `part`. `more` is the room that will be needed beside it.
 pub(super) async fn download(
     source: &impl Source,
@@ -101,45 +105,28 @@ pub(super) async fn download(
 ) -> Result<(), Complaint> {
     let name = source.name();
     let opened = OpenOptions::new().create(true).append(true).open(part);
-    let mut transfer = Transfer {
-        file: opened.map_err(|error| place::unwritable(part, &error))?,
-        name: &name,
-        more,
-        place,
-        progress: None,
-    };
-    let (mut most, mut fruitless) = (transfer.length().unwrap_or(0), 0);
-    loop {
-        let (reason, hope) = match transfer.run(source).await {
-            Ok(()) => return Ok(()),
-            Err(Stop::Remote(Failure::Passing(reason))) => (reason, true),
-            Err(Stop::Remote(Failure::Lasting(reason))) => (reason, false),
-            Err(Stop::Remote(Failure::Stale)) => {
-                transfer.file.set_len(0).map_err(|error| place::unwritable(part, &error))?;
-                ("the server does not go on from what has arrived".into(), true)
-            }
-            Err(Stop::Local(error)) => {
-                if place::is_full(&error) {
-                    // A full disk stops more than this.
-                    let _ = std::fs::remove_file(part);
-                }
-                return Err(place::unwritable(part, &error));
-            }
-            Err(Stop::Told(complaint)) => return Err(complaint),
-        };
+    let file = opened.map_err(|error| place::unwritable(part, &error))?;
+    let mut transfer = Transfer { file, name: &name, more, place, progress: None };
+    let stopped = transfer.persist(source, patience).await;
+    stopped.map_err(|stop| {
         let length = transfer.length().unwrap_or(0);
-        if length > most {
-            (most, fruitless) = (length, 0);
+        // There is nothing to keep, or a full disk that stops more than this.
+        if length == 0 || matches!(&stop, Stop::Local(error) if place::is_full(error)) {
+            let _ = std::fs::remove_file(part);
         }
-        match patience.pauses.get(fruitless) {
-            Some(pause) if hope => tokio::time::sleep(*pause).await,
-            _ => return Err(gave_up(&name, &reason, length)),
+        match stop {
+            Stop::Remote(failure) => gave_up(&name, failure, length),
+            Stop::Local(error) => place::unwritable(part, &error),
+            Stop::Told(complaint) => complaint,
         }
-        fruitless += 1;
-    }
+    })
 }
 
-fn gave_up(name: &str, reason: &str, length: u64) -> Complaint {
+fn gave_up(name: &str, failure: Failure, length: u64) -> Complaint {
+    let reason = match failure {
+        Failure::Passing(reason) | Failure::Lasting(reason) => reason,
+        Failure::Stale => "the server does not go on from what has arrived".into(),
+    };
     let again = if length > 0 { " to go on with what has arrived" } else { "" };
     Complaint::new(format!(
         "{name} could not be downloaded: {reason}. Look at the network and run the command again{again}, or give a GGUF file that you have: adriaticum model fetch --from PATH."
@@ -178,6 +165,26 @@ impl Transfer<'_> {
         Ok(self.file.metadata()?.len())
     }
 
+    /// Tries as long as there is hope.
+    async fn persist(&mut self, source: &impl Source, patience: Patience) -> Result<(), Stop> {
+        let (mut most, mut fruitless) = (self.length()?, 0);
+        loop {
+            let Err(stop) = self.run(source).await else { return Ok(()) };
+            match &stop {
+                Stop::Remote(Failure::Passing(_)) => {}
+                Stop::Remote(Failure::Stale) => self.file.set_len(0)?,
+                Stop::Remote(Failure::Lasting(_)) | Stop::Local(_) | Stop::Told(_) => return Err(stop),
+            }
+            let length = self.length()?;
+            if length > most {
+                (most, fruitless) = (length, 0);
+            }
+            let Some(pause) = patience.pauses.get(fruitless) else { return Err(stop) };
+            tokio::time::sleep(*pause).await;
+            fruitless += 1;
+        }
+    }
+
     /// One try, from where the last one ended.
     async fn run(&mut self, source: &impl Source) -> Result<(), Stop> {
         let mut opened = source.open(self.length()?).await?;
@@ -203,57 +210,4 @@ impl Transfer<'_> {
             _ => Ok(()),
         }
     }
-}
-
-/// A file on the web.
-pub(super) struct WebFile {
-    /// What it is called in messages.
-    pub(super) name: String,
-    pub(super) client: Client,
-    pub(super) url: Url,
-}
-
-impl Source for WebFile {
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    async fn open(&self, offset: u64) -> Result<Opened, Failure> {
-        // Packed on the way, bytes could not be counted.
-        let mut request = self.client.get(self.url.clone()).header(ACCEPT_ENCODING, "identity");
-        if offset > 0 {
-            request = request.header(RANGE, format!("bytes={offset}-"));
-        }
-        let answer = request.send().await?;
-        let (first, total) = content_range(&answer);
-        let offset = match answer.status() {
-            StatusCode::OK => return Ok(Opened { offset: 0, total: answer.content_length(), pieces: pieces(answer) }),
-            StatusCode::PARTIAL_CONTENT if first == Some(offset) => offset,
-            StatusCode::RANGE_NOT_SATISFIABLE if total == Some(offset) => {
-                return Ok(Opened { offset, total, pieces: futures_util::stream::empty().boxed() });
-            }
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => return Err(Failure::Stale),
-            status if is_passing(status) => return Err(Failure::Passing(format!("the server answers {status}"))),
-            status => return Err(Failure::Lasting(format!("the server answers {status}"))),
-        };
-        Ok(Opened { offset, total, pieces: pieces(answer) })
-    }
-}
-
-fn pieces(answer: Response) -> Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>> {
-    answer.bytes_stream().map(|piece| piece.map_err(Failure::from)).boxed()
-}
-
-/// Does a server that answers so do better another time?
-pub(super) fn is_passing(status: StatusCode) -> bool {
-    status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
-}
-
-/// The first byte and the whole size in `bytes 100-199/200` or `bytes */200`.
-fn content_range(answer: &Response) -> (Option<u64>, Option<u64>) {
-    let header = answer.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-    let Some((range, total)) = header.and_then(|text| text.strip_prefix("bytes ")?.split_once('/')) else {
-        return (None, None);
-    };
-    (range.split_once('-').and_then(|(first, _)| first.parse().ok()), total.parse().ok())
 }

@@ -5,6 +5,7 @@
 //! runtime knows the architecture is not known here.
 
 mod kinds;
+mod reader;
 #[cfg(test)]
 #[path = "../../tests/model/sample.rs"]
 pub(super) mod sample;
@@ -14,15 +15,16 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use indicatif::DecimalBytes;
 
+use self::reader::Reader;
+
 /// Far more than any model has, and little enough to be read at once.
 const MAX_PAIRS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
-const MAX_TEXT: u64 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 4;
 /// Where nothing else is said, the weights begin at a multiple of this.
 const ALIGNMENT: u64 = 32;
@@ -59,8 +61,11 @@ impl fmt::Display for Summary {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     /// The file is not there, or may not be read.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read: {0}. Correct the path, or make the file readable")]
     Unreadable(#[from] io::Error),
+    /// A folder, or something that has no end.
+    #[error("is not a file: name a GGUF file")]
+    NotAFile,
     /// It begins like something else.
     #[error("is not a GGUF file")]
     NotGguf,
@@ -91,13 +96,15 @@ pub(crate) enum Unusable {
 
 /// Looks at the file and says what model it is, or why it is none.
 pub(crate) fn inspect(path: &Path) -> Result<Summary, Unusable> {
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
-    read(file, length)
+    let metadata = path.metadata()?;
+    if !metadata.is_file() {
+        return Err(Unusable::NotAFile);
+    }
+    read(File::open(path)?, metadata.len())
 }
 
 fn read(input: impl Read + Seek, length: u64) -> Result<Summary, Unusable> {
-    let mut reader = Reader { input: BufReader::with_capacity(1 << 16, input), position: 0, length };
+    let mut reader = Reader::new(input, length);
     // Shorter than four bytes is no cut-off model: it is anything.
     if length < 4 || &reader.take::<4>()? != b"GGUF" {
         return Err(Unusable::NotGguf);
@@ -192,100 +199,11 @@ impl Weights {
         if !alignment.is_power_of_two() {
             return Err(Unusable::Damaged("its alignment is no power of two"));
         }
-        let start = reader.position.checked_next_multiple_of(alignment).ok_or(TOO_LARGE)?;
-        let needed = start.checked_add(end).ok_or(TOO_LARGE)?;
-        if needed > reader.length {
-            return Err(Unusable::CutOff { needed, length: reader.length });
+        let start = reader.position().checked_next_multiple_of(alignment).ok_or(TOO_LARGE)?;
+        let (needed, length) = (start.checked_add(end).ok_or(TOO_LARGE)?, reader.length());
+        if needed > length {
+            return Err(Unusable::CutOff { needed, length });
         }
         Ok(Self { count, kind: kinds::name(kind) })
-    }
-}
-
-/// Reads forward, never beyond the end that the file had when it was opened.
-struct Reader<R> {
-    input: BufReader<R>,
-    position: u64,
-    length: u64,
-}
-
-impl<R: Read + Seek> Reader<R> {
-    /// Moves on by that much, if it is there.
-    fn claim(&mut self, bytes: u64) -> Result<(), Unusable> {
-        let needed = self.position.saturating_add(bytes);
-        if needed > self.length {
-            return Err(Unusable::CutOff { needed, length: self.length });
-        }
-        self.position = needed;
-        Ok(())
-    }
-
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Unusable> {
-        self.claim(N as u64)?;
-        let mut bytes = [0; N];
-        self.input.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, Unusable> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Unusable> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn skip(&mut self, bytes: u64) -> Result<(), Unusable> {
-        self.claim(bytes)?;
-        let bytes = i64::try_from(bytes).map_err(|_| Unusable::Damaged("it has a value beyond all bounds"))?;
-        Ok(self.input.seek_relative(bytes)?)
-    }
-
-    /// A text that can be shown on a terminal.
-    fn text(&mut self) -> Result<String, Unusable> {
-        let length = self.u64()?;
-        self.claim(length)?;
-        if length > MAX_TEXT {
-            return Err(Unusable::Damaged("a name in it is too long"));
-        }
-        let mut text = vec![0; length as usize];
-        self.input.read_exact(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).replace(char::is_control, " ").trim().to_owned())
-    }
-
-    fn skip_text(&mut self) -> Result<(), Unusable> {
-        let length = self.u64()?;
-        self.skip(length)
-    }
-
-    fn text_value(&mut self) -> Result<String, Unusable> {
-        match self.u32()? {
-            kinds::TEXT => self.text(),
-            _ => Err(Unusable::Damaged("a name in it is not text")),
-        }
-    }
-
-    fn number_value(&mut self) -> Result<u64, Unusable> {
-        match self.u32()? {
-            0 => self.take::<1>().map(|[byte]| byte.into()),
-            2 => self.take().map(|bytes| u16::from_le_bytes(bytes).into()),
-            4 | 5 => self.u32().map(u64::from),
-            10 | 11 => self.u64(),
-            _ => Err(Unusable::Damaged("a number in it is not a number")),
-        }
-    }
-
-    fn skip_value(&mut self) -> Result<(), Unusable> {
-        const UNKNOWN: Unusable = Unusable::Damaged("it has a value of an unknown kind");
-        match self.u32()? {
-            kinds::TEXT => self.skip_text(),
-            kinds::LIST => match (self.u32()?, self.u64()?) {
-                (kinds::TEXT, count) => (0..count).try_for_each(|_| self.skip_text()),
-                (kind, count) => {
-                    let width = kinds::width(kind).ok_or(UNKNOWN)?;
-                    self.skip(count.saturating_mul(width))
-                }
-            },
-            kind => self.skip(kinds::width(kind).ok_or(UNKNOWN)?),
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Models from the Hugging Face hub, through its own client, which knows `HF_ENDPOINT` and `HF_TOKEN`.
 
+use std::fmt;
 use std::future::ready;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -97,13 +98,20 @@ impl Address {
         Complaint::new(match status(error) {
             // The hub does not tell strangers what is private.
             Some(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) => format!(
-                "there is no such file here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
+                "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
             ),
             _ => format!(
-                "the hub at {hub} cannot be asked for {name}: {}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH.",
+                "there is no file {self} here, and the hub at {hub} cannot be asked for it: {}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH.",
                 reason(error)
             ),
         })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.repository)?;
+        self.file.iter().try_for_each(|file| write!(f, "/{file}"))
     }
 }
 

