@@ -28,6 +28,7 @@ use crate::settings::Settings;
 /// How much is copied between two looks at the progress.
 const STRIDE: u64 = 16 << 20;
 
+/// Runs the command and says on one line what model is there now.
 pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<(), Complaint> {
     let ModelCommand::Fetch { from } = command;
     let folder = &settings.data_dir;
