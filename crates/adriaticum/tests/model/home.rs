@@ -1,0 +1,128 @@
+//! A place to fetch into, and what the command says there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use crate::sample::Sample;
+use crate::server::Server;
+
+/// A folder with a data folder in it, and programs that stand in for Python.
+pub(crate) struct Home {
+    folder: TempDir,
+    hub: String,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let home = Self { folder: tempfile::tempdir().unwrap(), hub: "http://127.0.0.1:9".into() };
+        fs::create_dir(home.folder.path().join("bin")).unwrap();
+        home
+    }
+
+    pub(crate) fn at(hub: &Server) -> Self {
+        Self { hub: hub.url().to_owned(), ..Self::new() }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// A `python3` that runs this script; there is no other program to be found.
+    pub(crate) fn python(&self, script: &str) {
+        let path = self.file("bin/python3", format!("#!/bin/sh\n{script}\n").as_bytes());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adriaticum"));
+        command.env_clear().current_dir(self.folder.path()).stdin(Stdio::null());
+        command.env("PATH", self.folder.path().join("bin")).env("HF_HOME", self.folder.path().join("home"));
+        command.env("HF_ENDPOINT", &self.hub).args(["model", "fetch"]).args(arguments);
+        command
+    }
+
+    pub(crate) fn fetch(&self, arguments: &[&str]) -> Ran {
+        self.command(arguments).output().unwrap().into()
+    }
+
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// What is in the data folder.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.data()) else { return Vec::new() };
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// That model is there, and nothing else.
+    pub(crate) fn assert_holds(&self, model: &[u8]) {
+        assert_eq!(self.files(), ["model.gguf"]);
+        assert!(fs::read(self.data().join("model.gguf")).unwrap() == model);
+    }
+}
+
+/// What the command printed and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+/// Must succeed, and say on one line what is there now.
+pub(crate) fn installed(ran: &Ran, name: &str, bytes: &str) {
+    let line = format!(
+        "data/model.gguf: {name} (llama, 160008 parameters, Q4_1, {bytes}). A running service picks it up by itself.\n"
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), line.as_str()), "{ran:?}");
+}
+
+/// Must fail, and its last line must be one complaint that says all of this.
+pub(crate) fn complains(ran: &Ran, says: &[&str]) {
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    let last = ran.stderr.lines().last().unwrap();
+    assert!(last.starts_with("adriaticum: ") && last.ends_with('.') && !ran.stderr.contains("panicked"), "{ran:?}");
+    says.iter().for_each(|part| assert!(last.contains(part), "without {part:?}: {ran:?}"));
+}
+
+/// Waits for it.
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} never came to be");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// A model of about 100 kB.
+pub(crate) fn model(name: &str) -> Vec<u8> {
+    Sample::model(name, 5000).bytes()
+}
+
+pub(crate) fn hex_sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

