@@ -16,6 +16,7 @@ from pathlib import Path
 
 PORTKEY_VERSION = "1.15.2"  # npm: @portkey-ai/gateway
 LITELLM_VERSION = "1.105.3"  # PyPI: litellm[proxy]
+XLLAMACPP_VERSION = "2026.10.11549"  # PyPI: xllamacpp, with llama.cpp b11549
 DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "npm": "npm"}
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adriaticum"
@@ -62,15 +63,27 @@ def litellm_command() -> Path:
     folder = PEERS / f"litellm-{LITELLM_VERSION}"
     command = folder / "bin/litellm"
     if not command.exists():
-        package = f"litellm[proxy]=={LITELLM_VERSION}"
-        _install("a virtual environment", [sys.executable, "-m", "venv", "--clear", str(folder)])
-        _install(package, [str(folder / "bin/pip"), "install", package])
+        _install_from_pypi(f"litellm[proxy]=={LITELLM_VERSION}", folder)
     return command
+
+
+def xllamacpp_python() -> Path:
+    """The Python of a virtual environment in which `xllamacpp` can be imported."""
+    folder = PEERS / f"xllamacpp-{XLLAMACPP_VERSION}"
+    if not any(folder.glob(f"lib/python*/site-packages/xllamacpp-{XLLAMACPP_VERSION}.dist-info/RECORD")):
+        _install_from_pypi(f"xllamacpp=={XLLAMACPP_VERSION}", folder)
+    return folder / "bin/python"
 
 
 def _which(name: str) -> str | None:
     # Debian's nginx lives in /usr/sbin, which is not on every user's PATH.
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+
+
+def _install_from_pypi(package: str, folder: Path) -> None:
+    """Makes `folder` a virtual environment that holds the package."""
+    _install("a virtual environment", [sys.executable, "-m", "venv", "--clear", str(folder)])
+    _install(package, [str(folder / "bin/pip"), "install", package])
 
 
 def _install(what: str, command: list[str], environment: dict[str, str] | None = None) -> None:
