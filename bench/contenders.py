@@ -1,0 +1,139 @@
+"""The servers that the engine table compares: our whole service with its embedded model, and llama.cpp's own server.
+
+All get the same model file and listen on loopback only. llama.cpp's server runs in its default settings, from a wheel
+that must work on any machine, and from a build for this one if there is such; from the latter a second time with
+a bf16 cache, which is what an operator who measures would choose on some machines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import installing
+from peers import Adriaticum, Peer
+from processes import Failed, free_port
+
+START_SECONDS = 120
+PROBE_SECONDS = 60
+
+
+@dataclass
+class Embedded(Adriaticum):
+    """The service as `serve` starts it: API, keys, ledger, and the engine as its child process."""
+
+    model: Path
+
+    setup = "the whole service: key looked up, a durable row before each answer, the engine in a process of its own"
+    start_seconds = START_SECONDS
+    known_fault: ClassVar[None] = None  # none is forgiven
+
+    def environment(self) -> dict[str, str]:
+        settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model)}
+        del settings["ADRIATICUM_RUNTIME_URLS"]  # without any, the embedded runtime answers
+        return settings
+
+
+@dataclass
+class LlamaCpp(Peer):
+    """llama.cpp's server, which tells over HTTP how many requests it works on at a time."""
+
+    model: Path
+
+    start_seconds = START_SECONDS
+    # Now and then a small model writes bytes that are not UTF-8; that becomes a 500 (llama.cpp's issue 27543).
+    known_fault: ClassVar[str] = "The model produced output that does not match the expected"
+
+    def environment(self) -> dict[str, str]:
+        # It would take any setting from a variable LLAMA_ARG_…
+        return {name: value for name, value in super().environment().items() if not name.startswith("LLAMA_ARG_")}
+
+    def features(self) -> str:
+        """What of the CPU its kernels use, by its own account."""
+        raise NotImplementedError
+
+    def slots(self) -> int:
+        """Asked for while it runs."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/props", timeout=10) as answer:
+            return json.load(answer)["total_slots"]
+
+
+class Wheel(LlamaCpp):
+    name = "llama.cpp (wheel)"
+    setup = "the wheel `xllamacpp`, built for many CPUs; default settings of `llama-server`"
+
+    def install(self) -> None:
+        installing.xllamacpp_python()
+
+    def version(self) -> str:
+        return installing.XLLAMACPP_VERSION
+
+    def command(self) -> list[str]:
+        script = Path(__file__).with_name("wheel_server.py")
+        return [str(installing.xllamacpp_python()), str(script), str(self.model), str(self.port)]
+
+    def features(self) -> str:
+        question = "import xllamacpp; print(xllamacpp.get_system_info())"
+        return _features(_output([str(installing.xllamacpp_python()), "-c", question]))
+
+
+@dataclass
+class Native(LlamaCpp):
+    program: Path
+
+    name = "llama.cpp (native)"
+    setup = "`llama-server` built on this machine; default settings"
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def install(self) -> None:
+        if not self.program.exists():
+            raise installing.Unavailable(f"there is no llama-server:\n{self.program}")
+
+    def version(self) -> str:
+        return _version(_output([str(self.program), "--version"]))
+
+    def command(self) -> list[str]:
+        return [
+            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self.options,
+        ]
+
+    def features(self) -> str:
+        # It tells only when it is about to load a model, and at this verbosity; one that does not exist is enough.
+        missing, port = str(self.folder / "no-model"), str(free_port())
+        return _features(_output([str(self.program), "-m", missing, "--port", port, "--log-verbosity", "4"]))
+
+
+class NativeBf16(Native):
+    name = "llama.cpp (native, bf16 cache)"
+    setup = "the same with `-ctk bf16 -ctv bf16`"
+    options = ("-ctk", "bf16", "-ctv", "bf16")
+
+
+Contender = Embedded | LlamaCpp
+
+
+def _output(command: list[str]) -> str:
+    """All that the program prints, whatever its exit code."""
+    try:
+        return subprocess.run(
+            command, timeout=PROBE_SECONDS, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed(f"{Path(command[0]).name} did not say what it is:\n{error}") from error
+
+
+def _features(said: str) -> str:
+    """From llama.cpp's line of system information, `CPU : SSE3 = 1 | AVX512 = 0 | …`, what is there."""
+    line = re.search(r"\bCPU : (.* = .*)", said)
+    return ", ".join(re.findall(r"(\w+) = 1\b", line[1])) if line else "unknown"
+
+
+def _version(said: str) -> str:
+    line = re.search(r"^version: (.*)", said, re.MULTILINE)
+    return line[1] if line else "of unknown version"

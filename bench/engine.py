@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""How fast does our service answer with its embedded model, beside llama.cpp's own server with the same file?
+
+The contenders take turns, several repetitions of them: each is started, answers the same chats as the others, and is
+stopped before the next one starts. Loopback only; whatever was started is gone afterwards, also after Ctrl-C. The
+tables go to standard output and, with --results, to a file.
+
+    python3 bench/engine.py [--quick] [--repeat 3] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
+                            [--native PATH/llama-server] [--binary PATH] [--results bench/RESULTS.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import chats
+import engine_report
+import installing
+import machine
+import prompts
+import report
+from contenders import Contender, Embedded, LlamaCpp, Native, NativeBf16, Wheel
+from gateways import clean_up_when_told_to_end, make_folder, say, started
+from processes import Failed, ProcessTree, free_port
+
+CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16")
+FETCH_SECONDS = 1800
+ASK_AGAIN_SECONDS = 0.02
+
+
+@dataclass
+class Record:
+    """What the repetitions found out about one contender."""
+
+    contender: Contender
+    version: str
+    details: str = ""
+    first_start: float | None = None  # seconds to its first answer ever, if that is another kind of start
+    starts: list[float] = field(default_factory=list)  # seconds to the first answer
+    measurements: dict[prompts.Scenario, list[chats.Measurement]] = field(default_factory=dict)
+
+    def row(self) -> engine_report.Row:
+        setup = self.contender.setup + self.details
+        return engine_report.Row(
+            self.contender.name, self.version, setup, self.first_start, self.starts, self.measurements,
+        )
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    clean_up_when_told_to_end()
+    bench_folder = installing.CACHE / "bench"
+    bench_folder.mkdir(parents=True, exist_ok=True)
+    model = arguments.model or fetch_model(arguments.binary, bench_folder / "engine")
+    with tempfile.TemporaryDirectory(prefix="engine-", dir=bench_folder) as folder:
+        facts = [*machine.describe(Path(folder), arguments.results), describe_model(model)]
+        records = compare(arguments, model, Path(folder))
+    text = engine_report.render(facts, method(arguments), [record.row() for record in records])
+    print(text)
+    if arguments.results:
+        report.write(arguments.results, "engine", text)
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
+    scenarios = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
+    parser.add_argument("--model", type=Path, help="a GGUF file; the default model is fetched unless given")
+    parser.add_argument("--native", type=Path, help="a llama-server built on this machine, to be compared as well")
+    parser.add_argument("--repeat", type=int, help="how often everything is measured; medians are reported (3)")
+    parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(scenarios)}")
+    parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; the native ones with --native")
+    parser.add_argument("--results", type=Path, help="a Markdown file whose section on the engine is replaced")
+    parser.add_argument("--quick", action="store_true", help="1 repetition, with fewer chats")
+    arguments = parser.parse_args()
+
+    available = CONTENDERS if arguments.native else CONTENDERS[:2]
+    arguments.binary = arguments.binary.resolve()
+    arguments.model = arguments.model and arguments.model.resolve()
+    arguments.native = arguments.native and arguments.native.resolve()
+    arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
+    arguments.only = chosen(parser, "scenario", arguments.only, scenarios)
+    arguments.contenders = chosen(parser, "contender", arguments.contenders, available)
+    if not 1 <= arguments.repeat <= 20:
+        parser.error("--repeat must be between 1 and 20")
+    if arguments.model and not arguments.model.is_file():
+        parser.error(f"there is no file {arguments.model}")
+    return arguments
+
+
+def chosen(parser: argparse.ArgumentParser, what: str, wanted: str | None, available: tuple | list) -> list[str]:
+    names = [name.strip() for name in wanted.split(",")] if wanted else list(available)
+    if unknown := set(names) - set(available):
+        parser.error(f"no such {what}: {', '.join(sorted(unknown))}; there are {', '.join(available)}")
+    return [name for name in available if name in names]
+
+
+def fetch_model(binary: Path, folder: Path) -> Path:
+    """The default model, fetched by our own program the first time."""
+    model = folder / "model.gguf"
+    if not model.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [binary, "model", "fetch", "--data-dir", folder]
+        try:
+            subprocess.run(command, cwd=folder, check=True, timeout=FETCH_SECONDS, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Failed(f"the model could not be fetched; --model takes one that is here:\n{error}") from error
+    return model
+
+
+def describe_model(model: Path) -> str:
+    with model.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"model {model.name}, {model.stat().st_size:,} bytes, SHA-256 {digest[:16]}…"
+
+
+def compare(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Record]:
+    """Runs all repetitions. The first thing that goes wrong ends them."""
+    records = [prepare(make_contender(name, arguments, model, folder)) for name in arguments.contenders]
+    for repetition in range(1, arguments.repeat + 1):
+        scenarios = [
+            (scenario, made) for scenario, made in prompts.make(repetition, arguments.quick)
+            if scenario.name in arguments.only
+        ]
+        for record in records:
+            say(f"repetition {repetition} of {arguments.repeat}: {record.contender.name}")
+            take_turn(record, repetition, scenarios)
+    return records
+
+
+def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder: Path) -> Contender:
+    own, port = make_folder(folder, name), 0  # it gets another port with each start
+    match name:
+        case "adriaticum":
+            return Embedded(own, port, 0, arguments.binary, model)
+        case "wheel":
+            return Wheel(own, port, 0, model)
+        case "native":
+            return Native(own, port, 0, model, arguments.native)
+        case _:
+            return NativeBf16(own, port, 0, model, arguments.native)
+
+
+def prepare(contender: Contender) -> Record:
+    """Installs the contender and, if it is ours, lets it tune itself, so that all later starts are alike."""
+    contender.install()
+    record = Record(contender, contender.version())
+    if isinstance(contender, Embedded):
+        say(f"first start: {contender.name}")
+        with answering(contender, 0) as (_tree, _server, seconds):
+            record.first_start = seconds
+    return record
+
+
+def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Scenario, list[prompts.Chat]]]) -> None:
+    """Starts the contender, measures it in each scenario, and stops it."""
+    contender = record.contender
+    with answering(contender, repetition) as (tree, server, seconds):
+        record.starts.append(seconds)
+        if isinstance(contender, LlamaCpp) and not record.details:
+            record.details = f"; {contender.slots()} slots; CPU features: {contender.features()}"
+        for scenario, made in scenarios:
+            try:
+                measured = chats.measure(server, made, scenario.at_a_time)
+                tree.require_alive()
+            except Failed as reason:
+                raise Failed(f"{contender.name}, {scenario.title()}: {reason}\n{tree.last_words()}") from reason
+            say(
+                f"  {scenario.title()}: {measured.requests_per_second():.2f} requests/s, "
+                f"{measured.tokens_per_second():.0f} tokens/s in {measured.seconds:.1f} s"
+            )
+            record.measurements.setdefault(scenario, []).append(measured)
+    if sentence := contender.after_stop(tree.exit_code):
+        raise Failed(sentence)
+
+
+@contextlib.contextmanager
+def answering(contender: Contender, repetition: int) -> Iterator[tuple[ProcessTree, chats.Server, float]]:
+    """The contender once it has given its first answer, and the seconds that took from its start."""
+    contender.port = free_port()  # llama.cpp's server cannot have one back at once that it has just used
+    begin = time.monotonic()
+    with started(contender) as tree:
+        server = chats.Server(contender.port, contender.headers(), contender.known_fault)
+        chat = prompts.first(repetition)
+        while True:
+            tree.require_alive()
+            try:
+                chats.ask(server, chat)
+                break
+            except Failed as reason:
+                if time.monotonic() - begin > contender.start_seconds:
+                    raise Failed(f"{contender.name} did not answer: {reason}\n{tree.last_words()}") from reason
+            time.sleep(ASK_AGAIN_SECONDS)
+        yield tree, server, time.monotonic() - begin
+
+
+def method(arguments: argparse.Namespace) -> str:
+    repetitions = "One repetition" if arguments.repeat == 1 else f"Medians of {arguments.repeat} repetitions"
+    quick = ", with fewer chats than usual, and so at times fewer at a time" if arguments.quick else ""
+    return (
+        f"{repetitions}{quick}. In each, all contenders get the same chats, one contender after the other, freshly "
+        f"started; the next repetition has others. Temperature {chats.TEMPERATURE}; llama.cpp's server cuts the "
+        "candidates by its defaults beside that (top-k, top-p, min-p), ours does not. Tokens are counted as the "
+        "answers' `usage` says; every request ended in a 200. The callers share the cores with the contender."
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (installing.Unavailable, Failed) as reason:
+        sys.exit(f"error: {reason}")

@@ -1,0 +1,97 @@
+"""The engine's tables, as Markdown: one per scenario."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import report
+from chats import Measurement
+from contenders import Native, Wheel
+from prompts import SCENARIOS, Scenario
+
+YARDSTICKS = (Native.name, Wheel.name)  # the first one that was measured
+
+
+@dataclass
+class Row:
+    """All that is to be said about one contender."""
+
+    name: str
+    version: str
+    setup: str
+    first_start: float | None
+    starts: list[float]
+    measurements: dict[Scenario, list[Measurement]]
+
+
+def render(facts: list[str], method: str, rows: list[Row]) -> str:
+    parts = ["## Engine", "\n".join(f"- {fact}" for fact in facts), method]
+    for scenario in SCENARIOS:
+        if measured := [row for row in rows if scenario in row.measurements]:
+            parts += [f"### {scenario.title()}", _about(scenario), _table(scenario, measured)]
+    parts += ["### Set-up", "\n".join(_setup(row) for row in rows)]
+    if remarks := [remark for row in rows if (remark := _remark(row))]:
+        parts += ["### Remarks", "\n".join(remarks)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(scenario: Scenario) -> str:
+    measure = "requests/s" if scenario.compares_requests else "tokens/s"
+    return f"{scenario.about.capitalize()}, at most {scenario.max_tokens} tokens each; compared by {measure}."
+
+
+def _table(scenario: Scenario, rows: list[Row]) -> str:
+    yardstick = next((row for name in YARDSTICKS for row in rows if row.name == name), None)
+    of = f"÷ {yardstick.name}" if yardstick else "ratio"
+    lines = [
+        f"| contender | requests/s | tokens/s | slowest–quickest repetition | {of} | p50 | p95 | tokens per request, "
+        "in + out |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    compared = _compared(scenario, yardstick) if yardstick else None
+    lines += [f"| {' | '.join([row.name, *_cells(scenario, row, compared)])} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cells(scenario: Scenario, row: Row, yardstick: float | None) -> list[str]:
+    measurements = row.measurements[scenario]
+
+    def median(measure: Callable[[Measurement], float]) -> float:
+        return statistics.median(map(measure, measurements))
+
+    tokens = sorted(measurement.tokens_per_second() for measurement in measurements)
+    return [
+        f"{median(Measurement.requests_per_second):,.2f}",
+        f"{median(Measurement.tokens_per_second):,.1f}",
+        f"{tokens[0]:,.1f}–{tokens[-1]:,.1f}",
+        report.ratio_of(_compared(scenario, row), yardstick),
+        f"{median(lambda measurement: measurement.latency(0.50)):,.2f} s",
+        f"{median(lambda measurement: measurement.latency(0.95)):,.2f} s",
+        f"{median(Measurement.mean_prompt_tokens):,.0f} + {median(Measurement.mean_completion_tokens):,.1f}",
+    ]
+
+
+def _compared(scenario: Scenario, row: Row) -> float:
+    """The figure by which contenders are compared in this scenario."""
+    measure = Measurement.requests_per_second if scenario.compares_requests else Measurement.tokens_per_second
+    return statistics.median(map(measure, row.measurements[scenario]))
+
+
+def _setup(row: Row) -> str:
+    first = f" ({row.first_start:.1f} s when it had to tune itself first)" if row.first_start is not None else ""
+    start = f"first answer {statistics.median(row.starts):.2f} s after its start{first}"
+    return f"- **{row.name}** {row.version}: {row.setup}; {start}"
+
+
+def _remark(row: Row) -> str | None:
+    """How often a fault was forgiven that the contender is known for."""
+    answers = [answer for measured in row.measurements.values() for one in measured for answer in one.answers]
+    faults = sum(answer.faults for answer in answers)
+    if not faults:
+        return None
+    return (
+        f"- {row.name} answered {faults:,} times with 500 beside its {len(answers):,} answers: it cannot read what the "
+        "model wrote. Such a request was sent again, and the time of both counts."
+    )
