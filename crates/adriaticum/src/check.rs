@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
-use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings, supervise};
+use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -118,15 +118,15 @@ async fn is_ours(address: SocketAddr) -> bool {
 
 /// Starts the embedded runtime, and asks it for a completion.
 async fn embedded(settings: &Settings) -> Finding {
-    let Some((pool, command)) = crate::embedded::prepare(settings) else {
+    let Some((file, (pool, keeper))) = settings.model.as_ref().zip(crate::embedded::prepare(settings)) else {
         let unset = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
         return Bad(unset.into());
     };
-    let model = command.model.display().to_string();
-    if !command.model.is_file() {
+    let model = file.display().to_string();
+    if !file.is_file() {
         return Bad(format!("{model} is not there: completions get 503. Get it with `adriaticum model fetch`."));
     }
-    let supervisor = tokio::spawn(supervise(command, pool.clone()));
+    let supervisor = tokio::spawn(keeper);
     // The first time includes the tuning.
     let started = tokio::time::timeout(Duration::from_secs(120), async {
         loop {

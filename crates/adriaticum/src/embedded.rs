@@ -22,43 +22,60 @@ const LONGEST_SOCKET: usize = 100;
 
 /// Starts the embedded runtime and keeps it running from then on; none if it is not wanted.
 pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
-    let (pool, command) = prepare(settings)?;
-    tokio::spawn(supervise(command, pool.clone()));
+    let (pool, keeper) = prepare(settings)?;
+    tokio::spawn(keeper);
     Some(pool)
 }
 
-/// The pool with the embedded runtime as its only member, and how that is started.
-pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, EngineCommand)> {
+/// The pool with the embedded runtime as its only member, and what keeps that running until it is dropped.
+pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Output = ()> + Send + 'static)> {
     let model = settings.model.clone()?;
-    let socket = socket(&settings.data_dir);
-    let pool = Pool::new(PoolSettings { urls: vec![RuntimeUrl::unix(&socket)], timeout: settings.runtime_timeout });
+    let socket = Socket::of_our_own(&settings.data_dir);
+    let pool = Pool::new(PoolSettings { urls: vec![RuntimeUrl::unix(&socket.0)], timeout: settings.runtime_timeout });
     let mut arguments: Vec<OsString> = settings.for_the_engine().map(OsString::from).collect();
-    let listen = Address::Unix(socket).to_string();
+    let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
     arguments.extend(["--model".into(), model.clone().into()]);
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
-    Some((pool, EngineCommand { program, arguments, model }))
+    let supervision = supervise(EngineCommand { program, arguments, model }, pool.clone());
+    let keeper = async move {
+        let _socket = socket;
+        supervision.await;
+    };
+    Some((pool, keeper))
 }
 
-/// A socket of our own in the data folder. Those that others have left behind are removed.
-fn socket(data_dir: &Path) -> PathBuf {
-    let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
-    for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
-        let left_behind = entry.file_name().to_str().is_some_and(is_socket)
-            && std::os::unix::net::UnixStream::connect(entry.path()).is_err();
-        if left_behind {
-            let _ = std::fs::remove_file(entry.path());
+/// The file of a socket in the data folder; goes when it is not needed any more.
+struct Socket(PathBuf);
+
+impl Socket {
+    /// A name that nobody else uses. Those that others have left behind are removed.
+    fn of_our_own(data_dir: &Path) -> Self {
+        let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
+        for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
+            let left_behind = entry.file_name().to_str().is_some_and(is_socket)
+                && std::os::unix::net::UnixStream::connect(entry.path()).is_err();
+            if left_behind {
+                let _ = std::fs::remove_file(entry.path());
+            }
         }
+        let name = format!("engine-{}.sock", std::process::id());
+        let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+        let socket = folder.join(&name);
+        let fits = socket.as_os_str().len() <= LONGEST_SOCKET;
+        Self(if fits { socket } else { std::env::temp_dir().join(name) })
     }
-    let name = format!("engine-{}.sock", std::process::id());
-    let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    let socket = folder.join(&name);
-    if socket.as_os_str().len() <= LONGEST_SOCKET { socket } else { std::env::temp_dir().join(name) }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// The `engine` command.
 pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, Complaint> {
-    ask_for_huge_pages();
+    set_environment();
     log::start(&settings.log);
     let (model, again) = match options.command {
         Some(Subcommand::Tune { model }) => (model, true),
@@ -140,21 +157,24 @@ async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
-/// lie apart, and looking up small pages is a tenth of the time. The allocator reads this once, at its start.
-fn ask_for_huge_pages() {
-    const TUNABLES: &str = "GLIBC_TUNABLES";
-    if std::env::var_os(TUNABLES).is_some() {
-        return;
-    }
-    if let Ok(program) = std::env::current_exe() {
+/// What libraries read from the environment at their start, so that we have to start once more with it:
+const ENVIRONMENT: [(&str, &str); 3] = [
+    // Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
+    // lie apart, and looking up small pages is a tenth of the time.
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+    // Threads that wait for each other spin for a moment only. If they spun for long, as they would, two programs that
+    // compute on the same cores would both come to a standstill.
+    ("GOMP_SPINCOUNT", "20000"),
+    // Should llama.cpp abort, then at once: nobody wants a debugger to be started.
+    ("GGML_NO_BACKTRACE", "1"),
+];
+
+/// Starts this program once more with the environment that it wants, unless that has been done.
+fn set_environment() {
+    let missing: Vec<_> = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
+    if let (false, Ok(program)) = (missing.is_empty(), std::env::current_exe()) {
         // Returns only if it fails; then it goes without.
-        let _ = std::process::Command::new(program)
-            .args(std::env::args_os().skip(1))
-            .env(TUNABLES, "glibc.malloc.hugetlb=1")
-            // Should it abort, then at once: nobody wants a debugger to be started.
-            .env("GGML_NO_BACKTRACE", "1")
-            .exec();
+        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec();
     }
 }
 

@@ -20,7 +20,7 @@ mod tuning;
 mod waiting;
 mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ const SEQUENCES: u16 = 127;
 /// Tokens that are computed in one step at the most.
 const STEP: usize = 512;
 /// Cells beyond which more are of no use by default.
-const MOST_CELLS: usize = 32_768;
+const MOST_CELLS: usize = 16_384;
 /// Seconds that it takes to pass by a cell that one must not look at, as measured on a current x86-64 core.
 const SECONDS_PER_GLANCE: f64 = 2.5e-9;
 
@@ -198,11 +198,6 @@ impl Engine {
             patience: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
         }
     }
-}
-
-/// The digest-keyed file that tunings are kept in.
-pub fn tuning_file(data_dir: &Path) -> PathBuf {
-    data_dir.join("tuning.json")
 }
 
 fn free_memory() -> usize {
