@@ -139,7 +139,9 @@ async fn embedded(settings: &Settings) -> Finding {
     });
     let finding = match started.await {
         Ok(Availability::Available) => runtime(&model, pool).await,
-        Ok(_) => Bad(format!("{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`.")),
+        Ok(_) => {
+            Bad(format!("{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."))
+        }
         Err(_) => Bad(format!("{model} could not be loaded in two minutes. Look at the messages above.")),
     };
     supervisor.abort();

@@ -19,4 +19,3 @@ pub(crate) fn start(level: &str) {
         log.json().flatten_event(true).init();
     }
 }
-

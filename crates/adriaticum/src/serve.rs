@@ -140,7 +140,8 @@ async fn greeting(
             let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
             format!("  Runtime   {}  ({model})", member.url)
         })),
-        None => lines.push("  Runtime   none: completions get 503, because `model` is none and `runtime.urls` is empty".into()),
+        None => lines
+            .push("  Runtime   none: completions get 503, because `model` is none and `runtime.urls` is empty".into()),
     }
     lines.push(format!("  Database  {}", settings.database.display()));
     if store.count_keys().await? == 0 {

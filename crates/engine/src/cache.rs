@@ -180,11 +180,7 @@ impl PrefixCache {
             node.computed += here;
             left -= here;
             let others = node.running.iter().filter(|other| **other != sequence);
-            ops.extend(others.map(|other| CellOp::Share {
-                from: sequence,
-                to: *other,
-                positions: from..from + here,
-            }));
+            ops.extend(others.map(|other| CellOp::Share { from: sequence, to: *other, positions: from..from + here }));
         }
         if let Some(running) = self.running.get_mut(&sequence) {
             running.tail_computed += left;

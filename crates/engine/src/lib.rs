@@ -29,8 +29,8 @@ use tokio::sync::oneshot;
 use crate::face::Face;
 pub use crate::face::TAG;
 pub use crate::listen::{Address, Listener};
-use crate::model::{Model, Shape};
 pub use crate::model::Unusable;
+use crate::model::{Model, Shape};
 use crate::prompt::Prompter;
 use crate::scheduler::Limits;
 pub use crate::tuning::{Choice, KvType, Speed, Trial, Tuning};
@@ -170,7 +170,7 @@ impl Engine {
             tokio::select! {
                 () = &mut stop => return Ok(()),
                 worked = &mut end => {
-                    let reason = worked.map_or_else(|_| Err("it panicked".into()), |worked| worked);
+                    let reason = worked.unwrap_or_else(|_| Err("it panicked".into()));
                     return reason.map_err(Stopped::Worker);
                 }
                 stream = listener.accept() => match stream {

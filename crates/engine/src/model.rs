@@ -31,7 +31,9 @@ pub enum Unusable {
     )]
     NotLoadable(String),
     /// A base model, or a conversion that lost its template.
-    #[error("{0} has no chat template, so there is no telling how it wants a conversation written; use an instruct model")]
+    #[error(
+        "{0} has no chat template, so there is no telling how it wants a conversation written; use an instruct model"
+    )]
     NoTemplate(String),
     /// A template that is none.
     #[error("the chat template of {0} cannot be used: {1}")]

@@ -44,13 +44,13 @@ impl Prompter {
     pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<Vec<Token>, Refused> {
         let messages = request.messages();
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
-        let guarded: Vec<_> = messages
-            .iter()
-            .map(|message| (message.role(), self.markup.guard(message.content(), marks)))
-            .collect();
+        let guarded: Vec<_> =
+            messages.iter().map(|message| (message.role(), self.markup.guard(message.content(), marks))).collect();
         // Some templates know no system message, or want the roles to take turns. Then it is said in another way.
-        let rendered = self.render(&guarded).or_else(|refusal| self.render(&taking_turns(guarded)).map_err(|_| refusal));
-        let rendered = rendered.map_err(|refusal| Refused(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
+        let rendered =
+            self.render(&guarded).or_else(|refusal| self.render(&taking_turns(guarded)).map_err(|_| refusal));
+        let rendered =
+            rendered.map_err(|refusal| Refused(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
 
         let mut tokens: Vec<Token> = Vec::new();
         for piece in self.markup.take_apart(&rendered, marks) {
@@ -132,7 +132,8 @@ mod tests {
         let environment = environment(gemma.into()).unwrap();
         let template = environment.get_template(TEMPLATE).unwrap();
         let say = |role: &str| vec![context! { role => role, content => " x " }];
-        let rendered = template.render(context! { messages => say("user"), add_generation_prompt => true, bos_token => "<bos>" });
+        let rendered =
+            template.render(context! { messages => say("user"), add_generation_prompt => true, bos_token => "<bos>" });
         assert_eq!(rendered.unwrap(), "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n");
         let refusal = template.render(context! { messages => say("system"), bos_token => "<bos>" }).unwrap_err();
         assert_eq!(refusal.detail(), Some("System role not supported"));

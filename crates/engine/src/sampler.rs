@@ -127,7 +127,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let scores: Vec<f32> = (0..1000).map(|_| random.f32() * 6.0 - 3.0).collect();
         for temperature in [0.3, 0.7, 1.0, 2.0] {
-            let weights: Vec<f64> = scores.iter().map(|score| (f64::from(*score) / f64::from(temperature)).exp()).collect();
+            let weights: Vec<f64> =
+                scores.iter().map(|score| (f64::from(*score) / f64::from(temperature)).exp()).collect();
             let total: f64 = weights.iter().sum();
             let mut counts = vec![0_u32; scores.len()];
             let mut sampler = Sampler::new(fastrand::Rng::with_seed(11));

@@ -141,7 +141,8 @@ impl<R> Scheduler<R> {
 
     /// How long a token of a prompt takes, as measured: the pieces of prompts are cut accordingly.
     pub(crate) fn set_pace(&mut self, seconds_per_token: f64) {
-        let within = |seconds: f64| ((seconds / seconds_per_token) as usize / TILE * TILE).max(TILE).min(self.limits.step);
+        let within =
+            |seconds: f64| ((seconds / seconds_per_token) as usize / TILE * TILE).max(TILE).min(self.limits.step);
         (self.chunk, self.whole) = (within(SECONDS_PER_CHUNK), within(SECONDS_PER_STEP));
     }
 

@@ -94,7 +94,8 @@ pub(crate) fn tuning(
     tried: &mut dyn FnMut(&Trial),
 ) -> std::io::Result<(Tuning, bool)> {
     let file = data_dir.join("tuning.json");
-    let mut kept: Vec<Tuning> = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let mut kept: Vec<Tuning> =
+        fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let (bytes, modified) = stamp(path)?;
     let cpu = cpu_name();
     let same_file = kept.iter().find(|kept| kept.model_bytes == bytes && kept.model_modified_micros == modified);
@@ -107,14 +108,8 @@ pub(crate) fn tuning(
         return Ok((kept.swap_remove(at), false));
     }
     let (choice, speed) = best(model, tried);
-    let tuning = Tuning {
-        model_sha256: digest,
-        model_bytes: bytes,
-        model_modified_micros: modified,
-        cpu,
-        choice,
-        speed,
-    };
+    let tuning =
+        Tuning { model_sha256: digest, model_bytes: bytes, model_modified_micros: modified, cpu, choice, speed };
     if let Some(at) = known {
         kept.swap_remove(at);
     }
@@ -238,7 +233,8 @@ fn time(model: &Model, choice: Choice) -> Option<Speed> {
     let own: Vec<Entry> = (0..TOGETHER).flat_map(|sequence| run(sequence, prefix..prefix + OWN)).collect();
     timed(&mut decoder, &own)?;
 
-    let step = |at: usize| (0..TOGETHER).flat_map(move |sequence| run(sequence, prefix + OWN + at..prefix + OWN + at + 1));
+    let step =
+        |at: usize| (0..TOGETHER).flat_map(move |sequence| run(sequence, prefix + OWN + at..prefix + OWN + at + 1));
     let first = timed(&mut decoder, &step(0).collect::<Vec<_>>())?;
     let steps = fits(first, STEPS);
     let mut fastest = first;

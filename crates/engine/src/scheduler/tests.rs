@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::cells::{Cells, digest_of};
 
-const LIMITS: Limits =
-    Limits { cells: 256, sequences: 16, running: 8, waiting: 20, step: 64, patience: 64.0 };
+const LIMITS: Limits = Limits { cells: 256, sequences: 16, running: 8, waiting: 20, step: 64, patience: 64.0 };
 
 /// A request whose answer is as long as it says, unless its maximum comes first.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,11 +55,8 @@ impl World {
         self.dropped.extend(dropped.into_iter().map(|(job, why)| (job.name, why)));
         let step = self.scheduler.plan();
         self.cells.apply(&step.ops);
-        let digests: Vec<u64> = step
-            .batch
-            .iter()
-            .map(|entry| self.cells.compute(entry.sequence, entry.position, entry.token))
-            .collect();
+        let digests: Vec<u64> =
+            step.batch.iter().map(|entry| self.cells.compute(entry.sequence, entry.position, entry.token)).collect();
         let ops = self.scheduler.computed(&step.batch);
         self.cells.apply(&ops);
         for (entry, digest) in step.batch.iter().zip(digests).filter(|(entry, _)| entry.output) {
@@ -176,7 +172,8 @@ fn everyone_is_served_whatever_comes() {
         for _ in 0..400 {
             if random.u8(0..3) == 0 {
                 let prefix = vec![random.i32(0..2); random.usize(0..30)];
-                let prompt: Vec<_> = prefix.into_iter().chain((0..random.usize(1..20)).map(|_| random.i32(0..3))).collect();
+                let prompt: Vec<_> =
+                    prefix.into_iter().chain((0..random.usize(1..20)).map(|_| random.i32(0..3))).collect();
                 let tag = ["a", "b", "c"][random.usize(0..3)];
                 world.ask(asked, tag, prompt, random.usize(1..20), random.usize(0..30));
                 asked += 1;
