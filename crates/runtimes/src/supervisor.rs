@@ -62,7 +62,9 @@ pub async fn supervise(command: EngineCommand, pool: Arc<Pool>) {
                 pause = FIRST_PAUSE;
                 continue;
             }
-            Ok(status) => tracing::error!(%status, reason = reason(status), "the engine has ended; it is started again"),
+            Ok(status) => {
+                tracing::error!(%status, reason = reason(status), "the engine has ended; it is started again")
+            }
             Err(error) => tracing::error!(%error, "the engine could not be started"),
         }
         pool.set_availability(Availability::Starting);

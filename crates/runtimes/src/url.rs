@@ -87,11 +87,7 @@ impl FromStr for RuntimeUrl {
         };
         Ok(Self {
             text: format!("{}://{authority}{path}", url.scheme()),
-            place: Place::Tcp {
-                tls,
-                host,
-                port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))?,
-            },
+            place: Place::Tcp { tls, host, port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))? },
             host_header: HeaderValue::from_str(authority).map_err(|_| UnusableUrl("its host is not a host name"))?,
             path: path.to_owned(),
         })
@@ -130,7 +126,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
-        for text in ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1", "unix:", "unix:a"] {
+        for text in
+            ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1", "unix:", "unix:a"]
+        {
             let refusal = text.parse::<RuntimeUrl>().unwrap_err().to_string();
             assert!(refusal.starts_with("it") || refusal.starts_with("user"), "{text}: {refusal}");
         }

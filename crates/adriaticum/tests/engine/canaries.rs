@@ -1,0 +1,51 @@
+//! One caller's text never shows up in another's answer.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use crate::harness::{Chat, Service, all_at_once, turn};
+
+const CALLERS: usize = 32;
+const ROUNDS: usize = 2;
+
+/// Ten letters that nobody has thought of before.
+fn secret() -> String {
+    let mut random = RandomState::new().build_hasher().finish();
+    let mut letter = |_| {
+        let letter = b'a' + (random % 26) as u8;
+        random /= 26;
+        char::from(letter)
+    };
+    (0..10).map(&mut letter).collect()
+}
+
+#[test]
+fn no_answer_ever_holds_another_callers_secret() {
+    let _turn = turn();
+    let service = Service::shared();
+    let callers: Vec<_> = (0..CALLERS).map(|_| (service.key(), secret())).collect();
+    let mut repeated = 0;
+    for round in 0..ROUNDS {
+        for temperature in [0.0, 1.0] {
+            // The same beginning for all, so that all share it; in the second round their own, too.
+            let answers = all_at_once(&callers, |(key, secret)| {
+                let told = format!("The password is {secret}.");
+                let chat = Chat::system(&*told).then_user("What is the password?").then_assistant(&*told);
+                let chat = chat.then_user("Repeat it, please.");
+                service.chat(key, &chat.temperature(temperature).max_tokens(14)).completed().content
+            });
+            for (at, answer) in answers.iter().enumerate() {
+                let answer = answer.to_lowercase();
+                for (owner, (_, secret)) in callers.iter().enumerate() {
+                    let told = answer.contains(secret.as_str());
+                    assert!(
+                        !told || owner == at,
+                        "round {round}: caller {at} was told the secret of {owner}: {answer}"
+                    );
+                    repeated += usize::from(told);
+                }
+            }
+        }
+    }
+    assert!(repeated > CALLERS / 4, "the model repeats secrets, or this shows nothing: {repeated}");
+}

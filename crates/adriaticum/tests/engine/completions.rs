@@ -1,0 +1,115 @@
+//! Completions end to end: through the API, with a key, into the ledger, with exact figures.
+
+use serde_json::Value;
+
+use crate::harness::{Chat, Embedded, Service, all_at_once, turn, words};
+
+/// The question of all questions, and its length with the template around it.
+const QUESTION: &str = "What is the capital of France?";
+const QUESTION_TOKENS: u64 = 37;
+
+/// A chat's finish reason and its prompt's and completion's tokens, which the ledger must confirm.
+fn finish_and_tokens(service: &Service, key: &str, chat: &Chat) -> (String, u64, u64) {
+    let completed = service.chat(key, chat).completed();
+    let [prompt, completion, total] = completed.tokens.map(|figure| figure.expect("a measured figure"));
+    assert_eq!(total, prompt + completion);
+    let row = service.row(&completed.id);
+    assert_eq!((&row["status"], &row["code"]), (&200.into(), &Value::Null), "{row}");
+    let figures = ["prompt_tokens", "completion_tokens", "total_tokens"].map(|name| row[name].as_u64());
+    assert_eq!(figures, completed.tokens, "{row}");
+    (completed.finish_reason, prompt, completion)
+}
+
+#[test]
+fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
+    let _turn = turn();
+    let service = Service::shared();
+    let key = service.key();
+    for max_tokens in [1, 5, 3] {
+        let figures = finish_and_tokens(service, &key, &Chat::user(QUESTION).max_tokens(max_tokens));
+        assert_eq!(figures, ("length".into(), QUESTION_TOKENS, max_tokens.into()));
+    }
+    let chat = Chat::system("You are helpful.").then_user(QUESTION).max_tokens(512);
+    let (finish_reason, _, completion) = finish_and_tokens(service, &key, &chat);
+    assert_eq!(finish_reason, "stop");
+    assert!((2..64).contains(&completion), "{completion}");
+}
+
+#[test]
+fn a_completion_makes_sense_and_a_greedy_one_is_always_the_same() {
+    let _turn = turn();
+    let service = Service::shared();
+    let key = service.key();
+    let chat = Chat::system("You are helpful.").then_user(QUESTION).max_tokens(24);
+    let answers = [0, 1, 2].map(|_| service.chat(&key, &chat).completed().content);
+    assert!(answers[0].contains("Paris"), "{answers:?}");
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+}
+
+#[test]
+fn a_hot_completion_is_another_one_every_time() {
+    let _turn = turn();
+    let service = Service::shared();
+    let key = service.key();
+    let story = Chat::user("Write a story.").temperature(1.5).max_tokens(16);
+    let mut stories = [0, 1, 2, 3].map(|_| service.chat(&key, &story).completed().content);
+    stories.sort_unstable();
+    assert!(stories.windows(2).all(|pair| pair[0] != pair[1]), "{stories:?}");
+}
+
+#[test]
+fn sixty_four_requests_at_once_are_all_answered() {
+    let _turn = turn();
+    let service = Embedded::new().start();
+    let keys = [0, 1, 2, 3].map(|_| service.key());
+    let chats: Vec<_> = (0..64)
+        .map(|at| {
+            let max_tokens = 1 + (at as u32 * 7) % 24;
+            let chat = Chat::user(format!("Number {at}: {}", words(at * 5, at))).max_tokens(max_tokens);
+            (at, max_tokens, chat.temperature([0.0, 0.5, 1.0, 2.0][at % 4]))
+        })
+        .collect();
+    let answers = all_at_once(&chats, |(at, _, chat)| service.chat(&keys[at / 16], chat).completed());
+    for ((_, max_tokens, _), answer) in chats.iter().zip(&answers) {
+        let [prompt, completion, total] = answer.tokens.map(|figure| figure.expect("a measured figure"));
+        assert!(prompt > 30 && (1..=u64::from(*max_tokens)).contains(&completion), "{answer:?}");
+        assert_eq!(total, prompt + completion);
+        let cut_off = completion == u64::from(*max_tokens);
+        assert!(cut_off || answer.finish_reason == "stop", "{answer:?}");
+        assert!(!answer.content.contains('\u{FFFD}'), "{answer:?}");
+    }
+    service.wait_for("an idle engine", |status| status.is_idle());
+}
+
+#[test]
+fn a_prompt_beyond_the_context_is_refused_with_both_counts() {
+    let _turn = turn();
+    let service = Service::shared();
+    let key = service.key();
+    for text in ["貓", "🦩"] {
+        let long = text.repeat(8_000);
+        let chat = Chat::user(&*long).then_assistant(&*long).then_user(&*long).then_user(&*long);
+        let answer = service.chat(&key, &chat);
+        let message = answer.refused_as("invalid_request");
+        let counts: Vec<u64> =
+            message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
+        let [prompt, context] = counts[..] else { panic!("two counts: {message}") };
+        assert_eq!(context, 8192, "{message}");
+        assert!(prompt > 8192, "{message}");
+        let row = service.row(&answer.refused().request_id);
+        assert_eq!((&row["status"], &row["prompt_tokens"]), (&400.into(), &Value::Null), "{row}");
+    }
+}
+
+#[test]
+fn a_completion_ends_where_the_context_does() {
+    let _turn = turn();
+    let service = Embedded::new().set("engine.cells", "512").start();
+    let key = service.key();
+    let chat = |count| Chat::user(format!("Go on for ever: {}", words(count, 1))).max_tokens(512);
+    let (finish_reason, prompt, completion) = finish_and_tokens(&service, &key, &chat(440));
+    assert!((440..512).contains(&prompt), "{prompt}");
+    assert_eq!((finish_reason.as_str(), prompt + completion), ("length", 512));
+    let message = service.chat(&key, &chat(600)).refused_as("invalid_request");
+    assert!(message.contains("512 tokens"), "{message}");
+}

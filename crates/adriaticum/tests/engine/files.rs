@@ -1,0 +1,71 @@
+//! Model files that are none, or not there yet: the service runs, says what is wrong, and begins when it can.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::harness::{Chat, Embedded, Service, eventually, model, turn};
+
+/// Puts something else in a file's place, at once.
+fn replace(file: &Path, make: impl FnOnce(&Path)) {
+    let next = file.with_extension("next");
+    make(&next);
+    fs::rename(next, file).unwrap();
+}
+
+fn assert_unconfigured(service: &Service, key: &str) {
+    let answer = service.chat(key, &Chat::user("Hello!"));
+    answer.refused_as("service_unavailable");
+    assert_eq!(answer.header("retry-after"), None, "waiting alone would not help: {answer:?}");
+}
+
+#[test]
+fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
+    let _turn = turn();
+    let mut beginning = Vec::new();
+    fs::File::open(model()).unwrap().take(1 << 20).read_to_end(&mut beginning).unwrap();
+    let garbage: Vec<u8> = (0..100_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let cases = [
+        ("text", b"To whom it may concern: this is not a model.\n".to_vec()),
+        ("nothing", Vec::new()),
+        ("garbage", garbage),
+        ("the beginning of a model", beginning),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    fs::write(&file, &cases[0].1).unwrap();
+    let mut service = Embedded::serving(&file).start_unloaded();
+    let key = service.key();
+    for (at, (what, bytes)) in cases.iter().enumerate() {
+        if at > 0 {
+            replace(&file, |next| fs::write(next, bytes).unwrap());
+        }
+        eventually(&format!("a refusal of {what}"), || {
+            let complaint = format!("{} is not a model that can be loaded", file.display());
+            (service.log().matches(&complaint).count() == at + 1).then_some(())
+        });
+        eventually("the supervisor's word", || {
+            (service.log().matches("waiting for another file").count() == at + 1).then_some(())
+        });
+        assert_unconfigured(&service, &key);
+    }
+    replace(&file, |next| symlink(model(), next).unwrap());
+    service.wait_until_loaded();
+    service.signal(Signal::TERM);
+    assert_eq!(service.wait_for_exit().code(), Some(0));
+}
+
+#[test]
+fn a_model_that_is_not_there_is_served_once_it_is() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let service = Embedded::serving(&file).start_unloaded();
+    let key = service.key();
+    assert_unconfigured(&service, &key);
+    replace(&file, |next| symlink(model(), next).unwrap());
+    service.wait_until_loaded();
+}

@@ -1,0 +1,128 @@
+//! Services with the embedded runtime behind them: one that is shared, and as many as a test wants.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use rustix::process::Pid;
+use serde_json::Value;
+
+use super::model::tune;
+use super::{Answer, Chat, Home, Request, Service, Status, eventually, model};
+
+/// A service with the embedded runtime, to be started.
+pub(crate) struct Embedded(Home);
+
+impl Embedded {
+    /// With the default model.
+    pub(crate) fn new() -> Self {
+        Self::serving(model())
+    }
+
+    /// With whatever is in that file.
+    pub(crate) fn serving(file: &Path) -> Self {
+        let mut home = Home::new();
+        tune(home.data());
+        home.set("model", file.to_str().unwrap());
+        // Room for one whole conversation and some more: many engines run at once here.
+        home.set("engine.cells", "12288");
+        // A machine may be busy with something else.
+        home.set("engine.wait", "90s");
+        Self(home)
+    }
+
+    pub(crate) fn set(mut self, setting: &str, value: &str) -> Self {
+        self.0.set(setting, value);
+        self
+    }
+
+    /// Its home, while nobody serves it.
+    pub(crate) fn home(&self) -> &Home {
+        &self.0
+    }
+
+    /// Starts the service, and waits until the model is loaded.
+    pub(crate) fn start(self) -> Service {
+        let service = self.start_unloaded();
+        service.wait_until_loaded();
+        service
+    }
+
+    pub(crate) fn start_unloaded(self) -> Service {
+        let mut command = self.0.command(&["serve"]);
+        command.stderr(File::create(self.0.folder().join("log")).unwrap());
+        Service::start_as(self.0, &mut command)
+    }
+}
+
+impl Service {
+    /// The one service for all who do no harm.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Service> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let service = Embedded::new().start();
+            end_with_this_process(&service);
+            service
+        })
+    }
+
+    /// Waits until there are completions.
+    pub(crate) fn wait_until_loaded(&self) {
+        let key = self.key_with("first", &[]);
+        eventually("the model", || {
+            let answer = self.chat(&key, &Chat::user("Hello!").max_tokens(1));
+            (answer.status == 200).then_some(())
+        });
+    }
+
+    /// The answer to a conversation.
+    pub(crate) fn chat(&self, key: &str, chat: &Chat) -> Answer {
+        self.send(&Request::chat(key, chat.body()))
+    }
+
+    /// What the engine says that it is doing.
+    pub(crate) fn status(&self) -> Status {
+        Status::over_socket(&self.engine_socket()).expect("an engine that answers")
+    }
+
+    /// Waits until the engine's status is as wanted.
+    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        eventually(what, || Status::over_socket(&self.engine_socket()).filter(&wanted))
+    }
+
+    pub(crate) fn engine_socket(&self) -> PathBuf {
+        self.data().join(format!("engine-{}.sock", self.pid().as_raw_nonzero()))
+    }
+
+    /// The engine's process, if there is one.
+    pub(crate) fn engine_pid(&self) -> Option<Pid> {
+        let serve = self.pid().as_raw_nonzero();
+        let children = fs::read_to_string(format!("/proc/{serve}/task/{serve}/children")).unwrap();
+        Pid::from_raw(children.split_whitespace().next()?.parse().unwrap())
+    }
+
+    /// A request's only row in the ledger.
+    pub(crate) fn row(&self, request_id: &str) -> Value {
+        let mut rows = self.rows().into_iter().filter(|row| row["request_id"] == request_id);
+        let row = rows.next().unwrap_or_else(|| panic!("{request_id} is not in the ledger"));
+        assert!(rows.next().is_none(), "{request_id} is in the ledger twice");
+        row
+    }
+}
+
+/// What is shared is never dropped. So a shell waits for our end, and tidies up.
+#[allow(clippy::zombie_processes, reason = "it outlives us")]
+fn end_with_this_process(service: &Service) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read nothing; kill -9 $0; rm -rf $1"]).arg(service.pid().as_raw_nonzero().to_string());
+    let shell = shell.arg(service.folder()).stdin(Stdio::piped()).spawn().unwrap();
+    std::mem::forget(shell.stdin);
+}
+
+/// Whether a process is still there.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // What has ended but was not asked about yet is a zombie.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}

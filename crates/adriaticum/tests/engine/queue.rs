@@ -1,0 +1,79 @@
+//! Who waits, who is next, and who is told that there is no room.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Answer, Chat, Embedded, Request, Service, turn};
+
+fn assert_no_room(answer: &Answer) {
+    answer.refused_as("service_unavailable");
+    let seconds: u64 = answer.header("retry-after").expect("when to try again").parse().unwrap();
+    assert!(seconds > 0, "{answer:?}");
+}
+
+#[test]
+fn a_key_with_forty_long_requests_does_not_hold_up_another_keys_short_one() {
+    let _turn = turn();
+    let service = Embedded::new().set("engine.requests", "4").start();
+    let (greedy, modest) = (service.key(), service.key());
+    let done = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..40 {
+            let (service, greedy, done) = (&service, &greedy, &done);
+            scope.spawn(move || {
+                let chat = Chat::user(format!("Tell me a long story about {number} cats.")).max_tokens(40);
+                service.chat(greedy, &chat).completed();
+                done.fetch_add(1, Relaxed);
+            });
+        }
+        service.wait_for("a crowd", |status| status.get("waiting") + done.load(Relaxed) as u64 >= 35);
+        let before = done.load(Relaxed);
+        service.chat(&modest, &Chat::user("Hello!").max_tokens(4)).completed();
+        let meanwhile = done.load(Relaxed) - before;
+        // Its place is kept free; in its few steps, those that run may come to their end, and a few more.
+        assert!(meanwhile <= 8, "{meanwhile} of the others were done first, after {before}");
+    });
+    assert_eq!(done.into_inner(), 40);
+}
+
+/// A service that does one thing at a time, while it does that.
+fn while_busy(setup: Embedded, test: impl FnOnce(&Service, &str)) {
+    let service = setup.set("engine.requests", "1").start();
+    let key = service.key();
+    let mut busy = service.connect();
+    busy.send(Request::chat(&key, Chat::endless().body()).bytes());
+    service.wait_for("a running request", |status| status.get("running") == 1);
+    test(&service, &key);
+    assert_eq!(service.status().get("running"), 1, "it was busy all the time");
+    drop(busy);
+    service.wait_for("an idle engine", |status| status.is_idle());
+    service.chat(&key, &Chat::user("Hello!").max_tokens(1)).completed();
+}
+
+#[test]
+fn a_full_queue_refuses_and_says_when_to_try_again() {
+    let _turn = turn();
+    while_busy(Embedded::new().set("engine.queue", "1"), |service, key| {
+        let mut waiting = service.connect();
+        waiting.send(Request::chat(key, Chat::user("Hello!").body()).bytes());
+        service.wait_for("a waiting request", |status| status.get("waiting") == 1);
+        for _ in 0..3 {
+            assert_no_room(&service.chat(key, &Chat::user("Hello!")));
+        }
+        assert_eq!(service.status().get("waiting"), 1, "the one that waits goes on waiting");
+    });
+}
+
+#[test]
+fn whoever_has_waited_for_long_enough_is_refused() {
+    let _turn = turn();
+    while_busy(Embedded::new().set("engine.wait", "500ms"), |service, key| {
+        let began = Instant::now();
+        let answer = service.chat(key, &Chat::user("Hello!"));
+        assert_no_room(&answer);
+        assert!(began.elapsed() >= Duration::from_millis(490), "{:?}", began.elapsed());
+        let row = service.row(&answer.refused().request_id);
+        assert_eq!((&row["status"], &row["code"]), (&503.into(), &"service_unavailable".into()), "{row}");
+    });
+}
