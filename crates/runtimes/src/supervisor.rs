@@ -20,8 +20,9 @@ pub const UNUSABLE_MODEL: u8 = 65;
 /// How often one looks whether the engine answers, while it starts and afterwards.
 const STARTING_LOOK: Duration = Duration::from_millis(20);
 const RUNNING_LOOK: Duration = Duration::from_secs(5);
-/// How many looks in a row may fail before an engine that was running counts as stuck.
-const STUCK_AFTER: usize = 6;
+/// How many looks in a row may fail before an engine that was running counts as stuck: about two minutes, because one that
+/// shares its cores with others can be very slow, and killing it would not make it faster.
+const STUCK_AFTER: usize = 18;
 /// How often one looks for a model that is not there, or cannot be used.
 const MODEL_LOOK: Duration = Duration::from_millis(500);
 /// Waits between starts that fail: doubled from the first to the last.
