@@ -158,13 +158,10 @@ async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<Ex
 }
 
 /// What libraries read from the environment at their start, so that we have to start once more with it:
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT: [(&str, &str); 2] = [
     // Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
     // lie apart, and looking up small pages is a tenth of the time.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-    // Threads that wait for each other spin for a moment only. If they spun for long, as they would, two programs that
-    // compute on the same cores would both come to a standstill.
-    ("GOMP_SPINCOUNT", "20000"),
     // Should llama.cpp abort, then at once: nobody wants a debugger to be started.
     ("GGML_NO_BACKTRACE", "1"),
 ];

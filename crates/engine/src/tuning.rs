@@ -64,10 +64,14 @@ pub struct Speed {
 
 impl Speed {
     /// Seconds for a fair mixture of work; less is better.
-    fn cost(&self) -> f64 {
-        1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one
+    fn cost(&self, choice: Choice) -> f64 {
+        let seconds = 1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one;
+        if choice.flash_attention { seconds } else { seconds * FULLER }
     }
 }
+
+/// Without flash attention everyone computes with everyone's cells, of which there are few in a trial and many in earnest.
+const FULLER: f64 = 1.5;
 
 /// A choice with the grounds for it, as kept in the data folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,7 +173,8 @@ fn best(model: &Model, tried: &mut dyn FnMut(&Trial)) -> (Choice, Speed) {
         }
         let speed = time(model, choice);
         tried(&(choice, speed));
-        if let Some(speed) = speed.filter(|speed| best.is_none_or(|(_, best)| speed.cost() < best.cost())) {
+        let is_better = |speed: &Speed| best.is_none_or(|(other, best)| speed.cost(choice) < best.cost(other));
+        if let Some(speed) = speed.filter(is_better) {
             best = Some((choice, speed));
         }
         best
