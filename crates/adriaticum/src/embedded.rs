@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::complaint::Complaint;
 use crate::log;
+use crate::serve::make_folder;
 use crate::settings::Settings;
 
 /// The longest path that a Unix socket can have, with some to spare.
@@ -86,6 +87,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     if options.supervised {
         end_with_standard_input();
     }
+    make_folder(&settings.data_dir)?; // the tuning is kept there
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
@@ -160,7 +162,7 @@ async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<Ex
 /// What libraries read from the environment at their start, so that we have to start once more with it:
 const ENVIRONMENT: [(&str, &str); 2] = [
     // Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
-    // lie apart, and looking up small pages is a tenth of the time.
+    // lie apart, and looking up small pages was a tenth of the time of decoding sixteen together.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
     // Should llama.cpp abort, then at once: nobody wants a debugger to be started.
     ("GGML_NO_BACKTRACE", "1"),

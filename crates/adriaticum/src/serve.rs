@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,19 +80,22 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
 /// Opens the database, with the data folder around it.
 pub(crate) fn open_store(settings: &Settings) -> Result<Store, Complaint> {
     let folder = settings.database.parent().unwrap_or(&settings.data_dir);
-    for folder in [settings.data_dir.as_path(), folder] {
-        // Nobody else's business, should the folder not be there yet.
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-            let folder = folder.display();
-            Complaint::new(format!(
-                "the data folder {folder} cannot be made: {error}. Make it writable, or set `data_dir` to another."
-            ))
-        })?;
-    }
+    make_folder(&settings.data_dir)?;
+    make_folder(folder)?;
     Store::open(&settings.database).map_err(|error| {
         let database = settings.database.display();
         Complaint::new(format!(
             "the database {database} cannot be opened: {error}. Make it and its folder writable, or set `data_dir` to another folder."
+        ))
+    })
+}
+
+/// Makes a folder if it is not there yet; what is in it is nobody else's business.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), Complaint> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        let folder = folder.display();
+        Complaint::new(format!(
+            "the data folder {folder} cannot be made: {error}. Make it writable, or set `data_dir` to another."
         ))
     })
 }

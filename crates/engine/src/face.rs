@@ -21,9 +21,6 @@ use crate::prompt::Prompter;
 use crate::scheduler;
 use crate::worker::{Ask, Inbox, Message, NoRoom, Vitals};
 
-/// Who a request is counted for when it comes to taking turns; set by the server, opaque to us.
-pub const TAG: &str = "x-adriaticum-tag";
-
 /// The largest body that is read: the largest request of the API, with every character escaped.
 const MAX_BODY_BYTES: usize = 2 << 20;
 /// How long a proof of life may take.
@@ -146,7 +143,7 @@ impl Face {
 }
 
 fn tag(headers: &HeaderMap) -> &str {
-    headers.get(TAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
+    headers.get(wire::engine::TAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
 }
 
 fn refuse(message: &str) -> Reply {

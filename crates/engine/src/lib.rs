@@ -27,7 +27,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::face::Face;
-pub use crate::face::TAG;
 pub use crate::listen::{Address, Listener};
 pub use crate::model::Unusable;
 use crate::model::{Model, Shape};

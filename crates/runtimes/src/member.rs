@@ -16,9 +16,6 @@ use crate::url::RuntimeUrl;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The header that tells a runtime for whom a request is, so that it can be fair between those who wait.
-const TAG: &str = "x-adriaticum-tag";
-
 /// What a request is known by.
 #[derive(Debug, Clone, Copy)]
 pub struct Attribution {
@@ -141,7 +138,7 @@ impl Member {
                 headers.insert("x-request-id", id);
             }
             if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
-                headers.insert(TAG, tag);
+                headers.insert(wire::engine::TAG, tag);
             }
             request
         };

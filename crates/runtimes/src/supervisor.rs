@@ -36,7 +36,7 @@ const SIGILL: i32 = 4;
 /// How the engine is started.
 #[derive(Debug, Clone)]
 pub struct EngineCommand {
-    /// The program; its arguments.
+    /// The program.
     pub program: PathBuf,
     /// Everything that it is to be told.
     pub arguments: Vec<std::ffi::OsString>,
@@ -88,7 +88,7 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<
     let started = Instant::now();
     tokio::select! {
         status = engine.wait() => return status,
-        () = answers(pool, STARTING_LOOK) => {}
+        () = answers(pool) => {}
     }
     pool.set_availability(Availability::Available);
     tracing::info!(after_ms = started.elapsed().as_millis() as u64, "the engine answers");
@@ -114,9 +114,9 @@ async fn watch(engine: &mut Child, pool: &Arc<Pool>) -> std::io::Result<ExitStat
 }
 
 /// Waits until the engine answers.
-async fn answers(pool: &Arc<Pool>, look: Duration) {
+async fn answers(pool: &Arc<Pool>) {
     while pool.check().await.iter().any(|(_, found)| found.is_err()) {
-        tokio::time::sleep(look).await;
+        tokio::time::sleep(STARTING_LOOK).await;
     }
 }
 

@@ -4,6 +4,10 @@ use chat::Completion;
 
 use crate::json::Writer;
 pub use crate::request::{InvalidRequest, parse_runtime_request as parse_request};
+use crate::response;
+
+/// The header that says for whom a request is, so that turns can be fair between those who wait; opaque to a runtime.
+pub const TAG: &str = "x-adriaticum-tag";
 
 /// The type of the error that says that there is no room now.
 pub(crate) const NO_ROOM: &str = "no_room";
@@ -12,24 +16,7 @@ pub(crate) const TOO_LONG: &str = "exceed_context_size_error";
 
 /// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
 pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, cached: usize) -> Vec<u8> {
-    let usage = &completion.usage;
-    Writer::new(512 + completion.text.len())
-        .raw(r#"{"id":"#)
-        .value(id)
-        .raw(r#","object":"chat.completion","created":"#)
-        .value(&created)
-        .raw(r#","model":"#)
-        .value(model)
-        .raw(r#","choices":[{"index":0,"message":{"role":"assistant","content":"#)
-        .value(&completion.text)
-        .raw(r#"},"finish_reason":"#)
-        .value(completion.finish_reason.as_str())
-        .raw(r#"}],"usage":{"prompt_tokens":"#)
-        .value(&usage.prompt)
-        .raw(r#","completion_tokens":"#)
-        .value(&usage.completion)
-        .raw(r#","total_tokens":"#)
-        .value(&usage.total)
+    response::begin(completion, id, created, model)
         .raw(r#","prompt_tokens_details":{"cached_tokens":"#)
         .value(&cached)
         .raw("}}}")

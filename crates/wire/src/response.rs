@@ -9,14 +9,20 @@ const FRAME: usize = 384;
 
 /// Writes a completion object.
 pub fn completion(completion: &Completion, id: RequestId) -> Vec<u8> {
+    begin(completion, id.to_text().as_str(), id.unix_seconds(), MODEL).raw("}}").finish()
+}
+
+/// A completion object up to the last of its token figures, where a runtime has more to say.
+pub(crate) fn begin(completion: &Completion, id: &str, created: u64, model: &str) -> Writer {
     let usage = &completion.usage;
-    Writer::new(FRAME + completion.text.len())
+    let mut writer = Writer::new(FRAME + completion.text.len());
+    writer
         .raw(r#"{"id":"#)
-        .value(id.to_text().as_str())
+        .value(id)
         .raw(r#","object":"chat.completion","created":"#)
-        .value(&id.unix_seconds())
+        .value(&created)
         .raw(r#","model":"#)
-        .value(MODEL)
+        .value(model)
         .raw(r#","choices":[{"index":0,"message":{"role":"assistant","content":"#)
         .value(&completion.text)
         .raw(r#"},"finish_reason":"#)
@@ -26,7 +32,6 @@ pub fn completion(completion: &Completion, id: RequestId) -> Vec<u8> {
         .raw(r#","completion_tokens":"#)
         .value(&usage.completion)
         .raw(r#","total_tokens":"#)
-        .value(&usage.total)
-        .raw("}}")
-        .finish()
+        .value(&usage.total);
+    writer
 }

@@ -47,8 +47,8 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// One test at a time: the threads of an engine wait for each other by spinning, so that two engines that share their
-/// cores are a hundred times as slow as one.
+/// One test at a time: two engines that share their cores are much slower than one after the other, because the threads
+/// of each wait for each other after every operation.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
