@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use engine::{Address, Engine, Listener, Progress, Speed, Stopped, Trial, Unusable};
+use engine::{Address, Door, Engine, Listener, Progress, Speed, Stopped, Trial, Unusable};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, Pool, PoolSettings, RuntimeUrl, UNUSABLE_MODEL, supervise};
 use tokio::signal::unix::{SignalKind, signal};
@@ -120,12 +120,21 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         tuned = if engine.tuned_now { "just now" } else { "before" },
         "the model is loaded"
     );
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Complaint::new(format!("the engine could not start: {error}")))?;
-    runtime.block_on(serve(engine, &options.listen, options.supervised))
+    let name = engine.name();
+    let (door, work) = engine.open();
+    // This thread has loaded the model and has to do the work; so it is the door that gets a new one.
+    let porter = std::thread::Builder::new().name("door".into()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Complaint::new(format!("the engine could not start: {error}")))?;
+        runtime.block_on(serve(door, &name, &options.listen, options.supervised))
+    })?;
+    work.run().map_err(|stopped| Complaint::new(format!("{stopped}.")))?;
+    porter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<ExitCode, Complaint> {
+/// Takes requests until told to stop.
+async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> Result<(), Complaint> {
     let listener = Listener::bind(address).await.map_err(|error| {
         Complaint::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
     })?;
@@ -135,7 +144,7 @@ async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<Ex
             Address::Tcp(address) => format!("http://{address}/v1"),
             Address::Unix(_) => address.to_string(),
         };
-        let _ = writeln!(std::io::stdout(), "{} is served at {base}", engine.name());
+        let _ = writeln!(std::io::stdout(), "{name} is served at {base}");
     }
     let caught = |kind| signal(kind).map_err(|error| Complaint::new(format!("signals cannot be caught: {error}")));
     let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
@@ -151,12 +160,14 @@ async fn serve(engine: Engine, address: &Address, supervised: bool) -> Result<Ex
             }
         }
     };
-    let served = engine.serve(listener, stop).await;
+    tokio::select! {
+        () = stop => {}
+        () = door.serve(listener) => {}
+    }
     if let Address::Unix(path) = address {
         let _ = std::fs::remove_file(path);
     }
-    served.map_err(|stopped| Complaint::new(format!("{stopped}.")))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What libraries read from the environment at their start, so that we have to start once more with it:

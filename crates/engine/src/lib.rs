@@ -24,8 +24,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use crate::face::Face;
 pub use crate::listen::{Address, Listener};
 pub use crate::model::Unusable;
@@ -33,7 +31,7 @@ use crate::model::{Model, Shape};
 use crate::prompt::Prompter;
 use crate::scheduler::Limits;
 pub use crate::tuning::{Choice, KvType, Speed, Trial, Tuning};
-use crate::worker::{Vitals, Worker};
+use crate::worker::{Message, Vitals, Worker};
 
 /// What one may set about the engine.
 #[derive(Debug, Clone)]
@@ -75,9 +73,6 @@ pub enum Stopped {
     /// The thread that decodes has ended.
     #[error("the model has stopped: {0}")]
     Worker(String),
-    /// Nobody can connect any more.
-    #[error("no connections can be accepted: {0}")]
-    Listener(#[from] std::io::Error),
 }
 
 /// Sequences that the context tells apart, running and finished; one more proves that it decodes.
@@ -139,12 +134,12 @@ impl Engine {
         wanted.next_multiple_of(256)
     }
 
-    /// Serves until `stop`, then finishes nothing: whoever wants an orderly end stops asking first.
-    pub async fn serve(self, listener: Listener, stop: impl Future<Output = ()>) -> Result<(), Stopped> {
+    /// The two halves that make it serve: a door for requests, and the work behind it.
+    pub fn open(self) -> (Door, Work) {
         let (inbox, requests) = mpsc::channel();
         let vitals = Arc::new(Vitals::default());
         let limits = self.limits();
-        let face = Arc::new(Face {
+        let face = Face {
             name: self.name(),
             inbox,
             vitals: vitals.clone(),
@@ -153,35 +148,8 @@ impl Engine {
             patience: self.settings.patience,
             answered: 0.into(),
             prompter: self.prompter,
-        });
-        let (ended, mut end) = oneshot::channel();
-        let (model, Tuning { choice, speed, .. }) = (self.model, self.tuning);
-        std::thread::Builder::new().name("decoder".into()).spawn(move || {
-            let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.step };
-            let worked = model.decoder(shape, choice).map_err(|error| error.to_string()).and_then(|decoder| {
-                let worker = Worker::new(&model, decoder, limits, requests, vitals, 1.0 / speed.prompt);
-                worker.run().map_err(|error| error.to_string())
-            });
-            let _ = ended.send(worked);
-        })?;
-        tokio::pin!(stop);
-        loop {
-            tokio::select! {
-                () = &mut stop => return Ok(()),
-                worked = &mut end => {
-                    let reason = worked.unwrap_or_else(|_| Err("it panicked".into()));
-                    return reason.map_err(Stopped::Worker);
-                }
-                stream = listener.accept() => match stream {
-                    Ok(stream) => drop(tokio::spawn(face.clone().serve(stream))),
-                    // Out of files, most likely: those that are open will be closed.
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                }
-            }
-        }
+        };
+        (Door(Arc::new(face)), Work { model: self.model, tuning: self.tuning, limits, requests, vitals })
     }
 
     fn limits(&self) -> Limits {
@@ -196,6 +164,48 @@ impl Engine {
             // Keeping a cell for so many tokens costs as much as computing it again.
             patience: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
         }
+    }
+}
+
+/// Where requests come in.
+pub struct Door(Arc<Face>);
+
+impl Door {
+    /// Takes requests until it is dropped; then what runs is given up.
+    pub async fn serve(self, listener: Listener) {
+        loop {
+            match listener.accept().await {
+                Ok(stream) => drop(tokio::spawn(self.0.clone().serve(stream))),
+                // Out of files, most likely: those that are open will be closed.
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+}
+
+/// What is done for the requests.
+pub struct Work {
+    model: Arc<Model>,
+    tuning: Tuning,
+    limits: Limits,
+    requests: mpsc::Receiver<Message>,
+    vitals: Arc<Vitals>,
+}
+
+impl Work {
+    /// Works until the door is gone.
+    ///
+    /// It must be the thread that loaded the model. Every thread that computes gets helpers of its own, and the library
+    /// for that (libgomp) lets all of them sleep at each turn once there are more of them than CPUs: decoding one
+    /// sequence then takes twice as long.
+    pub fn run(self) -> Result<(), Stopped> {
+        let Self { model, tuning: Tuning { choice, speed, .. }, limits, requests, vitals } = self;
+        let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.step };
+        let worker = Worker::new(&model, model.decoder(shape, choice)?, limits, requests, vitals, 1.0 / speed.prompt);
+        worker.run().map_err(|error| Stopped::Worker(error.to_string()))
     }
 }
 
