@@ -93,8 +93,9 @@ struct Runner<R> {
 /// For how long, about, a step with prompts may take while others generate, and while nobody does.
 const SECONDS_PER_CHUNK: f64 = 0.12;
 const SECONDS_PER_STEP: f64 = 0.5;
-/// Prompts are computed in whole tiles, as matrix units like them.
-const TILE: usize = 32;
+/// Prompts are computed in whole tiles: matrix units like them, and below 64 tokens llama.cpp computes flash attention
+/// token by token.
+const TILE: usize = 64;
 
 /// The least patience with unused prefixes, as a part of the most.
 const LEAST_PATIENCE: f64 = 1.0 / 32.0;

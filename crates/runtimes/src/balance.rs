@@ -122,6 +122,11 @@ impl Balance {
         }
     }
 
+    /// A member has shown that it completes requests again.
+    pub fn proven(&mut self, member: usize) {
+        self.members[member].breaker = Breaker::default();
+    }
+
     fn candidates(&self, excluded: Option<usize>, allowed: impl Fn(&Breaker) -> bool) -> Vec<usize> {
         (0..self.members.len()).filter(|&at| excluded != Some(at) && allowed(&self.members[at].breaker)).collect()
     }

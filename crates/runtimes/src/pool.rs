@@ -103,6 +103,14 @@ impl Pool {
         self.availability.store(availability as u8, Ordering::Relaxed);
     }
 
+    /// All members have shown that they complete requests: from now on they get as many as come.
+    pub(crate) fn open(&self) {
+        let mut balance = self.balance();
+        (0..self.members.len()).for_each(|at| balance.proven(at));
+        drop(balance);
+        self.set_availability(Availability::Available);
+    }
+
     /// Looks at every member once; `Err` says what is wrong with it.
     pub async fn check(self: &Arc<Self>) -> Vec<(String, Result<(), Failure>)> {
         let checks = (0..self.members.len()).map(|at| {

@@ -90,7 +90,8 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<
         status = engine.wait() => return status,
         () = answers(pool) => {}
     }
-    pool.set_availability(Availability::Available);
+    // Its health check decodes a token, so nothing is left to doubt.
+    pool.open();
     tracing::info!(after_ms = started.elapsed().as_millis() as u64, "the engine answers");
     watch(&mut engine, pool).await
 }
