@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::complaint::Complaint;
 use crate::serve::open_store;
-use crate::settings::Settings;
+use crate::settings::{Settings, environment_name};
 
 /// Free room below which the ledger is at risk.
 const LITTLE_ROOM: u64 = 256 << 20;
@@ -30,7 +30,10 @@ use Finding::{Bad, Good, Note};
 pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, Complaint> {
     let mut findings = vec![("settings", Good("all readable".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
-    findings.push(("api", address(settings.api_listen).await));
+    findings.push(("api", address(settings.api_listen, "api.listen").await));
+    if let Some(console) = settings.console_listen.filter(|console| *console != settings.api_listen) {
+        findings.push(("console", address(console, "console.listen").await));
+    }
     if settings.runtime_urls.is_empty() {
         findings.push(("model", embedded(settings).await));
     }
@@ -95,12 +98,13 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
 }
 
 /// Can one listen there? If not, is it because we do already?
-async fn address(address: SocketAddr) -> Finding {
+async fn address(address: SocketAddr, setting: &str) -> Finding {
     match TcpListener::bind(address).await {
         Ok(_) => Good(format!("{address} is free to listen on")),
         Err(_) if is_ours(address).await => Note(format!("adriaticum is running on {address}")),
         Err(error) => Bad(format!(
-            "cannot listen on {address}: {error}. Stop what listens there, or set `api.listen` (ADRIATICUM_API_LISTEN) to another address."
+            "cannot listen on {address}: {error}. Stop what listens there, or set `{setting}` ({}) to another address.",
+            environment_name(setting)
         )),
     }
 }
@@ -111,7 +115,8 @@ async fn is_ours(address: SocketAddr) -> bool {
         socket.write_all(b"GET / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n").await?;
         let mut answer = Vec::new();
         socket.take(4096).read_to_end(&mut answer).await?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).contains("x-request-id: chatcmpl_"))
+        let answer = String::from_utf8_lossy(&answer);
+        Ok::<_, std::io::Error>(answer.contains("x-request-id: chatcmpl_") || answer.contains("· Adriaticum</title>"))
     };
     matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
 }

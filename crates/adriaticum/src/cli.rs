@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chat::KeyId;
 use clap::{Args, Parser, Subcommand};
+use store::{Email, Role};
 
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
@@ -39,6 +40,11 @@ pub(crate) enum Command {
     Keys {
         #[command(subcommand)]
         command: KeysCommand,
+    },
+    /// Lists the console's accounts, and makes links by which people get in (again).
+    Accounts {
+        #[command(subcommand)]
+        command: AccountsCommand,
     },
     /// Gets a model for the embedded runtime.
     Model {
@@ -123,6 +129,50 @@ pub(crate) enum KeysCommand {
 }
 
 #[derive(Subcommand)]
+pub(crate) enum AccountsCommand {
+    /// Lists every account.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints a link by which somebody can make an account, once.
+    Invite {
+        /// For whom, in your own words.
+        #[arg(default_value = "somebody")]
+        note: String,
+        /// What they may do: admin or developer.
+        #[arg(long, default_value = "developer")]
+        role: Role,
+        /// How long the link works.
+        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = life)]
+        expires: Duration,
+    },
+    /// Prints a link by which somebody can choose another password, once.
+    Reset {
+        /// Whose.
+        email: Email,
+    },
+    /// Changes what somebody may do.
+    Role {
+        /// Whose.
+        email: Email,
+        /// admin or developer.
+        role: Role,
+    },
+    /// Ends somebody's sessions and keeps them from signing in.
+    Disable {
+        /// Whom.
+        email: Email,
+    },
+    /// Lets somebody sign in again.
+    Enable {
+        /// Whom.
+        email: Email,
+    },
+}
+
+#[derive(Subcommand)]
 pub(crate) enum ModelCommand {
     /// Puts a model into the data folder: SmolLM2-135M-Instruct, unless another is named.
     Fetch {
@@ -163,12 +213,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30d, 12h or 90m"))
 }
 
-/// How long a key may live: not nothing, and not beyond what a calendar shows.
+/// How long a key or a link may live: not nothing, and not beyond what a calendar shows.
 fn life(text: &str) -> Result<Duration, String> {
     const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
     let life = duration(text)?;
     if life.is_zero() || life > LONGEST {
-        return Err("a key lives for more than no time and at most 100 years".into());
+        return Err("it must be more than no time and at most 100 years".into());
     }
     Ok(life)
 }

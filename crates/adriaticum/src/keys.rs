@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use chat::KeyId;
 use serde::Serialize;
-use store::{KeyRecord, KeyState, NewKey, Store};
+use store::{KeyRecord, KeyState, NewKey, Store, Viewer};
 
 use crate::cli::KeysCommand;
 use crate::complaint::Complaint;
@@ -19,18 +19,18 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
         KeysCommand::Create { name, without_completions, expires } => {
             let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
             let new = NewKey { name, completions: !without_completions, expires_at };
-            let key = store.create_key(new).await?;
+            let key = store.create_key(&Viewer::operator(), new).await?;
             say(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
             let _ = writeln!(std::io::stderr(), "{note}"); // the key itself is out
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
-        KeysCommand::Rename { id, name } => match store.rename_key(id, &name).await? {
+        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, &name).await? {
             true => say(&format!("Renamed {id} to {name:?}.")),
             false => Err(no_such_key(id)),
         },
-        KeysCommand::Revoke { id } => match store.revoke_key(id).await? {
+        KeysCommand::Revoke { id } => match store.revoke_key(&Viewer::operator(), id).await? {
             Some(at) => say(&format!("Revoked {id} at {}. The next request with it is refused.", paper::time(at))),
             None => Err(no_such_key(id)),
         },
@@ -38,7 +38,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
 }
 
 async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
-    let keys = store.list_keys().await?;
+    let keys = store.list_keys(&Viewer::operator()).await?;
     if json {
         let rows: Vec<_> = keys.iter().map(JsonKey::from).collect();
         return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));

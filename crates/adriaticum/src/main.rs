@@ -1,9 +1,11 @@
 //! The binary: command line, configuration, composition. The only place that names concrete choices.
 
+mod accounts;
 mod check;
 mod cli;
 mod complaint;
 mod embedded;
+mod hosts;
 mod keys;
 mod log;
 mod model;
@@ -37,6 +39,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Serve => return serve::serve(&settings),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Engine(options) => return embedded::run(&settings, options),
+        Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,

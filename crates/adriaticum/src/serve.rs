@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use console::{Console, ConsoleSettings};
+use futures_util::FutureExt;
 use runtimes::{Pool, PoolSettings};
 use server::{Api, ApiSettings, ListenerSettings, Timeouts};
 use store::Store;
@@ -15,11 +17,15 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::complaint::Complaint;
-use crate::settings::Settings;
+use crate::hosts::BothHosts;
+use crate::settings::{Settings, environment_name};
 use crate::{embedded, log};
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// The console has few visitors at a time.
+const CONSOLE_CONNECTIONS: usize = 256;
+const CONSOLE_THREADS: usize = 2;
 /// Open files that are kept for the database, the threads, refusals and health checks.
 const KEPT_FILES: u64 = 48;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
@@ -37,11 +43,10 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
     let store = Arc::new(open_store(settings)?);
-    let listener = listen(settings).await?;
+    let doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
-    let address = listener.local_addr().map_err(|error| Complaint::new(format!("the listener is gone: {error}")))?;
-    let greeting = greeting(settings, address, &store, pool.as_deref()).await?;
+    let greeting = greeting(settings, &doors, &store, pool.as_deref()).await?;
     let _ = writeln!(std::io::stdout(), "{greeting}"); // a service that nobody watches serves all the same
 
     let api = ApiSettings {
@@ -49,16 +54,11 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
     };
-    let connections = ListenerSettings {
-        max_connections: connections_for(raise_file_limit(), settings.max_connections),
-        threads: settings.api_threads,
-        timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
-        stop: settings.stop_timeout,
-    };
-    let api = Api::new(api, store, ledger, pool);
+    let api = Api::new(api, store.clone(), ledger, pool);
     let served = async {
-        let cut_off = server::serve(listener, api, connections, first_signal.nth(1)).await;
-        let cut_off = cut_off.map_err(|error| Complaint::new(format!("the API could not be served: {error}")))?;
+        let stop = first_signal.nth(1).boxed_local().shared();
+        let cut_off = doors.serve(settings, api, store, stop).await;
+        let cut_off = cut_off.map_err(|error| Complaint::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
         if cut_off > 0 {
@@ -74,6 +74,86 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
             std::process::exit(130)
         }
         exit = served => exit,
+    }
+}
+
+/// Where the service listens.
+struct Doors {
+    api: TcpListener,
+    console: ConsoleDoor,
+}
+
+enum ConsoleDoor {
+    /// The console is not wanted.
+    None,
+    /// The API's address.
+    Shared,
+    Own(TcpListener),
+}
+
+impl Doors {
+    async fn open(settings: &Settings) -> Result<Self, Complaint> {
+        let api = listen(settings.api_listen, "api.listen").await?;
+        let console = match settings.console_listen {
+            None => ConsoleDoor::None,
+            Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleDoor::Shared,
+            Some(address) => ConsoleDoor::Own(listen(address, "console.listen").await?),
+        };
+        Ok(Self { api, console })
+    }
+
+    /// The console's origin; with the port that the system chose, where it was asked to.
+    fn console_origin(&self, settings: &Settings) -> String {
+        let chosen = match (&self.console, settings.console_listen) {
+            (ConsoleDoor::Own(listener), Some(asked)) if asked.port() == 0 => listener.local_addr().ok(),
+            _ => None,
+        };
+        let origin = chosen.and_then(|address| {
+            let mut url = url::Url::parse(&settings.console_base_url).ok()?;
+            url.set_port(Some(address.port())).ok()?;
+            Some(url.origin().ascii_serialization())
+        });
+        origin.unwrap_or_else(|| settings.console_base_url.clone())
+    }
+
+    /// Serves until the stop; says how many connections had to be cut off.
+    async fn serve(
+        self,
+        settings: &Settings,
+        api: Arc<Api>,
+        store: Arc<Store>,
+        stop: impl Future<Output = ()> + Clone,
+    ) -> std::io::Result<usize> {
+        let console = ConsoleSettings {
+            host: settings.console_host.clone(),
+            origin: self.console_origin(settings),
+            api_base_url: settings.api_base_url.clone(),
+        };
+        let console = Console::new(console, store, api.clone());
+        let connections = ListenerSettings {
+            max_connections: connections_for(raise_file_limit(), settings.max_connections),
+            threads: settings.api_threads,
+            timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
+            stop: settings.stop_timeout,
+        };
+        match self.console {
+            ConsoleDoor::None => server::serve(self.api, api, connections, stop).await,
+            ConsoleDoor::Shared => {
+                server::serve(self.api, Arc::new(BothHosts { api, console }), connections, stop).await
+            }
+            ConsoleDoor::Own(listener) => {
+                let few = ListenerSettings {
+                    max_connections: CONSOLE_CONNECTIONS.min(connections.max_connections),
+                    threads: CONSOLE_THREADS,
+                    ..connections.clone()
+                };
+                let (api, console) = tokio::join!(
+                    server::serve(self.api, api, connections, stop.clone()),
+                    server::serve(listener, console, few, stop),
+                );
+                Ok(api? + console?)
+            }
+        }
     }
 }
 
@@ -100,16 +180,16 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), Complaint> {
     })
 }
 
-async fn listen(settings: &Settings) -> Result<TcpListener, Complaint> {
-    let address = settings.api_listen;
+async fn listen(address: SocketAddr, setting: &str) -> Result<TcpListener, Complaint> {
     TcpListener::bind(address).await.map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse => "Another program listens there: stop it",
             std::io::ErrorKind::PermissionDenied => "Ports below 1024 need a privilege: grant it",
             _ => "It must be an address of this machine: correct it",
         };
+        let variable = environment_name(setting);
         Complaint::new(format!(
-            "cannot listen on {address}: {error}. {remedy}, or set `api.listen` (ADRIATICUM_API_LISTEN) to another address."
+            "cannot listen on {address}: {error}. {remedy}, or set `{setting}` ({variable}) to another address."
         ))
     })
 }
@@ -127,17 +207,29 @@ async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
 }
 
 /// What the person at the terminal is told: where everything is and what to do next.
-async fn greeting(
-    settings: &Settings,
-    address: SocketAddr,
-    store: &Store,
-    pool: Option<&Pool>,
-) -> Result<String, Complaint> {
+async fn greeting(settings: &Settings, doors: &Doors, store: &Store, pool: Option<&Pool>) -> Result<String, Complaint> {
     let version = env!("CARGO_PKG_VERSION");
+    let address = |listener: &TcpListener| {
+        let address = listener.local_addr();
+        address.map_err(|error| Complaint::new(format!("the listener is gone: {error}")))
+    };
+    let origin = doors.console_origin(settings);
     let mut lines = vec![
         format!("Adriaticum {version}"),
-        format!("  API       {}  (listening on {address})", settings.api_base_url),
+        format!("  API       {}  (listening on {})", settings.api_base_url, address(&doors.api)?),
     ];
+    match &doors.console {
+        ConsoleDoor::None => {}
+        ConsoleDoor::Shared => lines.push(format!("  Console   {origin}  (the same address)")),
+        ConsoleDoor::Own(listener) => {
+            lines.push(format!("  Console   {origin}  (listening on {})", address(listener)?));
+        }
+    }
+    if !matches!(doors.console, ConsoleDoor::None)
+        && let Some(token) = store.set_up().await?
+    {
+        lines.push(format!("  Set up    {origin}/welcome/{}  (works once, for a day)", token.reveal()));
+    }
     match pool {
         Some(_) if settings.runtime_urls.is_empty() => lines.push(format!("  Model     {}", model(settings))),
         Some(pool) => lines.extend(pool.status().into_iter().map(|member| {

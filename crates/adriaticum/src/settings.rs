@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use runtimes::RuntimeUrl;
-use server::ApiAddress;
+use server::{ApiAddress, HostName};
 
 use crate::complaint::Complaint;
 
@@ -50,7 +50,7 @@ const KNOWN: &[Known] = &[
     Known { name: "engine.wait", default: "30s", meaning: "how long they may wait" },
     Known { name: "ledger.retention", default: "90d", meaning: "how long single requests are kept; their sums are kept for good" },
     Known { name: "console.base_url", default: "http://localhost:8081", meaning: "where people reach the console" },
-    Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens" },
+    Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens; the API's address, too, if their hosts differ; or none" },
     Known { name: "ops.listen", default: "127.0.0.1:9464", meaning: "where health and metrics are served" },
     Known { name: "search.url", default: "", meaning: "where facts are searched" },
     Known { name: "grounding", default: "auto", meaning: "off, auto or always" },
@@ -59,7 +59,7 @@ const KNOWN: &[Known] = &[
 
 /// Settings whose part of the service is not in this version: they are accepted, so that a configuration can be shared
 /// between versions, and have no effect.
-const LATER: &[&str] = &["console.base_url", "console.listen", "ops.listen", "search.url", "grounding"];
+const LATER: &[&str] = &["ops.listen", "search.url", "grounding"];
 
 /// The settings in force.
 pub(crate) struct Settings {
@@ -86,6 +86,10 @@ pub(crate) struct Settings {
     pub(crate) engine_queue: usize,
     pub(crate) engine_wait: Duration,
     pub(crate) retention: Duration,
+    pub(crate) console_base_url: String,
+    pub(crate) console_host: HostName,
+    /// Where the console listens; none if it is not wanted.
+    pub(crate) console_listen: Option<SocketAddr>,
     pub(crate) log: String,
 }
 
@@ -176,13 +180,28 @@ impl Settings {
             "auto" => None,
             _ => Some(reader.count("engine.cells")?),
         };
+        let api_address = ApiAddress::from_base_url(reader.text("api.base_url"))
+            .map_err(|error| reader.wrong("api.base_url", &error))?;
+        let api_listen = reader.address("api.listen")?;
+        let (console_host, console_base_url) = HostName::of_site(reader.text("console.base_url"))
+            .map_err(|error| reader.wrong("console.base_url", &error))?;
+        let console_listen = match reader.text("console.listen") {
+            "none" => None,
+            _ => Some(reader.address("console.listen")?),
+        };
+        if console_listen == Some(api_listen) && api_listen.port() != 0 && *api_address.host() == console_host {
+            let reason = "it is the API's address, but both base URLs name the same host; give them different hosts or addresses";
+            return Err(reader.wrong("console.listen", &reason));
+        }
         Ok(Self {
             database: database(&reader, &data_dir)?,
             data_dir,
             api_base_url: reader.text("api.base_url").trim_end_matches('/').to_owned(),
-            api_address: ApiAddress::from_base_url(reader.text("api.base_url"))
-                .map_err(|error| reader.wrong("api.base_url", &error))?,
-            api_listen: reader.address("api.listen")?,
+            api_address,
+            api_listen,
+            console_base_url,
+            console_host,
+            console_listen,
             api_threads: reader.threads("api.threads")?,
             max_connections: reader.count("api.max_connections")?,
             max_requests: reader.count("api.max_requests")?,
@@ -311,7 +330,8 @@ fn parse_file(path: &Path, text: &str) -> Result<Vec<(String, String)>, Complain
     Ok(settings)
 }
 
-fn environment_name(setting: &str) -> String {
+/// The variable that sets a setting.
+pub(crate) fn environment_name(setting: &str) -> String {
     format!("{ENVIRONMENT}{}", setting.replace('.', "_").to_ascii_uppercase())
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use store::{Figures, Measured, Phase, RequestRecord, UsageReport};
+use store::{Figures, Measured, Period, Phase, RequestQuery, RequestRecord, Step, UsageQuery, UsageReport, Viewer};
 
 use crate::cli::UsageOptions;
 use crate::complaint::Complaint;
@@ -19,14 +19,17 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     // Standard output by itself writes line by line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
-        let rows: Vec<_> = store.requests(since, options.limit).await?.iter().map(RequestLine::from).collect();
+        let query = RequestQuery { since, limit: options.limit, ..RequestQuery::default() };
+        let rows = store.requests(&Viewer::operator(), &query).await?;
+        let rows: Vec<_> = rows.iter().map(RequestLine::from).collect();
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &rows)?,
             (_, true) => write_csv(&mut out, &RequestLine::COLUMNS, &rows)?,
             _ => write!(out, "{}", requests_table(&rows))?,
         }
     } else {
-        let report = store.usage(since).await?;
+        let query = UsageQuery { period: Period::since(since), key: None, step: Step::Day, by_key: true };
+        let report = store.usage(&Viewer::operator(), &query).await?.unwrap_or_default();
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &JsonReport::from(&report))?,
             (_, true) => write_csv(&mut out, &SUM_COLUMNS, &groups(&report))?,

@@ -27,8 +27,7 @@ impl ApiKey {
 
     /// A new key of the system's random numbers; fails only if the system has none to give.
     pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut random = String::with_capacity(ID_LEN + SECRET_LEN);
-        push_random_base62(&mut random, ID_LEN + SECRET_LEN)?;
+        let random = random_base62(ID_LEN + SECRET_LEN)?;
         let (id, secret) = random.split_at(ID_LEN);
         Ok(Self::assemble(id, secret))
     }
@@ -87,17 +86,18 @@ fn checksum(covered: &[u8]) -> [u8; CHECKSUM_LEN] {
     digits
 }
 
-fn push_random_base62(text: &mut String, count: usize) -> Result<(), getrandom::Error> {
-    let enough = text.len() + count;
+/// So many base62 characters of the system's random numbers; fails only if it has none to give.
+pub fn random_base62(count: usize) -> Result<String, getrandom::Error> {
+    let mut text = String::with_capacity(count);
     let mut random = [0u8; 64];
-    while text.len() < enough {
+    while text.len() < count {
         getrandom::fill(&mut random)?;
         // 248 is the largest multiple of 62 in a byte: the bytes above it would favour some characters.
         let unbiased = random.iter().filter(|&&byte| byte < 248);
-        let wanted = enough - text.len();
+        let wanted = count - text.len();
         text.extend(unbiased.take(wanted).map(|byte| char::from(ALPHABET[usize::from(byte % 62)])));
     }
-    Ok(())
+    Ok(text)
 }
 
 /// Not an API key: wrong shape or wrong checksum.

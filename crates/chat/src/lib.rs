@@ -9,7 +9,7 @@ mod request;
 mod request_id;
 
 pub use completion::{Completion, FinishReason, TokenUsage};
-pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey};
+pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey, random_base62};
 pub use request::{ChatRequest, MaxTokens, Message, OutOfBounds, Role, Temperature, limits};
 pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
 

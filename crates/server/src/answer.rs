@@ -11,7 +11,8 @@ use http_body_util::Full;
 use store::{Outcome, Receipt};
 use wire::ErrorCode;
 
-pub(crate) type Answer = Response<Full<Bytes>>;
+/// What a request is answered with.
+pub type Answer = Response<Full<Bytes>>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Seconds after which a caller that found no room may well find some.

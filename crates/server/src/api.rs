@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chat::KeyId;
-use runtimes::{Lane, Pool};
+use runtimes::{Availability, Lane, MemberStatus, Pool};
 use store::{Ledger, Store};
 
 use crate::admission::Admission;
@@ -48,9 +48,17 @@ impl Api {
         })
     }
 
-    /// From now on, a request that ends without an answer was cut off by us, not by its caller.
-    pub(crate) fn cut_off(&self) {
+    pub(crate) fn mark_cut_off(&self) {
         self.cut_off.store(true, Ordering::Relaxed);
+    }
+
+    /// How the parts behind the API are.
+    pub fn health(&self) -> Health {
+        Health {
+            ledger: self.ledger.is_healthy(),
+            availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
+            runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
+        }
     }
 
     pub(crate) fn is_cut_off(&self) -> bool {
@@ -58,14 +66,26 @@ impl Api {
     }
 }
 
+/// How the parts behind the API are.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// Whether usage can be recorded.
+    pub ledger: bool,
+    /// Whether there is a runtime at all.
+    pub availability: Availability,
+    /// How every runtime is.
+    pub runtimes: Vec<MemberStatus>,
+}
+
 /// One thread's place at the API: what is shared, and its own connections to the runtimes.
-pub(crate) struct Desk {
+pub struct Desk {
     pub(crate) api: Arc<Api>,
     pub(crate) lane: Option<MeteredLane>,
 }
 
 impl Desk {
-    pub(crate) fn new(api: Arc<Api>) -> Self {
+    /// A place for one more thread.
+    pub fn new(api: Arc<Api>) -> Self {
         let lane = api.pool.clone().map(|pool| MeteredLane::new(Lane::new(pool)));
         Self { api, lane }
     }

@@ -22,7 +22,7 @@ const DRAINED_FOR: Duration = Duration::from_secs(5);
 
 /// How long a body may take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyTimeouts {
+pub struct BodyTimeouts {
     /// Between two pieces.
     idle: Duration,
     /// From the first to the last.
@@ -30,21 +30,28 @@ pub(crate) struct BodyTimeouts {
 }
 
 impl BodyTimeouts {
-    pub(crate) fn with_idle(idle: Duration) -> Self {
+    /// With a pause of so long, and four times as long for the whole.
+    pub fn with_idle(idle: Duration) -> Self {
         Self { idle, whole: idle * 4 }
     }
 }
 
 /// A body on its way in.
-pub(crate) struct Upload {
+pub struct Upload {
     incoming: Option<Incoming>,
     waits_for_continue: bool,
 }
 
 impl Upload {
-    pub(crate) fn new(incoming: Incoming, headers: &HeaderMap) -> Self {
+    /// The body that goes with a head.
+    pub fn new(incoming: Incoming, headers: &HeaderMap) -> Self {
         let waits_for_continue = headers.contains_key(header::EXPECT);
         Self { incoming: Some(incoming), waits_for_continue }
+    }
+
+    /// The whole body; `None` if it is too large, too slow or broken off.
+    pub async fn bytes(self, timeouts: BodyTimeouts) -> Option<Bytes> {
+        self.read(timeouts).await.ok()
     }
 
     /// Reads the whole body; refuses it as soon as it is too large or too slow.

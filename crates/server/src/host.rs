@@ -1,4 +1,4 @@
-//! Is this request meant for the API? Its host and its one route, compared purely.
+//! Is this request meant for us? Hosts, and the API's one route, compared purely.
 
 use std::net::IpAddr;
 
@@ -10,54 +10,85 @@ use crate::answer::Refusal;
 /// Where the API is served: the host and the path of its base URL.
 #[derive(Debug, Clone)]
 pub struct ApiAddress {
-    host: Host,
+    host: HostName,
     route: String,
 }
 
 impl ApiAddress {
     /// Reads the API's base URL, such as `http://localhost:8080/v1`.
     pub fn from_base_url(base_url: &str) -> Result<Self, UnusableBaseUrl> {
-        let url = Url::parse(base_url).map_err(|_| UnusableBaseUrl("it is not a URL"))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(UnusableBaseUrl("it does not begin with http:// or https://"));
-        }
+        let url = parse(base_url)?;
         let path = url.path().trim_end_matches('/');
         if !path.ends_with("/v1") {
             return Err(UnusableBaseUrl("its path does not end in /v1"));
         }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(UnusableBaseUrl("it has a query or a fragment"));
-        }
-        let host = url.host_str().ok_or(UnusableBaseUrl("it has no host"))?;
-        Ok(Self { host: Host::parse(host), route: format!("{path}/chat/completions") })
+        Ok(Self { host: HostName::of(&url)?, route: format!("{path}/chat/completions") })
+    }
+
+    /// The host.
+    pub fn host(&self) -> &HostName {
+        &self.host
     }
 
     /// Refuses a request that names another host, several, or none.
     pub(crate) fn accept_host(&self, head: &Parts) -> Result<(), Refusal> {
-        let mut headers = head.headers.get_all(header::HOST).iter();
-        let header = headers.next();
-        if headers.next().is_some() {
-            return Err(Refusal::not_found());
-        }
-        // The target's own authority (HTTP/2, absolute form) counts as Host; where both are given, both must be ours.
-        let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.is_ours(text)));
-        let in_target = head.uri.authority().map(|authority| self.is_ours(authority.as_str()));
-        match (in_header, in_target) {
-            (Some(true), None | Some(true)) | (None, Some(true)) => Ok(()),
-            _ => Err(Refusal::not_found()),
-        }
+        if self.host.is_named_by(head) { Ok(()) } else { Err(Refusal::not_found()) }
     }
 
     /// Refuses every route but `POST {base_url}/chat/completions`.
     pub(crate) fn accept_route(&self, head: &Parts) -> Result<(), Refusal> {
         if head.method == Method::POST && head.uri.path() == self.route { Ok(()) } else { Err(Refusal::not_found()) }
     }
+}
 
-    fn is_ours(&self, authority: &str) -> bool {
+/// Reads a base URL: a scheme that we speak, and nothing behind the path.
+fn parse(base_url: &str) -> Result<Url, UnusableBaseUrl> {
+    let url = Url::parse(base_url).map_err(|_| UnusableBaseUrl("it is not a URL"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(UnusableBaseUrl("it does not begin with http:// or https://"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(UnusableBaseUrl("it has a query or a fragment"));
+    }
+    Ok(url)
+}
+
+/// The host that requests must name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostName(Host);
+
+impl HostName {
+    /// The host of a base URL that has no path, and its origin as browsers write it.
+    pub fn of_site(base_url: &str) -> Result<(Self, String), UnusableBaseUrl> {
+        let url = parse(base_url)?;
+        if url.path() != "/" {
+            return Err(UnusableBaseUrl("it has a path"));
+        }
+        Ok((Self::of(&url)?, url.origin().ascii_serialization()))
+    }
+
+    fn of(url: &Url) -> Result<Self, UnusableBaseUrl> {
+        Ok(Self(Host::parse(url.host_str().ok_or(UnusableBaseUrl("it has no host"))?)))
+    }
+
+    /// Whether a request names this host, and nothing else.
+    pub fn is_named_by(&self, head: &Parts) -> bool {
+        let mut headers = head.headers.get_all(header::HOST).iter();
+        let header = headers.next();
+        if headers.next().is_some() {
+            return false;
+        }
+        // The target's own authority (HTTP/2, absolute form) counts as Host; where both are given, both must be ours.
+        let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.is(text)));
+        let in_target = head.uri.authority().map(|authority| self.is(authority.as_str()));
+        matches!((in_header, in_target), (Some(true), None | Some(true)) | (None, Some(true)))
+    }
+
+    fn is(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
             let has_port = authority.as_str().len() > authority.host().len();
             let plain = !authority.as_str().contains('@') && has_port == authority.port_u16().is_some();
-            plain && Host::parse(authority.host()) == self.host
+            plain && Host::parse(authority.host()) == self.0
         })
     }
 }
@@ -84,7 +115,7 @@ impl Host {
     }
 }
 
-/// Why a base URL is not one that the API can be served under; the URL itself may hold a secret and is not repeated.
+/// Why a base URL is not one that can be served under; the URL itself may hold a secret and is not repeated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnusableBaseUrl(&'static str);

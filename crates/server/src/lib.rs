@@ -1,7 +1,8 @@
 //! The API host: one request's walk from the socket to the durable ledger, and the connections that carry it.
 //!
 //! `walk` reads like the design's one line; each of its steps has a file of its own. `listener` and `connection` keep
-//! the sockets in order. Nothing here knows of SQL, of a runtime's JSON or of configuration files.
+//! the sockets in order, for every `Site` there is. Nothing here knows of SQL, of a runtime's JSON or of configuration
+//! files.
 
 mod admission;
 mod answer;
@@ -12,9 +13,14 @@ mod connection;
 mod host;
 mod listener;
 mod meter;
+mod site;
 mod walk;
 
-pub use api::{Api, ApiSettings};
+pub use answer::Answer;
+pub use api::{Api, ApiSettings, Desk, Health};
+pub use body::{BodyTimeouts, Upload};
 pub use connection::Timeouts;
-pub use host::{ApiAddress, UnusableBaseUrl};
+pub use host::{ApiAddress, HostName, UnusableBaseUrl};
 pub use listener::{ListenerSettings, serve};
+pub use site::Site;
+pub use walk::play;

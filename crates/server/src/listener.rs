@@ -1,4 +1,4 @@
-//! Accepting connections, giving each to a thread, and stopping in good order.
+//! Accepting connections, giving each to a thread, and stopping in good order; for whatever site is behind.
 //!
 //! One task accepts; each worker thread runs its own single-threaded runtime, and a connection stays with its worker: a
 //! request never changes threads. Connections over the cap are told so by an answer, within bounds, and closed.
@@ -18,9 +18,8 @@ use tokio::task::JoinSet;
 
 use crate::admission::{Admission, Permit};
 use crate::answer::{Answer, Refusal};
-use crate::api::{Api, Desk};
 use crate::connection::{self, Timeouts};
-use crate::walk::walk;
+use crate::site::Site;
 
 /// Connections over the cap that are answered at once: a share of the cap, within bounds; more are closed without a word.
 const REFUSED_SHARE: usize = 8;
@@ -53,18 +52,18 @@ pub(crate) enum Stage {
     CutOff,
 }
 
-/// Serves the API on a listener until `stop` resolves and everything under way is finished or cut off. Returns how many
+/// Serves a site on a listener until `stop` resolves and everything under way is finished or cut off. Returns how many
 /// connections had to be cut off.
-pub async fn serve(
+pub async fn serve<S: Site>(
     listener: TcpListener,
-    api: Arc<Api>,
+    site: Arc<S>,
     settings: ListenerSettings,
     stop: impl Future<Output = ()>,
 ) -> std::io::Result<usize> {
     let (stage, staged) = watch::channel(Stage::Serving);
     let mut workers = Vec::new();
     for number in 0..settings.threads.max(1) {
-        workers.push(Worker::start(number, api.clone(), settings.timeouts, staged.clone())?);
+        workers.push(Worker::start(number, &site, settings.timeouts, staged.clone())?);
     }
     tokio::select! {
         () = accept(&listener, &settings, &workers) => {}
@@ -84,7 +83,7 @@ pub async fn serve(
         return Ok(0);
     }
     let cut_off = live.iter().map(|live| live.load(Ordering::Relaxed)).sum();
-    api.cut_off();
+    site.cut_off();
     stage.send_replace(Stage::CutOff);
     all_done.await;
     Ok(cut_off)
@@ -118,7 +117,7 @@ async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[
         let least = workers.iter().min_by_key(|worker| worker.live.load(Ordering::Relaxed));
         if let Some(worker) = least {
             worker.live.fetch_add(1, Ordering::Relaxed);
-            let _ = worker.accepted.send(Accepted { socket, permit, welcome }); // fails only if the worker is gone
+            let _ = worker.accepted.send(Accepted { socket, peer, permit, welcome }); // fails only if the worker is gone
         }
     }
 }
@@ -126,6 +125,7 @@ async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[
 /// A connection on its way to a worker.
 struct Accepted {
     socket: std::net::TcpStream,
+    peer: IpAddr,
     permit: Permit<IpAddr>,
     welcome: bool,
 }
@@ -138,14 +138,19 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(number: usize, api: Arc<Api>, timeouts: Timeouts, stage: watch::Receiver<Stage>) -> std::io::Result<Self> {
+    fn start<S: Site>(
+        number: usize,
+        site: &Arc<S>,
+        timeouts: Timeouts,
+        stage: watch::Receiver<Stage>,
+    ) -> std::io::Result<Self> {
         let (accepted, incoming) = mpsc::unbounded_channel();
         let (finished, done) = oneshot::channel();
         let live = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let counted = live.clone();
-        std::thread::Builder::new().name(format!("api-{number}")).spawn(move || {
-            runtime.block_on(work(incoming, Arc::new(Desk::new(api)), timeouts, stage, counted));
+        let (counted, site) = (live.clone(), site.clone());
+        std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
+            runtime.block_on(work::<S>(incoming, Arc::new(site.desk()), timeouts, stage, counted));
             drop(runtime); // with everything that was cut off, before we say that we are done
             let _ = finished.send(());
         })?;
@@ -154,9 +159,9 @@ impl Worker {
 }
 
 /// One worker's life: serve what is accepted, until the stop and the end of all connections, or until the cut-off.
-async fn work(
+async fn work<S: Site>(
     mut incoming: mpsc::UnboundedReceiver<Accepted>,
-    desk: Arc<Desk>,
+    desk: Arc<S::Desk>,
     timeouts: Timeouts,
     mut stage: watch::Receiver<Stage>,
     live: Arc<AtomicUsize>,
@@ -166,7 +171,7 @@ async fn work(
         tokio::select! {
             accepted = incoming.recv() => match accepted {
                 Some(accepted) => {
-                    let connection = serve_one(accepted, desk.clone(), timeouts, stage.clone(), Live(live.clone()));
+                    let connection = serve_one::<S>(accepted, desk.clone(), timeouts, stage.clone(), Live(live.clone()));
                     connections.spawn(connection);
                 }
                 None => break, // the acceptor has stopped
@@ -180,20 +185,20 @@ async fn work(
     }
 }
 
-async fn serve_one(
+async fn serve_one<S: Site>(
     accepted: Accepted,
-    desk: Arc<Desk>,
+    desk: Arc<S::Desk>,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
     _live: Live,
 ) {
-    let Accepted { socket, permit: _permit, welcome } = accepted;
+    let Accepted { socket, peer, permit: _permit, welcome } = accepted;
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true); // without it answers are merely slower
     if welcome {
         let answer = move |request| {
             let desk = desk.clone();
-            async move { walk(&desk, request).await }
+            async move { S::answer(&desk, peer, request).await }
         };
         connection::serve(socket, timeouts, stage, answer).await;
     } else {

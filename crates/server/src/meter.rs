@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use chat::{ChatRequest, Completion, KeyId, RequestId, TokenUsage};
 use runtimes::{Attribution, Availability, InferenceError, Lane};
-use store::{Caller, Entry, Outcome, Receipt, Timings};
+use store::{AccountId, Caller, Entry, Outcome, Receipt, Timings};
 use wire::runtime::ContextOverflow;
 
 use crate::answer::{CLIENT_CLOSED, Refusal};
@@ -48,13 +48,15 @@ pub(crate) struct Meter {
     api: Arc<Api>,
     arrival: Arrival,
     key: KeyId,
+    owner: Option<AccountId>,
     timings: Timings,
     settled: bool,
 }
 
 impl Meter {
     pub(crate) fn open(api: &Arc<Api>, arrival: Arrival, caller: &Caller) -> Self {
-        Self { api: api.clone(), arrival, key: caller.key(), timings: Timings::default(), settled: false }
+        let (key, owner) = (caller.key(), caller.owner());
+        Self { api: api.clone(), arrival, key, owner, timings: Timings::default(), settled: false }
     }
 
     /// Runs a completion and notes how long it waited and how long it took.
@@ -96,7 +98,7 @@ impl Meter {
     fn settle(&mut self, outcome: Outcome, usage: TokenUsage) -> Entry {
         self.settled = true;
         self.timings.total = self.arrival.at.elapsed();
-        Entry { request_id: self.arrival.id, key: self.key, outcome, usage, timings: self.timings }
+        Entry { request_id: self.arrival.id, key: self.key, owner: self.owner, outcome, usage, timings: self.timings }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::panic::AssertUnwindSafe;
 
+use bytes::Bytes;
 use chat::{ChatRequest, Completion};
 use futures_util::FutureExt;
 use http::request::Parts;
@@ -44,13 +45,38 @@ async fn or_our_fault(arrival: Arrival, answer: impl Future<Output = Answer>) ->
     answered.unwrap_or_else(|panic| Refusal::our_fault(panic_message(&*panic)).into_answer(arrival.id))
 }
 
+/// Answers a request that a signed-in person makes at the console, as the API would, from the size of the body on.
+pub async fn play(desk: &Desk, caller: &Caller, body: Bytes) -> Answer {
+    let arrival = Arrival::now();
+    or_our_fault(arrival, async {
+        let walked = walk_with(desk, arrival, caller, async { Ok(body) }).await;
+        walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id))
+    })
+    .await
+}
+
 async fn walk_on(desk: &Desk, arrival: Arrival, head: Parts, upload: Upload) -> Result<Answer, Refusal> {
     let api = &desk.api;
     api.address.accept_host(&head)?;
     api.address.accept_route(&head)?;
     let caller = authenticate(&api.store, &head.headers).await?;
-    let mut meter = Meter::open(api, arrival, &caller);
-    match complete(desk, &mut meter, &caller, &head, upload).await {
+    let body = async {
+        let body = upload.read(api.body_timeouts).await?;
+        body::accept_type(&head.headers)?;
+        Ok(body)
+    };
+    walk_with(desk, arrival, &caller, body).await
+}
+
+/// The walk of a caller who is known: from here on, a meter runs.
+async fn walk_with(
+    desk: &Desk,
+    arrival: Arrival,
+    caller: &Caller,
+    body: impl Future<Output = Result<Bytes, Refusal>>,
+) -> Result<Answer, Refusal> {
+    let mut meter = Meter::open(&desk.api, arrival, caller);
+    match complete(desk, &mut meter, caller, body).await {
         Ok(completion) => {
             let receipt = meter.succeed(&completion).await?;
             Ok(answer::completed(&receipt, &completion))
@@ -66,14 +92,12 @@ async fn complete(
     desk: &Desk,
     meter: &mut Meter,
     caller: &Caller,
-    head: &Parts,
-    upload: Upload,
+    body: impl Future<Output = Result<Bytes, Refusal>>,
 ) -> Result<Completion, Refusal> {
     if !caller.may_complete() {
         return Err(Refusal::insufficient_permission());
     }
-    let body = upload.read(desk.api.body_timeouts).await?;
-    body::accept_type(&head.headers)?;
+    let body = body.await?;
     let request: ChatRequest = wire::parse_request(&body).map_err(|invalid| Refusal::invalid(invalid.to_string()))?;
     let (lane, _permit) = admit(desk, caller)?;
     meter.complete(lane, &request).await
@@ -114,7 +138,7 @@ mod tests {
     use std::time::Duration;
 
     use http_body_util::BodyExt;
-    use store::{NewKey, Store};
+    use store::{NewKey, RequestQuery, Store, Viewer};
 
     use super::*;
     use crate::{Api, ApiAddress, ApiSettings};
@@ -131,7 +155,7 @@ mod tests {
         };
         let api = Api::new(settings, store.clone(), ledger, None);
         let new = NewKey { name: "k".into(), completions: true, expires_at: None };
-        let key = store.create_key(new).await.unwrap();
+        let key = store.create_key(&Viewer::operator(), new).await.unwrap();
         let caller = store.authenticate(&key).await.unwrap().unwrap();
 
         let arrival = Arrival::now();
@@ -147,7 +171,8 @@ mod tests {
         assert!(body.contains("service_unavailable") && !body.contains("secret"), "{body}");
 
         writer.stop();
-        let rows = store.requests(0, 10).await.unwrap();
+        let query = RequestQuery { limit: 10, ..RequestQuery::default() };
+        let rows = store.requests(&Viewer::operator(), &query).await.unwrap();
         let rows: Vec<_> = rows.iter().map(|row| (row.request_id, row.status, row.code.as_deref())).collect();
         assert_eq!(rows, [(arrival.id, 503, Some("service_unavailable"))]);
     }

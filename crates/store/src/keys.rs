@@ -2,10 +2,13 @@
 
 use chat::{ApiKey, KeyDigest, KeyId};
 
+use crate::id::AccountId;
+
 /// An authenticated caller. Exists only for a key that was just found active in the database.
 #[derive(Debug)]
 pub struct Caller {
     key: KeyId,
+    owner: Option<AccountId>,
     completions: bool,
 }
 
@@ -13,6 +16,16 @@ impl Caller {
     /// The public id of the caller's key.
     pub fn key(&self) -> KeyId {
         self.key
+    }
+
+    /// Whose key it is; `None` if it was made at the command line.
+    pub fn owner(&self) -> Option<AccountId> {
+        self.owner
+    }
+
+    /// A signed-in person at the console's playground.
+    pub(crate) fn at_the_playground(key: KeyId, account: AccountId) -> Self {
+        Self { key, owner: Some(account), completions: true }
     }
 
     /// Whether the key has the permission `completions`.
@@ -49,6 +62,8 @@ pub struct KeyRecord {
     pub expires_at: Option<u64>,
     /// When it was revoked.
     pub revoked_at: Option<u64>,
+    /// Whose it is, by e-mail address; `None` if it was made at the command line.
+    pub owner: Option<String>,
 }
 
 /// Whether a key is accepted, and if not, why.
@@ -85,15 +100,25 @@ pub(crate) struct StoredKey {
     pub(crate) completions: bool,
     pub(crate) expires_at: Option<u64>,
     pub(crate) revoked_at: Option<u64>,
+    pub(crate) owner: Option<AccountId>,
 }
 
 /// Accepts a key or not. Unknown, expired and revoked keys take the same steps, so that time tells nothing apart.
 pub(crate) fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) -> Option<Caller> {
     let known = stored.is_some();
-    let nobody =
-        StoredKey { digest: KeyDigest::from_bytes([0; 32]), completions: false, expires_at: None, revoked_at: None };
+    let nobody = StoredKey {
+        digest: KeyDigest::from_bytes([0; 32]),
+        completions: false,
+        expires_at: None,
+        revoked_at: None,
+        owner: None,
+    };
     let stored = stored.unwrap_or(nobody);
     let same = stored.digest.matches(&presented.digest());
     let active = KeyState::at(now, stored.expires_at, stored.revoked_at) == KeyState::Active;
-    (known & same & active).then(|| Caller { key: presented.id(), completions: stored.completions })
+    (known & same & active).then(|| Caller {
+        key: presented.id(),
+        owner: stored.owner,
+        completions: stored.completions,
+    })
 }

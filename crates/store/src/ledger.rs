@@ -367,6 +367,7 @@ mod tests {
         let entry = Entry {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
+            owner: None,
             outcome: Outcome { status: 200, code: None },
             usage: Default::default(),
             timings: Timings::default(),

@@ -1,26 +1,38 @@
-//! API keys and the usage ledger: what must survive, and the only place that knows how it is kept.
+//! API keys, accounts and the usage ledger: what must survive, and the only place that knows how it is kept.
 //!
-//! One `Store` over one database, reached with bound parameters only. Rows enter the ledger through `Ledger`, which
+//! One `Store` over one database, reached with bound parameters only. What people read or change goes through a
+//! `Viewer`, and nobody gets to see or touch what is another's. Rows enter the ledger through `Ledger`, which
 //! commits in groups and answers with a `Receipt` once a row is durable. Every figure is read from roll-ups that are
 //! updated in the same transaction as the rows. Message text never gets here.
 
+mod accounts;
+mod id;
 mod keys;
 mod latency;
 mod ledger;
 mod rollup;
 mod sqlite;
+mod token;
 mod usage;
+mod viewer;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use chat::{ApiKey, KeyId};
+use chat::{ApiKey, KeyId, RequestId};
 
+pub use accounts::{
+    Account, AuditRecord, Begun, Credentials, Declined, Email, Link, LinkFor, NewAccount, NotAnEmail, Origin, Session,
+    SessionRecord,
+};
+pub use id::{AccountId, LinkId, SessionId};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, NotRecorded, Receipt};
 pub use rollup::{Entry, Figures, Measured, Outcome, Timings};
-pub use usage::{KeyUsage, OutcomeUsage, RequestRecord, UsageReport};
+pub use token::Token;
+pub use usage::{KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Slice, Step, UsageQuery, UsageReport};
+pub use viewer::{Admin, Role, UnknownRole, Viewer};
 
 use sqlite::Sqlite;
 
@@ -71,16 +83,21 @@ impl Store {
         Ok(keys::verify(key, found, now_millis()))
     }
 
-    /// Makes a key; the plaintext is in the answer and nowhere else.
-    pub async fn create_key(&self, new: NewKey) -> Result<ApiKey, StoreError> {
+    /// Makes a key of the viewer's; the plaintext is in the answer and nowhere else.
+    pub async fn create_key(&self, viewer: &Viewer, new: NewKey) -> Result<ApiKey, StoreError> {
         let key = ApiKey::generate()?;
-        self.sqlite.insert_key(&key, &new, now_millis())?;
+        self.sqlite.insert_key(viewer, &key, &new, now_millis())?;
         Ok(key)
     }
 
-    /// Every key, the newest last.
-    pub async fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.sqlite.list_keys()
+    /// The viewer's keys, or everyone's for an administrator; the newest last.
+    pub async fn list_keys(&self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
+        self.sqlite.list_keys(viewer)
+    }
+
+    /// One of them.
+    pub async fn key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        self.sqlite.get_key(viewer, id)
     }
 
     /// How many keys there are, revoked ones included.
@@ -89,13 +106,18 @@ impl Store {
     }
 
     /// Gives a key another name; `false` if there is no such key.
-    pub async fn rename_key(&self, id: KeyId, name: &str) -> Result<bool, StoreError> {
-        self.sqlite.rename_key(id, name)
+    pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &str) -> Result<bool, StoreError> {
+        self.sqlite.rename_key(viewer, id, name, now_millis())
     }
 
     /// Ends a key for good. `None` if there is no such key; otherwise when it was revoked, now or before.
-    pub async fn revoke_key(&self, id: KeyId) -> Result<Option<u64>, StoreError> {
-        self.sqlite.revoke_key(id, now_millis())
+    pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<u64>, StoreError> {
+        self.sqlite.revoke_key(viewer, id, now_millis())
+    }
+
+    /// The signed-in viewer as a caller of the API, for the console's playground.
+    pub async fn playground(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
+        viewer.id().map(|account| self.sqlite.playground(account, now_millis())).transpose()
     }
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted, roll-ups are kept for good.
@@ -103,14 +125,134 @@ impl Store {
         ledger::start(self.sqlite.open_ledger()?, retention)
     }
 
-    /// The figures since that time (rounded down to the hour), from the roll-ups.
-    pub async fn usage(&self, since_millis: u64) -> Result<UsageReport, StoreError> {
-        self.sqlite.usage(since_millis, now_millis())
+    /// Figures from the roll-ups; `None` if they are about a key that the viewer may not see.
+    pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
+        self.sqlite.usage(viewer, query, now_millis())
     }
 
-    /// The newest rows since that time, newest first.
-    pub async fn requests(&self, since_millis: u64, limit: u32) -> Result<Vec<RequestRecord>, StoreError> {
-        self.sqlite.requests(since_millis, limit)
+    /// The newest requests that were asked for, newest first.
+    pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
+        self.sqlite.requests(viewer, query)
+    }
+
+    /// One request.
+    pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
+        self.sqlite.request(viewer, id)
+    }
+
+    /// How many accounts there are.
+    pub async fn count_accounts(&self) -> Result<u64, StoreError> {
+        self.sqlite.count_accounts()
+    }
+
+    /// A link for making the first account, in place of all earlier ones; `None` once there is an account.
+    pub async fn set_up(&self) -> Result<Option<Token>, StoreError> {
+        self.sqlite.set_up(now_millis())
+    }
+
+    /// What a link is for; `None` if it does not work (any more).
+    pub async fn link(&self, token: &Token) -> Result<Option<Link>, StoreError> {
+        self.sqlite.link(token, now_millis())
+    }
+
+    /// Makes an account by a link, which then works no more.
+    pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, Declined> {
+        self.sqlite.use_link(token, new, address, now_millis())
+    }
+
+    /// Gives an account another password by a link, which then works no more, and ends all its sessions.
+    pub async fn reset_password(&self, token: &Token, password: &str, address: &str) -> Result<AccountId, Declined> {
+        self.sqlite.reset_password(token, password, address, now_millis())
+    }
+
+    /// What is needed to check who signs in; `None` for an unknown or disabled account.
+    pub async fn credentials(&self, email: &Email) -> Result<Option<Credentials>, StoreError> {
+        self.sqlite.credentials(email)
+    }
+
+    /// Begins a session for somebody whose password was checked; `None` if the account is gone or disabled.
+    pub async fn begin_session(&self, account: AccountId, origin: &Origin) -> Result<Option<Begun>, StoreError> {
+        self.sqlite.begin_session(account, origin, now_millis())
+    }
+
+    /// The session with that secret, if it has not ended; `address` is where it is used from.
+    pub async fn session(&self, token: &Token, address: &str) -> Result<Option<Session>, StoreError> {
+        self.sqlite.session(token, address, now_millis())
+    }
+
+    /// The viewer's own sessions, the last used first.
+    pub async fn sessions(&self, viewer: &Viewer) -> Result<Vec<SessionRecord>, StoreError> {
+        viewer.id().map_or_else(|| Ok(Vec::new()), |account| self.sqlite.sessions(account, now_millis()))
+    }
+
+    /// Ends one of the viewer's sessions; `false` if there is no such session.
+    pub async fn end_session(&self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
+        self.sqlite.end_session(viewer, session, now_millis())
+    }
+
+    /// Ends all the viewer's sessions but one; says how many.
+    pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
+        self.sqlite.end_other_sessions(viewer, but, now_millis())
+    }
+
+    /// The hash of the viewer's own password.
+    pub async fn password(&self, viewer: &Viewer) -> Result<Option<String>, StoreError> {
+        viewer.id().map_or(Ok(None), |account| self.sqlite.password(account))
+    }
+
+    /// Changes the viewer's own password, and ends all their sessions but one.
+    pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
+        self.sqlite.set_password(viewer, but, password, now_millis())
+    }
+
+    /// Changes what the viewer is called.
+    pub async fn set_own_name(&self, viewer: &Viewer, name: &str) -> Result<(), StoreError> {
+        self.sqlite.set_own_name(viewer, name, now_millis())
+    }
+
+    /// Everyone's account.
+    pub async fn accounts(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
+        self.sqlite.accounts()
+    }
+
+    /// Makes an account at once.
+    pub async fn create_account(&self, admin: Admin<'_>, new: &NewAccount, role: Role) -> Result<AccountId, Declined> {
+        self.sqlite.create_account(admin.0, new, role, now_millis())
+    }
+
+    /// Makes a link by which somebody can make an account; `note` says for whom it is.
+    pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
+        self.sqlite.invite(admin.0, role, note, life, now_millis())
+    }
+
+    /// Makes a link by which somebody can choose another password.
+    pub async fn reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, Declined> {
+        self.sqlite.reset_link(admin.0, email, now_millis())
+    }
+
+    /// All links that still work, the newest last.
+    pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
+        self.sqlite.links(now_millis())
+    }
+
+    /// Makes a link work no more; `false` if there is none.
+    pub async fn withdraw(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
+        self.sqlite.withdraw(admin.0, link, now_millis())
+    }
+
+    /// Gives an account another role.
+    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, Declined> {
+        self.sqlite.set_role(admin.0, of, role, now_millis())
+    }
+
+    /// Disables an account, which ends its sessions, or enables it again. Its keys go on working.
+    pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, Declined> {
+        self.sqlite.set_disabled(admin.0, of, disabled, now_millis())
+    }
+
+    /// Lines of the audit log before a number, the newest first.
+    pub async fn audit(&self, _admin: Admin<'_>, before: u64, limit: u32) -> Result<Vec<AuditRecord>, StoreError> {
+        self.sqlite.audit(before, limit)
     }
 
     /// Reads every page and says what is broken; empty if nothing is.

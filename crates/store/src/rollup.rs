@@ -2,11 +2,13 @@
 //! so that rows may arrive in any order and grouping, and every way of summing up gives the same figure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use chat::{KeyId, RequestId, TokenUsage};
 
+use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
 
 /// One request as the ledger keeps it.
@@ -16,6 +18,8 @@ pub struct Entry {
     pub request_id: RequestId,
     /// The caller's key.
     pub key: KeyId,
+    /// Whose key it is; `None` if it was made at the command line.
+    pub owner: Option<AccountId>,
     /// How it ended.
     pub outcome: Outcome,
     /// Token figures as measured.
@@ -64,16 +68,16 @@ pub struct Figures {
 impl Figures {
     /// Adds others' sums to these.
     pub fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
+        self.requests = self.requests.wrapping_add(other.requests);
         self.prompt.merge(other.prompt);
         self.completion.merge(other.completion);
         self.total.merge(other.total);
         self.last_at = self.last_at.max(other.last_at);
     }
 
-    /// Takes away what was added before; the newest of the rest stays the newest.
-    pub(crate) fn take_away(&mut self, part: &Self) {
-        self.requests -= part.requests;
+    /// Takes away what was added before or will be; the newest of the rest stays the newest.
+    fn take_away(&mut self, part: &Self) {
+        self.requests = self.requests.wrapping_sub(part.requests);
         self.prompt.take_away(part.prompt);
         self.completion.take_away(part.completion);
         self.total.take_away(part.total);
@@ -100,13 +104,13 @@ impl Measured {
     }
 
     fn merge(&mut self, other: Self) {
-        self.sum += other.sum;
-        self.count += other.count;
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.count = self.count.wrapping_add(other.count);
     }
 
     fn take_away(&mut self, part: Self) {
-        self.sum -= part.sum;
-        self.count -= part.count;
+        self.sum = self.sum.wrapping_sub(part.sum);
+        self.count = self.count.wrapping_sub(part.count);
     }
 }
 
@@ -120,6 +124,8 @@ pub(crate) enum Span {
 }
 
 impl Span {
+    const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Block];
+
     pub(crate) const fn seconds(self) -> u64 {
         match self {
             Self::Hour => 3_600,
@@ -135,22 +141,72 @@ impl Span {
 
     /// The boundary between two stretches that is nearest to a time.
     fn nearest_to(self, seconds: u64) -> u64 {
-        self.start_of(seconds + self.seconds() / 2)
+        self.start_of(seconds.saturating_add(self.seconds() / 2))
     }
 }
 
-/// What a roll-up is about. `key: None` is over all keys together.
+/// Whose requests are rolled up together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Party {
+    Everyone,
+    /// All keys of an account.
+    Owner(AccountId),
+    Key(KeyId),
+}
+
+/// As it stands in the database.
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => Ok(()),
+            Self::Owner(account) => write!(f, "@{account}"),
+            Self::Key(key) => key.fmt(f),
+        }
+    }
+}
+
+/// What a roll-up is about: a party's requests of one hour that ended alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
-    pub(crate) span: Span,
-    pub(crate) key: Option<KeyId>,
+    pub(crate) party: Party,
     pub(crate) start: u64,
     pub(crate) outcome: Outcome,
 }
 
+/// A key's sums over a stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SumKey {
+    pub(crate) span: Span,
+    pub(crate) start: u64,
+    pub(crate) key: KeyId,
+}
+
+/// Sums over requests, however they ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct KeySum {
+    pub(crate) figures: Figures,
+    pub(crate) succeeded: u64,
+}
+
+impl KeySum {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.figures.merge(&other.figures);
+        self.succeeded = self.succeeded.wrapping_add(other.succeeded);
+    }
+
+    /// Takes away what was added before or will be: only the whole has to come out right.
+    pub(crate) fn take_away(&mut self, part: &Self) {
+        self.figures.take_away(&part.figures);
+        self.succeeded = self.succeeded.wrapping_sub(part.succeeded);
+    }
+}
+
 /// What a group of rows adds to the roll-ups, in the order in which they are to be written.
 #[derive(Debug, Default)]
-pub(crate) struct Rollups(BTreeMap<RollupKey, (Figures, Latencies)>);
+pub(crate) struct Rollups {
+    hours: BTreeMap<RollupKey, (Figures, Latencies)>,
+    sums: BTreeMap<SumKey, KeySum>,
+}
 
 impl Rollups {
     /// Adds one recorded request.
@@ -170,30 +226,41 @@ impl Rollups {
             (Phase::Inference, timings.inference),
         ];
         for rollup in rollups_of(entry) {
-            let (sums, latencies) = self.0.entry(rollup).or_default();
+            let (sums, latencies) = self.hours.entry(rollup).or_default();
             sums.merge(&figures);
             phases.iter().for_each(|(phase, time)| time.iter().for_each(|&time| latencies.add(*phase, time)));
+        }
+        let seconds = entry.request_id.unix_seconds();
+        for span in Span::ALL {
+            let sum = self.sums.entry(SumKey { span, start: span.start_of(seconds), key: entry.key }).or_default();
+            sum.merge(&KeySum { figures, succeeded: entry.outcome.code.is_none().into() });
         }
     }
 
     /// Adds how long it took to make a request durable, known only after its own transaction.
     pub(crate) fn add_persist(&mut self, entry: &Entry, persist: Duration) {
         for rollup in rollups_of(entry) {
-            self.0.entry(rollup).or_default().1.add(Phase::Persist, persist);
+            self.hours.entry(rollup).or_default().1.add(Phase::Persist, persist);
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RollupKey, &Figures, &Latencies)> {
-        self.0.iter().map(|(key, (figures, latencies))| (key, figures, latencies))
+    /// Sums by party, hour and outcome.
+    pub(crate) fn hours(&self) -> impl Iterator<Item = (&RollupKey, &Figures, &Latencies)> {
+        self.hours.iter().map(|(key, (figures, latencies))| (key, figures, latencies))
+    }
+
+    /// Sums by key.
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
+        self.sums.iter()
     }
 }
 
-/// Every roll-up that a request counts in: its key by the hour, the day and the block, and all keys by the hour.
-fn rollups_of(entry: &Entry) -> [RollupKey; 4] {
-    let seconds = entry.request_id.unix_seconds();
-    let rollup = |span: Span, key| RollupKey { span, key, start: span.start_of(seconds), outcome: entry.outcome };
-    let key = Some(entry.key);
-    [rollup(Span::Hour, None), rollup(Span::Hour, key), rollup(Span::Day, key), rollup(Span::Block, key)]
+/// Every roll-up that a request counts in.
+fn rollups_of(entry: &Entry) -> impl Iterator<Item = RollupKey> {
+    let start = Span::Hour.start_of(entry.request_id.unix_seconds());
+    let parties = [Some(Party::Everyone), entry.owner.map(Party::Owner), Some(Party::Key(entry.key))];
+    let outcome = entry.outcome;
+    parties.into_iter().flatten().map(move |party| RollupKey { party, start, outcome })
 }
 
 /// A stretch of roll-ups that takes part in a sum: those of a span whose starts lie in a range, added or taken away.
@@ -204,16 +271,24 @@ pub(crate) struct Stretch {
     pub(crate) added: bool,
 }
 
-/// The stretches that make up the time from an hour's start to now, in seconds since 1970: blocks from the boundary
-/// nearest to it, and what lies between, in days and then in hours, added or taken away. So few roll-ups are read,
-/// however long the time.
-pub(crate) fn stretches(from_hour: u64) -> [Stretch; 3] {
-    let (block, day) = (Span::Block.nearest_to(from_hour), Span::Day.nearest_to(from_hour));
+/// The stretches that make up a time in whole hours, in seconds since 1970: blocks between the boundaries nearest to its
+/// ends, and what lies between boundaries and ends, in days and then in hours, added or taken away. So few sums are
+/// read, however long the time.
+pub(crate) fn stretches(hours: &Range<u64>) -> Vec<Stretch> {
     let between = |span, from: u64, to: u64| match from <= to {
         true => Stretch { span, starts: from..to, added: true },
         false => Stretch { span, starts: to..from, added: false },
     };
-    [between(Span::Block, block, i64::MAX as u64), between(Span::Day, day, block), between(Span::Hour, from_hour, day)]
+    let boundaries = |end: u64| (Span::Day.nearest_to(end), Span::Block.nearest_to(end));
+    let ((first_day, first_block), (last_day, last_block)) = (boundaries(hours.start), boundaries(hours.end));
+    let stretches = [
+        between(Span::Block, first_block, last_block),
+        between(Span::Day, first_day, first_block),
+        between(Span::Day, last_block, last_day),
+        between(Span::Hour, hours.start, first_day),
+        between(Span::Hour, last_day, hours.end),
+    ];
+    stretches.into_iter().filter(|stretch| !stretch.starts.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -222,6 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     const KEYS: [&str; 3] = ["000000000001", "000000000002", "000000000003"];
+    const OWNERS: [Option<&str>; 3] = [None, Some("A00000000001"), Some("A00000000002")];
 
     fn entries() -> impl Strategy<Value = Vec<Entry>> {
         let token = || proptest::option::of(0u32..1000);
@@ -231,6 +307,7 @@ mod tests {
                 |(second, key, outcome, prompt, completion, total, micros): (_, usize, usize, _, _, _, _)| Entry {
                     request_id: RequestId::at_micros(second * 1_000_000, 7),
                     key: KEYS[key].parse().unwrap(),
+                    owner: OWNERS[key].map(|owner| owner.parse().unwrap()),
                     outcome: [
                         Outcome { status: 200, code: None },
                         Outcome { status: 502, code: Some("inference_error") },
@@ -250,7 +327,7 @@ mod tests {
 
     fn sum(rollups: &Rollups, wanted: impl Fn(&RollupKey) -> bool) -> (Figures, Latencies) {
         let mut all = (Figures::default(), Latencies::default());
-        for (_, figures, latencies) in rollups.iter().filter(|(key, ..)| wanted(key)) {
+        for (_, figures, latencies) in rollups.hours().filter(|(key, ..)| wanted(key)) {
             all.0.merge(figures);
             all.1.merge(latencies);
         }
@@ -261,11 +338,20 @@ mod tests {
         #[test]
         fn every_way_of_summing_up_gives_the_same(entries in entries()) {
             let rollups = rolled_up(&entries);
-            let all_keys = sum(&rollups, |key| key.key.is_none());
-            prop_assert_eq!(all_keys.0.requests, entries.len() as u64);
-            prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Hour), &all_keys);
-            prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Day), &all_keys);
-            prop_assert_eq!(&sum(&rollups, |key| key.key.is_some() && key.span == Span::Block), &all_keys);
+            let everyone = sum(&rollups, |key| key.party == Party::Everyone);
+            prop_assert_eq!(everyone.0.requests, entries.len() as u64);
+            prop_assert_eq!(&sum(&rollups, |key| matches!(key.party, Party::Key(_))), &everyone);
+            let own = sum(&rollups, |key| matches!(key.party, Party::Owner(_)));
+            let owned = sum(&rollups, |key| matches!(key.party, Party::Key(id) if id.as_str() != KEYS[0]));
+            prop_assert_eq!(own, owned);
+            for span in Span::ALL {
+                let mut all = KeySum::default();
+                rollups.sums().filter(|(key, _)| key.span == span).for_each(|(_, part)| all.merge(part));
+                prop_assert_eq!(all.figures, everyone.0);
+                prop_assert_eq!(all.succeeded, sum(&rollups, |key| {
+                    key.party == Party::Everyone && key.outcome.code.is_none()
+                }).0.requests);
+            }
         }
 
         #[test]
@@ -273,20 +359,26 @@ mod tests {
             let mut reversed = entries.clone();
             reversed.reverse();
             let (one, other) = (rolled_up(&entries), rolled_up(&reversed));
-            prop_assert!(one.iter().eq(other.iter()));
+            prop_assert!(one.hours().eq(other.hours()) && one.sums().eq(other.sums()));
         }
 
         #[test]
-        fn blocks_days_and_hours_hold_what_the_hours_hold(entries in entries(), from in 0u64..22 * 24) {
+        fn blocks_days_and_hours_hold_what_the_hours_hold(
+            entries in entries(),
+            from in 0u64..22 * 24,
+            length in proptest::option::of(1u64..22 * 24),
+        ) {
             let from = from * 3600;
+            let to = length.map_or(Span::Block.start_of(i64::MAX as u64), |length| from + length * 3600);
             let rollups = rolled_up(&entries);
-            let mut told = Figures::default();
-            for Stretch { span, starts, added } in stretches(from) {
-                let part = sum(&rollups, |key| key.key.is_some() && key.span == span && starts.contains(&key.start)).0;
-                if added { told.merge(&part) } else { told.take_away(&part) }
+            let mut told = KeySum::default();
+            for Stretch { span, starts, added } in stretches(&(from..to)) {
+                for (_, part) in rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start)) {
+                    if added { told.merge(part) } else { told.take_away(part) }
+                }
             }
-            let hours = sum(&rollups, |key| key.key.is_none() && key.start >= from).0;
-            prop_assert_eq!(Figures { last_at: 0, ..told }, Figures { last_at: 0, ..hours });
+            let hours = sum(&rollups, |key| key.party == Party::Everyone && (from..to).contains(&key.start)).0;
+            prop_assert_eq!(Figures { last_at: 0, ..told.figures }, Figures { last_at: 0, ..hours });
         }
     }
 }

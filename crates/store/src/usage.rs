@@ -3,9 +3,86 @@
 use chat::{KeyId, RequestId, TokenUsage};
 
 use crate::latency::Latencies;
-use crate::rollup::Figures;
+use crate::rollup::{Figures, Span};
 
-/// Sums since a time, each grouping from the same roll-ups.
+/// A stretch of time in whole hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    from: u64,
+    to: u64,
+}
+
+impl Period {
+    /// From the hour that holds a time (in milliseconds since 1970) until whatever comes.
+    pub fn since(millis: u64) -> Self {
+        Self { from: Span::Hour.start_of(millis / 1000), to: Span::Block.start_of(i64::MAX as u64) }
+    }
+
+    /// From the hour that holds one time to the end of the hour that holds another, in milliseconds since 1970.
+    pub fn between(from: u64, to: u64) -> Self {
+        let hour = Span::Hour.seconds();
+        let from = Span::Hour.start_of(from / 1000);
+        Self { from, to: (Span::Hour.start_of(to / 1000) + hour).max(from + hour) }
+    }
+
+    /// As much time as there is between two others, up to the beginning of this one.
+    pub fn before(&self, millis: u64) -> Self {
+        let length = (millis / 1000).next_multiple_of(Span::Hour.seconds());
+        Self { from: self.from.saturating_sub(length), to: self.from }
+    }
+
+    /// Its first moment, in milliseconds since 1970.
+    pub fn from_millis(&self) -> u64 {
+        self.from * 1000
+    }
+
+    /// Its end, in milliseconds since 1970.
+    pub fn to_millis(&self) -> u64 {
+        self.to * 1000
+    }
+
+    pub(crate) fn seconds(&self) -> std::ops::Range<u64> {
+        self.from..self.to
+    }
+}
+
+/// What is to be summed up.
+#[derive(Debug, Clone, Copy)]
+pub struct UsageQuery {
+    /// When.
+    pub period: Period,
+    /// Of one key only.
+    pub key: Option<KeyId>,
+    /// How long a slice of time is.
+    pub step: Step,
+    /// Whether sums by key are wanted, too.
+    pub by_key: bool,
+}
+
+/// How long a slice of time is. Days begin at midnight UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+}
+
+impl Step {
+    /// Its length in milliseconds.
+    pub fn millis(self) -> u64 {
+        self.span().seconds() * 1000
+    }
+
+    pub(crate) fn span(self) -> Span {
+        match self {
+            Self::Hour => Span::Hour,
+            Self::Day => Span::Day,
+        }
+    }
+}
+
+/// Sums, each grouping from the same roll-ups.
 #[derive(Debug, Clone, Default)]
 pub struct UsageReport {
     /// The start of the first hour counted, in milliseconds since 1970.
@@ -14,12 +91,29 @@ pub struct UsageReport {
     pub until: u64,
     /// Everything together.
     pub totals: Figures,
+    /// How many requests succeeded.
+    pub succeeded: u64,
     /// Latencies of everything together.
     pub latencies: Latencies,
     /// By status and code.
     pub by_outcome: Vec<OutcomeUsage>,
-    /// By key; the most used first.
+    /// By time, the oldest first; slices without requests are left out.
+    pub by_time: Vec<Slice>,
+    /// By key, the most used first; empty unless asked for.
     pub by_key: Vec<KeyUsage>,
+}
+
+/// Sums of one slice of time.
+#[derive(Debug, Clone, Default)]
+pub struct Slice {
+    /// When it begins, in milliseconds since 1970.
+    pub start: u64,
+    /// The sums.
+    pub figures: Figures,
+    /// How many of its requests succeeded.
+    pub succeeded: u64,
+    /// Its latencies.
+    pub latencies: Latencies,
 }
 
 /// Sums of one outcome.
@@ -46,6 +140,21 @@ pub struct KeyUsage {
     pub succeeded: u64,
 }
 
+/// Which requests are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct RequestQuery {
+    /// Not older than this, in milliseconds since 1970.
+    pub since: u64,
+    /// Older than that one.
+    pub before: Option<RequestId>,
+    /// Of one key only.
+    pub key: Option<KeyId>,
+    /// With one status only.
+    pub status: Option<u16>,
+    /// So many at the most.
+    pub limit: u32,
+}
+
 /// One recorded request. Times are microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestRecord {
@@ -53,6 +162,8 @@ pub struct RequestRecord {
     pub request_id: RequestId,
     /// The caller's key.
     pub key: KeyId,
+    /// What the key is called.
+    pub key_name: String,
     /// The HTTP status that the caller was given.
     pub status: u16,
     /// The error's code; `None` for a success.

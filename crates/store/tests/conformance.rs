@@ -4,7 +4,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::{ApiKey, KeyId, RequestId, TokenUsage};
-use store::{Entry, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Phase, Store, Timings};
+use store::{
+    Entry, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery, RequestRecord, Step, Store,
+    Timings, UsageQuery, UsageReport, Viewer,
+};
 
 const DAYS_90: Duration = Duration::from_secs(90 * 86_400);
 const OK: Outcome = Outcome { status: 200, code: None };
@@ -28,12 +31,24 @@ impl Fixture {
     }
 
     async fn key(&self, name: &str) -> ApiKey {
-        self.store.create_key(NewKey { name: name.into(), completions: true, expires_at: None }).await.unwrap()
+        self.store
+            .create_key(&Viewer::operator(), NewKey { name: name.into(), completions: true, expires_at: None })
+            .await
+            .unwrap()
     }
 
     fn ledger(&self) -> (Ledger, LedgerWriter) {
         self.store.start_ledger(DAYS_90).unwrap()
     }
+}
+
+async fn usage(store: &Store, since: u64) -> UsageReport {
+    let query = UsageQuery { period: Period::since(since), key: None, step: Step::Day, by_key: true };
+    store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
+}
+
+async fn newest(store: &Store, limit: u32) -> Vec<RequestRecord> {
+    store.requests(&Viewer::operator(), &RequestQuery { limit, ..RequestQuery::default() }).await.unwrap()
 }
 
 fn now_millis() -> u64 {
@@ -48,6 +63,7 @@ fn entry_at(millis: u64, key: KeyId, outcome: Outcome, tokens: Option<u32>) -> E
     Entry {
         request_id: RequestId::at_micros(millis * 1000, RequestId::now().unix_micros() << 40 | unique()),
         key,
+        owner: None,
         outcome,
         usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
         timings: Timings {
@@ -72,10 +88,14 @@ async fn a_key_is_accepted_until_it_is_revoked_by_anyone() {
     assert!(caller.may_complete());
 
     let elsewhere = fixture.another_store();
-    let revoked_at = elsewhere.revoke_key(key.id()).await.unwrap();
+    let revoked_at = elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap();
     assert!(revoked_at.is_some());
     assert!(fixture.store.authenticate(&key).await.unwrap().is_none());
-    assert_eq!(elsewhere.revoke_key(key.id()).await.unwrap(), revoked_at, "revoking again changes nothing");
+    assert_eq!(
+        elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap(),
+        revoked_at,
+        "revoking again changes nothing"
+    );
 }
 
 #[tokio::test]
@@ -85,11 +105,11 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused() {
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
     let expired = NewKey { name: "old".into(), completions: true, expires_at: Some(now_millis()) };
-    let expired = fixture.store.create_key(expired).await.unwrap();
+    let expired = fixture.store.create_key(&Viewer::operator(), expired).await.unwrap();
     assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
-    assert_eq!(fixture.store.list_keys().await.unwrap()[0].state(now_millis()), KeyState::Expired);
-    assert_eq!(fixture.store.revoke_key(unknown.id()).await.unwrap(), None);
-    assert!(!fixture.store.rename_key(unknown.id(), "x").await.unwrap());
+    assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now_millis()), KeyState::Expired);
+    assert_eq!(fixture.store.revoke_key(&Viewer::operator(), unknown.id()).await.unwrap(), None);
+    assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), "x").await.unwrap());
 }
 
 #[tokio::test]
@@ -97,9 +117,9 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use() {
     let fixture = Fixture::new();
     let first = fixture.key("first").await;
     let silent = NewKey { name: "no completions".into(), completions: false, expires_at: Some(now_millis() + 60_000) };
-    let second = fixture.store.create_key(silent).await.unwrap();
+    let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
     assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
-    assert!(fixture.store.rename_key(first.id(), "renamed").await.unwrap());
+    assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), "renamed").await.unwrap());
 
     let (ledger, writer) = fixture.ledger();
     let used = entry(first.id(), OK, None);
@@ -107,7 +127,7 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use() {
     ledger.record(used).await.unwrap();
     writer.stop();
 
-    let keys = fixture.store.list_keys().await.unwrap();
+    let keys = fixture.store.list_keys(&Viewer::operator()).await.unwrap();
     assert_eq!(fixture.store.count_keys().await.unwrap(), 2);
     let names: Vec<_> = keys.iter().map(|key| (key.name.as_str(), key.completions, key.last_used_at)).collect();
     assert!(names.contains(&("renamed", true, Some(used_at))), "{names:?}");
@@ -123,7 +143,7 @@ async fn a_receipt_means_that_another_process_sees_the_row() {
     let receipt = ledger.record(row.clone()).await.unwrap();
     assert_eq!(receipt.request_id(), row.request_id);
 
-    let seen = fixture.another_store().requests(0, 10).await.unwrap();
+    let seen = newest(&fixture.another_store(), 10).await;
     assert_eq!(seen.len(), 1);
     assert_eq!((seen[0].request_id, seen[0].status, seen[0].code.as_deref()), (row.request_id, 200, None));
     assert_eq!(seen[0].usage, row.usage);
@@ -139,9 +159,9 @@ async fn a_request_recorded_twice_counts_once() {
     ledger.record(row.clone()).await.unwrap();
     ledger.record(row.clone()).await.unwrap();
     writer.stop();
-    let report = fixture.store.usage(0).await.unwrap();
+    let report = usage(&fixture.store, 0).await;
     assert_eq!((report.totals.requests, report.totals.prompt.sum), (1, 5));
-    assert_eq!(fixture.store.requests(0, 10).await.unwrap().len(), 1);
+    assert_eq!(newest(&fixture.store, 10).await.len(), 1);
 }
 
 #[tokio::test]
@@ -168,7 +188,7 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same() {
     writer.stop();
 
     for days in [1, 2, 3, 10] {
-        let report = fixture.store.usage(now_millis() - days * 86_400_000).await.unwrap();
+        let report = usage(&fixture.store, now_millis() - days * 86_400_000).await;
         let expected: Vec<_> = rows.iter().filter(|row| row.request_id.unix_micros() / 1000 >= report.since).collect();
         let sum: u64 = expected.iter().filter_map(|row| row.usage.prompt).map(u64::from).sum();
         let measured = expected.iter().filter(|row| row.usage.prompt.is_some()).count() as u64;
@@ -182,7 +202,7 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same() {
         assert_eq!(report.latencies.count(Phase::Total), report.totals.requests);
         assert_eq!(report.latencies.count(Phase::Persist), report.totals.requests);
     }
-    let all = fixture.store.requests(0, 10_000).await.unwrap();
+    let all = newest(&fixture.store, 10_000).await;
     assert_eq!(all.len(), rows.len());
     assert!(all.is_sorted_by_key(|row| std::cmp::Reverse(row.request_id)), "newest first");
     assert!(all.iter().any(|row| row.persist_us.is_some()));
@@ -202,14 +222,14 @@ async fn rows_past_their_time_go_and_their_sums_stay() {
     let (_ledger, writer) = fixture.ledger();
     let mut left = usize::MAX;
     for _ in 0..200 {
-        left = fixture.store.requests(0, 10).await.unwrap().len();
+        left = newest(&fixture.store, 10).await.len();
         if left == 2 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(left, 2);
-    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 4);
+    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 4);
     writer.stop();
 }
 
@@ -227,7 +247,7 @@ async fn one_refused_row_does_not_fail_its_neighbours() {
     assert_eq!(refused.unwrap_err(), store::NotRecorded::RowRefused);
     assert!(ledger.is_healthy());
     writer.stop();
-    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 2);
+    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 2);
 }
 
 #[tokio::test]
@@ -239,7 +259,7 @@ async fn what_was_handed_over_before_the_stop_is_written() {
         ledger.note(entry(key, OK, None)).unwrap();
     }
     writer.stop();
-    assert_eq!(fixture.store.usage(0).await.unwrap().totals.requests, 3000);
+    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 3000);
     assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::NotRecorded::Stopped);
 }
 

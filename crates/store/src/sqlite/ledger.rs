@@ -4,14 +4,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use chat::{KeyId, RequestId};
+use chat::RequestId;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavior, ffi, params};
 
 use super::connect;
 use crate::latency::merge_encoded;
 use crate::ledger::{Pending, Trail};
-use crate::rollup::{Entry, Rollups};
+use crate::rollup::{Entry, KeySum, Rollups, Span};
 
 /// Pages of write-ahead log after which it is moved into the database file (16 MiB).
 const CHECKPOINT_PAGES: i64 = 4096;
@@ -159,10 +159,10 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
              last_at = max(last_at, excluded.last_at),
              latencies = merge_latencies(latencies, excluded.latencies)",
     )?;
-    for (key, figures, latencies) in rollups.iter() {
+    for (key, figures, latencies) in rollups.hours() {
         upsert.execute(params![
-            key.span.seconds(),
-            key.key.as_ref().map_or("", KeyId::as_str),
+            Span::Hour.seconds(),
+            key.party.to_string(),
             key.start,
             key.outcome.status,
             key.outcome.code.unwrap_or(""),
@@ -176,6 +176,41 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
             figures.last_at,
             latencies.encode(),
         ])?;
+    }
+    let mut upsert = transaction.prepare_cached(
+        "INSERT INTO key_sums VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         ON CONFLICT DO UPDATE SET
+             requests = requests + excluded.requests,
+             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+             prompt_measured = prompt_measured + excluded.prompt_measured,
+             completion_tokens = completion_tokens + excluded.completion_tokens,
+             completion_measured = completion_measured + excluded.completion_measured,
+             total_tokens = total_tokens + excluded.total_tokens,
+             total_measured = total_measured + excluded.total_measured,
+             last_at = max(last_at, excluded.last_at),
+             succeeded = succeeded + excluded.succeeded",
+    )?;
+    for (key, KeySum { figures, succeeded }) in rollups.sums() {
+        upsert.execute(params![
+            key.span.seconds(),
+            key.start,
+            key.key.as_str(),
+            figures.requests,
+            figures.prompt.sum,
+            figures.prompt.count,
+            figures.completion.sum,
+            figures.completion.count,
+            figures.total.sum,
+            figures.total.count,
+            figures.last_at,
+            succeeded,
+        ])?;
+    }
+    let mut used = transaction.prepare_cached(
+        "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+    )?;
+    for (key, sum) in rollups.sums().filter(|(key, _)| key.span == Span::Block) {
+        used.execute(params![key.key.as_str(), sum.figures.last_at])?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The SQLite backend: one file, write-ahead log, `synchronous=FULL`. Any process may have it open beside us.
 
+mod accounts;
 mod keys;
 mod ledger;
 mod schema;

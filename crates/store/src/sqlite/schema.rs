@@ -55,6 +55,77 @@ const STEPS: &[&str] = &[
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
         filler BLOB NOT NULL
     ) STRICT;",
+    // People. A roll-up's `key_id` is a party from now on: '' for everyone, '@' and an account's id, or a key's id, and
+    // its span is always the hour. Sums by key have a table of their own, narrow and ordered by time, so that ten
+    // thousand keys are summed up in one short scan. Of tokens only digests are kept.
+    "ALTER TABLE keys ADD COLUMN owner TEXT;
+    ALTER TABLE keys ADD COLUMN playground INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE keys ADD COLUMN last_used_at INTEGER;
+    UPDATE keys SET last_used_at = (SELECT max(last_at) FROM rollups WHERE span = 3600 AND key_id = keys.id);
+    CREATE INDEX keys_by_owner ON keys (owner);
+    CREATE UNIQUE INDEX playgrounds ON keys (owner) WHERE playground = 1;
+    CREATE TABLE key_sums (
+        span INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        key_id TEXT NOT NULL,
+        requests INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        prompt_measured INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        completion_measured INTEGER NOT NULL,
+        total_tokens INTEGER NOT NULL,
+        total_measured INTEGER NOT NULL,
+        last_at INTEGER NOT NULL,
+        succeeded INTEGER NOT NULL,
+        PRIMARY KEY (span, start, key_id)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO key_sums
+        SELECT span, start, key_id, sum(requests), sum(prompt_tokens), sum(prompt_measured), sum(completion_tokens),
+            sum(completion_measured), sum(total_tokens), sum(total_measured), max(last_at),
+            sum(CASE code WHEN '' THEN requests ELSE 0 END)
+        FROM rollups WHERE key_id <> '' GROUP BY span, start, key_id;
+    DELETE FROM rollups WHERE span <> 3600;
+    CREATE INDEX requests_by_key ON requests (key_id, id);
+    CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
+    CREATE TABLE accounts (
+        id TEXT NOT NULL PRIMARY KEY,
+        email TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        password TEXT NOT NULL,
+        role TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        signed_in_at INTEGER,
+        disabled_at INTEGER
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sessions (
+        digest BLOB NOT NULL PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        account TEXT NOT NULL REFERENCES accounts,
+        address TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        seen_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX sessions_by_account ON sessions (account);
+    CREATE TABLE links (
+        digest BLOB NOT NULL PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        purpose TEXT NOT NULL,
+        role TEXT,
+        account TEXT REFERENCES accounts,
+        note TEXT NOT NULL,
+        made_by TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE audit (
+        number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+        at INTEGER NOT NULL,
+        who TEXT NOT NULL,
+        address TEXT NOT NULL,
+        what TEXT NOT NULL,
+        subject TEXT NOT NULL
+    ) STRICT;",
 ];
 
 /// Takes the database to the newest schema, under its write lock: several processes may start at once.

@@ -1,112 +1,168 @@
 //! Reading the ledger: sums from the roll-ups, rows from the end of `requests`.
 
-use chat::{RequestId, TokenUsage};
+use std::collections::{BTreeMap, HashMap};
+
+use chat::{KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::keys::key_id;
+use super::keys::{key_id, scope};
 use crate::latency::Latencies;
-use crate::rollup::{Figures, Measured, Span, Stretch, stretches};
+use crate::rollup::{Figures, KeySum, Measured, Party, Stretch, stretches};
+use crate::usage::{RequestQuery, Slice, UsageQuery};
+use crate::viewer::Viewer;
 use crate::{KeyUsage, OutcomeUsage, RequestRecord, StoreError, UsageReport};
 
-/// The columns of `Figures`, summed up.
-const SUMS: &str = "sum(requests), sum(prompt_tokens), sum(prompt_measured), sum(completion_tokens),
-    sum(completion_measured), sum(total_tokens), sum(total_measured), max(last_at)";
+/// The columns of `Figures`.
+const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
+    total_measured, last_at";
 
 impl Sqlite {
-    pub(crate) fn usage(&self, since: u64, now: u64) -> Result<UsageReport, StoreError> {
+    /// `None` if the query is about a key that the viewer may not see.
+    pub(crate) fn usage(
+        &self,
+        viewer: &Viewer,
+        query: &UsageQuery,
+        now: u64,
+    ) -> Result<Option<UsageReport>, StoreError> {
         self.with(|connection| {
             // One read transaction, so that every grouping sees the same rows.
             let snapshot = connection.transaction()?;
-            let from = Span::Hour.start_of(since / 1000);
-            let by_outcome = by_outcome(&snapshot, from)?;
-            let mut totals = Figures::default();
-            by_outcome.iter().for_each(|outcome| totals.merge(&outcome.figures));
-            Ok(UsageReport {
-                since: from * 1000,
-                until: now,
-                totals,
-                latencies: latencies(&snapshot, from)?,
-                by_outcome,
-                by_key: by_key(&snapshot, from)?,
-            })
+            let party = match (query.key, viewer.scope()) {
+                (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
+                (Some(key), _) => Party::Key(key),
+                (None, Some(account)) => Party::Owner(account),
+                (None, None) => Party::Everyone,
+            };
+            let mut report = read(&snapshot, party, query)?;
+            if query.by_key {
+                report.by_key = by_key(&snapshot, viewer, query)?;
+            }
+            report.until = now;
+            Ok(Some(report))
         })
     }
 
-    pub(crate) fn requests(&self, since: u64, limit: u32) -> Result<Vec<RequestRecord>, StoreError> {
+    /// The newest requests, newest first.
+    pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
+        let first = RequestId::first_of_millis(query.since).to_bytes();
+        let before = query.before.map_or([0xff; 16], RequestId::to_bytes);
+        // Said outright for those that failed, so that SQLite sees that their index will do.
+        let status = match query.status {
+            None => "?3 IS NULL",
+            Some(200) => "status = ?3",
+            Some(_) => "status = ?3 AND status <> 200",
+        };
+        let within = format!("requests.id >= ?1 AND requests.id < ?2 AND {status}");
         self.with(|connection| {
-            let mut newest = connection.prepare(
-                "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-                     queue_us, search_us, inference_us, total_us, persisted_at_us
-                 FROM requests LEFT JOIN commits ON commits.id = commit_id
-                 WHERE requests.id >= ?1 ORDER BY requests.id DESC LIMIT ?2",
-            )?;
-            let rows = newest.query_map(params![RequestId::first_of_millis(since).to_bytes(), limit], request)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
-    }
-}
-
-fn by_outcome(connection: &Connection, from: u64) -> Result<Vec<OutcomeUsage>, StoreError> {
-    let mut query = connection.prepare(&format!(
-        "SELECT {SUMS}, status, code FROM rollups WHERE span = ?1 AND key_id = '' AND start >= ?2
-         GROUP BY status, code ORDER BY status, code"
-    ))?;
-    let rows = query.query_map(params![Span::Hour.seconds(), from], |row| {
-        let code = row.get::<_, String>(9)?;
-        Ok(OutcomeUsage { figures: figures(row)?, status: row.get(8)?, code: (!code.is_empty()).then_some(code) })
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-fn latencies(connection: &Connection, from: u64) -> Result<Latencies, StoreError> {
-    let mut query =
-        connection.prepare("SELECT latencies FROM rollups WHERE span = ?1 AND key_id = '' AND start >= ?2")?;
-    let mut rows = query.query(params![Span::Hour.seconds(), from])?;
-    let mut all = Latencies::default();
-    while let Some(row) = rows.next()? {
-        let blob = row.get_ref(0)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
-        all.merge(&Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?);
-    }
-    Ok(all)
-}
-
-/// Sums by key. Goes from one key with roll-ups to the next, so keys that were never used cost nothing, and sums up here
-/// rather than in SQL, which takes three times as long per row.
-fn by_key(connection: &Connection, from: u64) -> Result<Vec<KeyUsage>, StoreError> {
-    let mut next_key =
-        connection.prepare("SELECT key_id FROM rollups WHERE span = ?1 AND key_id > ?2 ORDER BY key_id LIMIT 1")?;
-    let mut name = connection.prepare("SELECT name FROM keys WHERE id = ?1")?;
-    let mut rollups = connection.prepare(
-        "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
-             total_measured, last_at, code = '' FROM rollups
-         WHERE span = ?1 AND key_id = ?2 AND start >= ?3 AND start < ?4",
-    )?;
-    let mut used = Vec::new();
-    let mut last = String::new();
-    while let Some(key) = next_key.query_row(params![Span::Block.seconds(), last], |row| key_id(row, 0)).optional()? {
-        key.as_str().clone_into(&mut last);
-        let (mut sums, mut succeeded) = (Figures::default(), 0);
-        for Stretch { span, starts, added } in stretches(from) {
-            let mut rows = rollups.query(params![span.seconds(), key.as_str(), starts.start, starts.end])?;
-            while let Some(row) = rows.next()? {
-                let part = figures(row)?;
-                let succeeding = if row.get(8)? { part.requests } else { 0 };
-                if added {
-                    sums.merge(&part);
-                    succeeded += succeeding;
-                } else {
-                    sums.take_away(&part);
-                    succeeded -= succeeding;
+            if query.key.is_none() && viewer.scope().is_none() {
+                let mut newest =
+                    connection.prepare(&format!("{ROWS} WHERE {within} ORDER BY requests.id DESC LIMIT ?4"))?;
+                let rows = newest.query_map(params![first, before, query.status, query.limit], request)?;
+                return Ok(rows.collect::<Result<_, _>>()?);
+            }
+            // The newest of each key, by the index on keys; of these, the newest.
+            let mut keys = connection
+                .prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
+            let keys =
+                keys.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| key_id(row, 0))?;
+            let mut newest = connection
+                .prepare(&format!("{ROWS} WHERE key_id = ?5 AND {within} ORDER BY requests.id DESC LIMIT ?4"))?;
+            let mut all = Vec::new();
+            for key in keys {
+                let key = key?;
+                let parameters = params![first, before, query.status, query.limit, key.as_str()];
+                for row in newest.query_map(parameters, request)? {
+                    all.push(row?);
                 }
             }
+            all.sort_unstable_by_key(|row| std::cmp::Reverse(row.request_id));
+            all.truncate(query.limit as usize);
+            Ok(all)
+        })
+    }
+
+    pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
+        self.with(|connection| {
+            let mut find =
+                connection.prepare(&format!("{ROWS} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
+            Ok(find.query_row(params![id.to_bytes(), scope(viewer)], request).optional()?)
+        })
+    }
+}
+
+fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bool, rusqlite::Error> {
+    let mut find =
+        connection.prepare_cached("SELECT count(*) > 0 FROM keys WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)")?;
+    find.query_row(params![key.as_str(), scope(viewer)], |row| row.get(0))
+}
+
+/// Sums up a party's roll-ups in one pass, by everything but the key.
+fn read(connection: &Connection, party: Party, query: &UsageQuery) -> Result<UsageReport, StoreError> {
+    let mut rollups = connection.prepare_cached(&format!(
+        "SELECT {FIGURES}, start, status, code, latencies FROM rollups
+         WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
+    ))?;
+    let hours = query.period.seconds();
+    let mut rows = rollups.query(params![party.to_string(), hours.start, hours.end])?;
+    let mut report = UsageReport { since: hours.start * 1000, ..UsageReport::default() };
+    let mut outcomes: BTreeMap<(u16, String), Figures> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let part = figures(row)?;
+        let (start, status, code): (u64, u16, String) = (row.get(8)?, row.get(9)?, row.get(10)?);
+        let blob = row.get_ref(11)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
+        let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
+        let succeeded = if code.is_empty() { part.requests } else { 0 };
+        let start = query.step.span().start_of(start) * 1000;
+        if report.by_time.last().is_none_or(|slice| slice.start != start) {
+            report.by_time.push(Slice { start, ..Slice::default() });
         }
-        if sums.requests > 0 {
-            let name = name.query_row([key.as_str()], |row| row.get(0))?;
-            used.push(KeyUsage { key, name, figures: sums, succeeded });
+        if let Some(slice) = report.by_time.last_mut() {
+            slice.figures.merge(&part);
+            slice.succeeded += succeeded;
+            slice.latencies.merge(&latencies);
+        }
+        outcomes.entry((status, code)).or_default().merge(&part);
+    }
+    for slice in &report.by_time {
+        report.totals.merge(&slice.figures);
+        report.succeeded += slice.succeeded;
+        report.latencies.merge(&slice.latencies);
+    }
+    let outcomes = outcomes.into_iter().map(|((status, code), figures)| OutcomeUsage {
+        status,
+        code: (!code.is_empty()).then_some(code),
+        figures,
+    });
+    report.by_outcome = outcomes.collect();
+    Ok(report)
+}
+
+/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges.
+fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Result<Vec<KeyUsage>, StoreError> {
+    let mut names = connection
+        .prepare_cached("SELECT id, name FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
+    let named = names.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| {
+        Ok((key_id(row, 0)?, (row.get::<_, String>(1)?, KeySum::default())))
+    })?;
+    let mut sums: HashMap<KeyId, (String, KeySum)> = named.collect::<Result<_, _>>()?;
+    let mut scan = connection.prepare_cached(&format!(
+        "SELECT {FIGURES}, succeeded, key_id FROM key_sums WHERE span = ?1 AND start >= ?2 AND start < ?3"
+    ))?;
+    for Stretch { span, starts, added } in stretches(&query.period.seconds()) {
+        let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
+        while let Some(row) = rows.next()? {
+            let Some((_, sum)) = sums.get_mut(&key_id(row, 9)?) else { continue };
+            let part = KeySum { figures: figures(row)?, succeeded: row.get(8)? };
+            if added { sum.merge(&part) } else { sum.take_away(&part) }
         }
     }
-    used.sort_by_key(|usage| (std::cmp::Reverse(usage.figures.requests), usage.key));
+    let mut used: Vec<_> = sums
+        .into_iter()
+        .filter(|(_, (_, sum))| sum.figures.requests > 0)
+        .map(|(key, (name, KeySum { figures, succeeded }))| KeyUsage { key, name, figures, succeeded })
+        .collect();
+    used.sort_unstable_by_key(|usage| (std::cmp::Reverse(usage.figures.requests), usage.key));
     Ok(used)
 }
 
@@ -122,6 +178,10 @@ fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
     })
 }
 
+const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
+        queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, '')
+    FROM requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
+
 fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
     let request_id = RequestId::from_bytes(row.get(0)?);
     let total_us: u64 = row.get(10)?;
@@ -131,6 +191,7 @@ fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
     Ok(RequestRecord {
         request_id,
         key: key_id(row, 1)?,
+        key_name: row.get(12)?,
         status: row.get(2)?,
         code: row.get(3)?,
         usage: TokenUsage { prompt: row.get(4)?, completion: row.get(5)?, total: row.get(6)? },

@@ -189,6 +189,11 @@ impl Service {
         self.process().address
     }
 
+    /// What the service has printed at its start.
+    pub(crate) fn greeting(&self) -> &str {
+        &self.process().greeting
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.process().child)
     }
@@ -257,6 +262,8 @@ impl Drop for Service {
 struct Process {
     child: Child,
     address: SocketAddr,
+    /// What it has printed.
+    greeting: String,
     /// Kept open: the service may still print.
     _stdout: BufReader<ChildStdout>,
 }
@@ -271,16 +278,15 @@ impl Process {
     fn spawn(command: &mut Command, home: &Home) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let address = loop {
-            let mut line = String::new();
-            if stdout.read_line(&mut line).unwrap() == 0 {
+        let mut greeting = String::new();
+        while !greeting.contains("\n  Database") {
+            if stdout.read_line(&mut greeting).unwrap() == 0 {
                 panic!("the service did not start: {}", home.log());
             }
-            if let Some((_, address)) = line.split_once("(listening on ") {
-                break address.trim_end().trim_end_matches(')').parse().unwrap();
-            }
-        };
-        Self { child, address, _stdout: stdout }
+        }
+        let (_, address) = greeting.split_once("(listening on ").unwrap();
+        let address = address.split_once(')').unwrap().0.parse().unwrap();
+        Self { child, address, greeting, _stdout: stdout }
     }
 }
 

@@ -1,0 +1,129 @@
+//! The `accounts` commands: for whoever runs the service, also when nobody can sign in any more.
+
+use std::io::Write;
+
+use serde::Serialize;
+use store::{Account, Declined, Email, Store, Token, Viewer};
+
+use crate::cli::AccountsCommand;
+use crate::complaint::Complaint;
+use crate::paper::{self, Table};
+use crate::serve::open_store;
+use crate::settings::Settings;
+
+pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), Complaint> {
+    let store = open_store(settings)?;
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
+    match command {
+        AccountsCommand::List { json } => list(&store, json).await,
+        AccountsCommand::Invite { note, role, expires } => {
+            let token = store.invite(admin, role, &note, expires).await?;
+            show_link(settings, &token)
+        }
+        AccountsCommand::Reset { email } => {
+            let token = store.reset_link(admin, &email).await.map_err(|declined| complaint(&declined, &email))?;
+            show_link(settings, &token)
+        }
+        AccountsCommand::Role { email, role } => {
+            let account = find(&store, &email).await?;
+            store.set_role(admin, account.id, role).await.map_err(|declined| complaint(&declined, &email))?;
+            say(&format!("{email} is now {role}."))
+        }
+        AccountsCommand::Disable { email } => set_disabled(&store, &email, true).await,
+        AccountsCommand::Enable { email } => set_disabled(&store, &email, false).await,
+    }
+}
+
+/// Where a link leads.
+pub(crate) fn link(settings: &Settings, token: &Token) -> String {
+    format!("{}/welcome/{}", settings.console_base_url, token.reveal())
+}
+
+fn show_link(settings: &Settings, token: &Token) -> Result<(), Complaint> {
+    say(&link(settings, token))?;
+    let _ = writeln!(std::io::stderr(), "This link is shown once and works once."); // the link itself is out
+    Ok(())
+}
+
+async fn set_disabled(store: &Store, email: &Email, disabled: bool) -> Result<(), Complaint> {
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
+    let account = find(store, email).await?;
+    store.set_disabled(admin, account.id, disabled).await.map_err(|declined| complaint(&declined, email))?;
+    say(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
+}
+
+async fn find(store: &Store, email: &Email) -> Result<Account, Complaint> {
+    let found = accounts(store).await?.into_iter().find(|account| account.email == *email);
+    found.ok_or_else(|| complaint(&Declined::NoSuchAccount, email))
+}
+
+async fn accounts(store: &Store) -> Result<Vec<Account>, Complaint> {
+    let operator = Viewer::operator();
+    match operator.admin() {
+        Some(admin) => Ok(store.accounts(admin).await?),
+        None => Ok(Vec::new()),
+    }
+}
+
+async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
+    let accounts = accounts(store).await?;
+    if json {
+        let rows: Vec<_> = accounts.iter().map(JsonAccount::from).collect();
+        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+    }
+    if accounts.is_empty() {
+        return say("There are no accounts yet. `serve` prints a link for the first one when it starts.");
+    }
+    let mut table = Table::new(&["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"]);
+    for account in &accounts {
+        table.row([
+            account.email.to_string(),
+            account.name.clone(),
+            account.role.to_string(),
+            if account.disabled_at.is_some() { "disabled" } else { "active" }.into(),
+            paper::time(account.created_at),
+            account.signed_in_at.map_or_else(|| "never".into(), paper::time),
+        ]);
+    }
+    say(table.to_string().trim_end())
+}
+
+fn complaint(declined: &Declined, email: &Email) -> Complaint {
+    match declined {
+        Declined::NoSuchAccount => {
+            Complaint::new(format!("there is no account {email}; `adriaticum accounts list` shows those there are"))
+        }
+        other => Complaint::new(other.to_string()),
+    }
+}
+
+fn say(text: &str) -> Result<(), Complaint> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+#[derive(Serialize)]
+struct JsonAccount<'a> {
+    id: &'a str,
+    email: &'a str,
+    name: &'a str,
+    role: &'a str,
+    created_at: String,
+    signed_in_at: Option<String>,
+    disabled_at: Option<String>,
+}
+
+impl<'a> From<&'a Account> for JsonAccount<'a> {
+    fn from(account: &'a Account) -> Self {
+        Self {
+            id: account.id.as_str(),
+            email: account.email.as_str(),
+            name: &account.name,
+            role: account.role.as_str(),
+            created_at: paper::time(account.created_at),
+            signed_in_at: account.signed_in_at.map(paper::time),
+            disabled_at: account.disabled_at.map(paper::time),
+        }
+    }
+}

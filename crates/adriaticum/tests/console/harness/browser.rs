@@ -1,0 +1,267 @@
+//! A real browser: Debian's chromium without a window, told what to do over its DevTools protocol. One process for all
+//! tests; every person has a browser profile of their own, with cookies of their own.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tungstenite::stream::MaybeTlsStream;
+use tungstenite::{Message, WebSocket};
+
+use super::PATIENCE;
+
+/// How often a page is looked at while something is awaited.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The running browser.
+struct Browser {
+    socket_url: String,
+    _profile: TempDir,
+    _child: Mutex<Child>,
+}
+
+impl Browser {
+    fn shared() -> &'static Self {
+        static SHARED: OnceLock<Browser> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// Started through a shell that ends it when this process ends, however that comes about.
+    fn start() -> Self {
+        let profile = tempfile::tempdir().unwrap();
+        let script = "chromium \"$@\" & browser=$!; cat >/dev/null; kill $browser";
+        let mut child = Command::new("sh")
+            .args(["-c", script, "sh", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--remote-debugging-port=0", "--no-first-run", "--hide-scrollbars", "--force-color-profile=srgb"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let socket_url = lines
+            .find_map(|line| line.unwrap().strip_prefix("DevTools listening on ").map(str::to_owned))
+            .expect("chromium says where it listens");
+        std::thread::spawn(move || lines.for_each(drop)); // so that it can go on talking
+        Self { socket_url, _profile: profile, _child: Mutex::new(child) }
+    }
+}
+
+/// One person's browser with one open page.
+pub(crate) struct Page {
+    socket: WebSocket<MaybeTlsStream<TcpStream>>,
+    session: String,
+    next: u64,
+    origin: String,
+    events: VecDeque<Value>,
+    problems: Vec<String>,
+}
+
+impl Page {
+    /// A browser in which nobody is signed in yet; addresses are below that origin.
+    pub(crate) fn open(origin: &str) -> Self {
+        let (socket, _) = tungstenite::connect(&Browser::shared().socket_url).unwrap();
+        if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        let mut page = Self {
+            socket,
+            session: String::new(),
+            next: 0,
+            origin: origin.into(),
+            events: VecDeque::new(),
+            problems: Vec::new(),
+        };
+        let context = page.tell("Target.createBrowserContext", json!({ "disposeOnDetach": true }));
+        let target = page.tell(
+            "Target.createTarget",
+            json!({ "url": "about:blank", "browserContextId": context["browserContextId"] }),
+        );
+        let attached = page.tell("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        page.session = attached["sessionId"].as_str().unwrap().to_owned();
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            page.tell(&format!("{domain}.enable"), json!({}));
+        }
+        page.desktop();
+        page
+    }
+
+    pub(crate) fn desktop(&mut self) {
+        self.resize(1280, 900, false);
+    }
+
+    pub(crate) fn phone(&mut self) {
+        self.resize(390, 844, true);
+    }
+
+    fn resize(&mut self, width: u32, height: u32, mobile: bool) {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
+        self.tell("Emulation.setDeviceMetricsOverride", metrics);
+    }
+
+    pub(crate) fn theme(&mut self, name: &str) {
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
+        self.tell("Emulation.setEmulatedMedia", features);
+    }
+
+    /// Where the person is.
+    pub(crate) fn zone(&mut self, name: &str) {
+        self.tell("Emulation.setTimezoneOverride", json!({ "timezoneId": name }));
+    }
+
+    pub(crate) fn without_script(&mut self) {
+        self.tell("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    }
+
+    /// Goes to an address and waits until the page is there.
+    pub(crate) fn go(&mut self, path: &str) {
+        let url = format!("{}{path}", self.origin);
+        self.events.clear();
+        let gone = self.tell("Page.navigate", json!({ "url": url }));
+        assert!(gone["errorText"].is_null(), "{path}: {gone}");
+        self.wait_for_load();
+    }
+
+    fn wait_for_load(&mut self) {
+        let began = Instant::now();
+        loop {
+            if self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+                self.events.clear();
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the page does not load");
+            self.receive();
+        }
+    }
+
+    /// What an expression is worth on the page.
+    pub(crate) fn eval(&mut self, expression: &str) -> Value {
+        let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let answer = self.tell("Runtime.evaluate", asked);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    /// The text of the page as a person reads it.
+    pub(crate) fn text(&mut self) -> String {
+        self.eval("document.body.innerText").as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn assert_says(&mut self, part: &str) {
+        let text = self.text();
+        assert!(text.contains(part), "{part:?} is not on the page:\n{text}");
+    }
+
+    /// Types into a field.
+    pub(crate) fn fill(&mut self, selector: &str, text: &str) {
+        let script = format!(
+            "(() => {{ const field = document.querySelector({}); field.focus(); field.value = ''; }})()",
+            json!(selector)
+        );
+        self.eval(&script);
+        self.tell("Input.insertText", json!({ "text": text }));
+    }
+
+    /// Clicks on something that leads to another page, and waits for that.
+    pub(crate) fn click(&mut self, selector: &str) {
+        self.events.clear();
+        self.press(selector);
+        self.wait_for_load();
+    }
+
+    /// Clicks on something that stays on the page.
+    pub(crate) fn press(&mut self, selector: &str) {
+        let found = self.eval(&format!(
+            "(() => {{ const found = document.querySelector({}); found?.click(); return !!found; }})()",
+            json!(selector)
+        ));
+        assert_eq!(found, true, "{selector} is not on the page:\n{}", self.text());
+    }
+
+    /// A key of the keyboard, to whatever has the focus.
+    pub(crate) fn key(&mut self, name: &str) {
+        for kind in ["keyDown", "keyUp"] {
+            self.tell("Input.dispatchKeyEvent", json!({ "type": kind, "key": name, "code": name }));
+        }
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) fn wait_until(&mut self, expression: &str) {
+        let began = Instant::now();
+        while self.eval(&format!("!!({expression})")) != true {
+            assert!(began.elapsed() < PATIENCE, "never true: {expression}\n{}", self.text());
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// The path of the page that is open.
+    pub(crate) fn path(&mut self) -> String {
+        self.eval("location.pathname").as_str().unwrap().to_owned()
+    }
+
+    /// The value of a cookie, as the browser itself sees it.
+    pub(crate) fn cookie(&mut self, name: &str) -> String {
+        let cookies = self.tell("Network.getCookies", json!({}));
+        let found = cookies["cookies"].as_array().unwrap().iter().find(|cookie| cookie["name"] == name).cloned();
+        found.expect("a cookie of that name")["value"].as_str().unwrap().to_owned()
+    }
+
+    /// The whole page as a picture.
+    pub(crate) fn picture(&mut self, file: &Path) {
+        let asked = json!({ "format": "png", "captureBeyondViewport": true });
+        let picture = self.tell("Page.captureScreenshot", asked);
+        std::fs::write(file, BASE64_STANDARD.decode(picture["data"].as_str().unwrap()).unwrap()).unwrap();
+    }
+
+    /// What scripts and policies have complained about so far.
+    pub(crate) fn problems(&mut self) -> Vec<String> {
+        self.eval("0"); // whatever happened before has been told by now
+        std::mem::take(&mut self.problems)
+    }
+
+    fn tell(&mut self, method: &str, parameters: Value) -> Value {
+        self.next += 1;
+        let number = self.next;
+        let mut message = json!({ "id": number, "method": method, "params": parameters });
+        if !self.session.is_empty() {
+            message["sessionId"] = self.session.clone().into();
+        }
+        self.socket.send(Message::text(message.to_string())).unwrap();
+        loop {
+            if let Some(mut answer) = self.receive().filter(|answer| answer["id"] == number) {
+                assert!(answer["error"].is_null(), "{method}: {answer}");
+                return answer["result"].take();
+            }
+        }
+    }
+
+    /// Takes one message; events are kept.
+    fn receive(&mut self) -> Option<Value> {
+        let Message::Text(text) = self.socket.read().expect("the browser answers") else { return None };
+        let message: Value = serde_json::from_str(&text).unwrap();
+        if !message["id"].is_null() {
+            return Some(message);
+        }
+        match message["method"].as_str() {
+            Some("Runtime.exceptionThrown") => self.problems.push(message["params"].to_string()),
+            // A page that was refused is no fault of the page's.
+            Some("Log.entryAdded")
+                if message["params"]["entry"]["level"] == "error"
+                    && message["params"]["entry"]["source"] != "network" =>
+            {
+                self.problems.push(message["params"]["entry"].to_string());
+            }
+            _ => self.events.push_back(message),
+        }
+        None
+    }
+}

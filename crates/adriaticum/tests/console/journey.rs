@@ -1,0 +1,194 @@
+//! From the first set-up to the figures of one's own requests.
+
+use serde_json::Value;
+
+use crate::harness::{PASSWORD, Page, Site};
+
+#[test]
+fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
+    let site = Site::start();
+    let mut page = site.browser();
+    page.go("/");
+    assert_eq!(page.path(), "/sign-in");
+    let link = site.set_up_link();
+    page.go(&link);
+    page.fill("[name=name]", "Ada");
+    page.fill("[name=email]", "ada@example.com");
+    page.fill("[name=password]", "short");
+    page.fill("[name=again]", "short");
+    page.eval("document.querySelector('main form').noValidate = true");
+    page.click("main button[type=submit]");
+    page.assert_says("at least 10 characters");
+    assert_eq!(page.eval("document.querySelector('[name=email]').value"), "ada@example.com", "what was typed is kept");
+    Site::join(&mut page, "Ada");
+    assert_eq!(page.path(), "/");
+    page.assert_says("Start with an API key");
+
+    let key = Site::make_key(&mut page, "My first");
+    assert!(page.eval("document.getElementById('try').textContent").as_str().unwrap().contains(&key));
+    let ids: Vec<String> = (0..3).map(|_| site.service.ask(&key, "Hello!").completed().id).collect();
+    site.service.ask(&key, &"x".repeat(10_001)).refused_as("invalid_request");
+
+    page.go("/keys");
+    page.assert_says("My first");
+    assert!(!page.text().contains(&key), "a key is shown once");
+    page.click("tbody th a");
+    page.fill("[name=name]", "Renamed <b>");
+    page.click("main form button[type=submit]");
+    page.assert_says("My first is now called Renamed <b>.");
+
+    page.go("/requests");
+    let shown = page.eval("[...document.querySelectorAll('tbody th code')].map(id => id.textContent)");
+    assert_eq!(shown.as_array().unwrap().len(), 4);
+    assert!(ids.iter().all(|id| shown.as_array().unwrap().contains(&Value::from(id.as_str()))));
+    page.go(&format!("/requests/{}", ids[0]));
+    page.assert_says("Persisted");
+    assert_usage_is_that_of_the_command_line(&site, &mut page);
+
+    page.go("/keys");
+    page.click("td.actions a");
+    page.assert_says("Revoke Renamed <b>?");
+    page.click("main form button.danger");
+    page.assert_says("Renamed <b> was revoked.");
+    site.service.ask(&key, "Hello?").refused_as("invalid_api_key");
+    assert_eq!(page.problems(), Vec::<String>::new());
+
+    let mut again = site.browser();
+    again.go(&link);
+    again.assert_says("This link does not work any more");
+}
+
+/// Every figure equals what `adriaticum usage` says, on the page and in the export.
+fn assert_usage_is_that_of_the_command_line(site: &Site, page: &mut Page) {
+    let told: Value = serde_json::from_str(&site.service.output(&["usage", "--since", "24h", "--json"])).unwrap();
+    page.go("/usage?range=24h&group=outcome");
+    let cells =
+        page.eval("[...document.querySelectorAll('main tfoot td')].map(cell => cell.innerText.split(/[\\s ]/)[0])");
+    let figures =
+        [&told["requests"], &Value::from(1), &told["prompt_tokens"], &told["completion_tokens"], &told["total_tokens"]];
+    let expected: Vec<Value> = figures.iter().map(|figure| figure.to_string().into()).collect();
+    assert_eq!(cells, Value::from(expected), "{told}");
+    page.assert_says("3 of 4 measured");
+
+    let csv = page.eval("fetch('/usage.csv?range=24h&group=outcome').then(answer => answer.text())");
+    let lines: Vec<&str> = csv.as_str().unwrap().lines().collect();
+    assert!(lines[0].starts_with("outcome,name,requests,failed,prompt_tokens"), "{lines:?}");
+    let all =
+        format!("all,,4,1,{},3,{},3,{},3", told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]);
+    assert_eq!(lines.last(), Some(&all.as_str()));
+    assert_eq!(lines.len(), 2 + told["by_outcome"].as_array().unwrap().len());
+}
+
+#[test]
+fn the_playground_sends_a_real_request_in_ones_own_name() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "developer");
+    page.go("/playground");
+    page.fill("[name=user]", "How are you?");
+    page.press("#ask button");
+    page.wait_until("!document.getElementById('figures').hidden");
+    page.assert_says("200 ok");
+    let row = &site.service.rows()[0];
+    let id = row["request_id"].as_str().unwrap();
+    page.assert_says(id);
+    page.click("#figures a");
+    page.assert_says("Playground");
+    page.go("/usage?range=1h&group=key");
+    page.assert_says("Playground");
+    page.go("/keys");
+    page.assert_says("No keys yet");
+
+    let mut other = site.person("Bob", "developer");
+    other.go(&format!("/requests/{id}"));
+    other.assert_says("Not found");
+    assert_eq!(page.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_team_is_invited_given_roles_and_turned_away() {
+    let site = Site::start();
+    let mut admin = site.person("Ada", "admin");
+    admin.go("/team");
+    admin.fill("#invite [name=note]", "Bob");
+    admin.click("#invite button[type=submit]");
+    let link = admin.eval("document.getElementById('link').textContent");
+    let link = link.as_str().unwrap().strip_prefix(&site.origin()).unwrap().to_owned();
+    let mut bob = site.browser();
+    bob.go(&link);
+    bob.assert_says("ada@example.com invited you as developer");
+    Site::join(&mut bob, "Bob");
+    bob.go("/team");
+    bob.assert_says("Only administrators can do this");
+    assert_eq!(bob.eval("[...document.querySelectorAll('.top nav a')].some(a => a.pathname == '/team')"), false);
+
+    admin.go("/team");
+    admin.click("tbody tr:nth-child(1) [action$='/role'] button");
+    admin.assert_says("The last administrator cannot be demoted or disabled.");
+    admin.click("tbody tr:nth-child(2) [action$='/role'] button");
+    admin.assert_says("Bob is now an admin.");
+    bob.go("/team");
+    bob.assert_says("Invite somebody");
+    admin.click("tbody tr:nth-child(2) [action$='/disable'] button");
+    admin.assert_says("Bob can no longer sign in.");
+    bob.go("/keys");
+    assert_eq!(bob.path(), "/sign-in");
+    let mut bob = site.sign_in("Bob");
+    bob.assert_says("The e-mail address or the password is not right.");
+    admin.go("/audit");
+    admin.assert_says("disabled the account bob@example.com");
+    assert_eq!(admin.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_password_is_changed_and_other_sessions_end() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "developer");
+    let mut elsewhere = site.sign_in("Ada");
+    assert_eq!(elsewhere.path(), "/");
+    page.go("/account");
+    assert_eq!(page.eval("document.querySelectorAll('tbody tr').length"), 2);
+    page.click("[action$='/end'] button");
+    page.assert_says("That session has ended.");
+    elsewhere.go("/keys");
+    assert_eq!(elsewhere.path(), "/sign-in");
+
+    let mut elsewhere = site.sign_in("Ada");
+    let another = "quite another one";
+    let fill = |page: &mut Page, current: &str| {
+        page.go("/account");
+        page.fill("[name=current]", current);
+        page.fill("[name=password]", another);
+        page.fill("[name=again]", another);
+        page.click("[action='/account/password'] button");
+    };
+    fill(&mut page, "not the password");
+    page.assert_says("The current password is not right.");
+    fill(&mut page, PASSWORD);
+    page.assert_says("The password was changed");
+    elsewhere.go("/account");
+    assert_eq!(elsewhere.path(), "/sign-in");
+
+    let link = site.service.output(&["accounts", "reset", "ada@example.com"]);
+    let path = link.trim().strip_prefix(&site.link_base()).unwrap().to_owned();
+    page.go(&path);
+    page.fill("[name=password]", PASSWORD);
+    page.fill("[name=again]", PASSWORD);
+    page.click("main button[type=submit]");
+    page.assert_says("You are signed in.");
+    page.click("[action='/sign-out'] button");
+    page.assert_says("You are signed out.");
+}
+
+#[test]
+fn pages_work_without_script() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "developer");
+    let mut plain = site.sign_in("Ada");
+    plain.without_script();
+    let key = Site::make_key(&mut page, "Plain");
+    site.service.ask(&key, "Hello!");
+    for (path, says) in [("/keys", "Plain"), ("/usage", "UTC"), ("/requests", "chatcmpl_"), ("/account", "Ada")] {
+        plain.go(path);
+        plain.assert_says(says);
+    }
+}

@@ -1,0 +1,108 @@
+//! Every page at the width of a phone and of a desktop, light and dark: no complaint of a script or of the policy, nothing
+//! wider than the screen, and no serious finding of axe.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::harness::{Page, Site};
+
+/// Where pictures go, for whoever wants to look at them.
+const PICTURES: &str = "CONSOLE_PICTURES";
+
+fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
+    let public = &key["adria_".len()..][..12];
+    vec![
+        ("overview", "/".into()),
+        ("keys", "/keys".into()),
+        ("key", format!("/keys/{public}")),
+        ("revoke", format!("/keys/{public}/revoke")),
+        ("usage", "/usage?range=24h&group=key".into()),
+        ("usage-days", "/usage?range=30d&group=time".into()),
+        ("requests", "/requests".into()),
+        ("request", format!("/requests/{request}")),
+        ("playground", "/playground".into()),
+        ("team", "/team".into()),
+        ("audit", "/audit".into()),
+        ("account", "/account".into()),
+        ("not-found", "/nothing".into()),
+    ]
+}
+
+#[test]
+fn every_page_is_sound_at_every_width_and_in_both_themes() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "admin");
+    let key = Site::make_key(&mut page, "Nightly summaries");
+    Site::make_key(&mut page, "A key with quite a long name that goes on and on");
+    let request = site.service.ask(&key, "Hello!").completed().id;
+    site.service.ask(&key, &"x".repeat(10_001)).refused_as("invalid_request");
+    let mut guest = site.browser();
+    for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
+        for page in [&mut page, &mut guest] {
+            page.theme(theme);
+            if width == "phone" { page.phone() } else { page.desktop() }
+        }
+        for (name, path) in pages(&key, &request) {
+            look_at(&mut page, &path, &format!("{name}-{width}-{theme}"));
+        }
+        look_at(&mut guest, "/sign-in", &format!("sign-in-{width}-{theme}"));
+    }
+}
+
+fn look_at(page: &mut Page, path: &str, name: &str) {
+    page.go(path);
+    assert_eq!(page.problems(), Vec::<String>::new(), "{name}");
+    let beyond = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert!(beyond.as_i64().unwrap() <= 0, "{name} is wider than its screen by {beyond}");
+    if let Some(folder) = std::env::var_os(PICTURES) {
+        page.picture(&PathBuf::from(folder).join(format!("{name}.png")));
+    }
+    let serious = serious_findings(page);
+    assert!(serious.is_empty(), "{name}: {serious:#?}");
+}
+
+/// What axe finds that keeps people from using a page.
+fn serious_findings(page: &mut Page) -> Vec<Value> {
+    page.eval(&axe());
+    let rules = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }";
+    let found = page.eval(&format!(
+        "axe.run(document, {rules}).then(found => found.violations.map(({{ id, impact, nodes }}) =>
+            ({{ id, impact, nodes: nodes.map(node => node.target.join(' ') + ' ' + node.failureSummary) }})))"
+    ));
+    let is_serious =
+        |finding: &Value| ["serious", "critical"].contains(&finding["impact"].as_str().unwrap_or_default());
+    found.as_array().unwrap().iter().filter(|finding| is_serious(finding)).cloned().collect()
+}
+
+/// The source of axe-core, which `make test` gets from npm.
+fn axe() -> String {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache"));
+    let file = cache.join("adriaticum/npm/node_modules/axe-core/axe.min.js");
+    std::fs::read_to_string(&file)
+        .unwrap_or_else(|error| panic!("{}: {error}; `tools/prepare --tests` gets it", file.display()))
+}
+
+#[test]
+fn charts_are_read_by_keyboard_and_times_are_in_the_viewers_zone() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "developer");
+    let key = Site::make_key(&mut page, "K");
+    site.service.ask(&key, "Hello!").completed();
+    page.zone("Asia/Tokyo");
+    page.go("/usage?range=24h");
+    page.eval("document.querySelector('.chart').focus()");
+    page.key("End");
+    page.wait_until("document.querySelector('.chart .readout').textContent.includes('1 succeeded, 0 failed')");
+    let (hour, tokyo) = (
+        "document.querySelector('.chart .here').dataset",
+        "{ timeZone: 'Asia/Tokyo', hour: '2-digit', minute: '2-digit' }",
+    );
+    let in_tokyo =
+        page.eval(&format!("new Intl.DateTimeFormat('en-GB', {tokyo}).format(new Date(Number({hour}.slice)))"));
+    let readout = page.eval("document.querySelector('.chart .readout').textContent");
+    assert!(readout.as_str().unwrap().contains(in_tokyo.as_str().unwrap()), "{readout} {in_tokyo}");
+    page.key("ArrowLeft");
+    page.wait_until("document.querySelector('.chart .readout').textContent.includes('0 succeeded')");
+}

@@ -1,0 +1,197 @@
+//! Charts as pictures: bars that are stacked, or lines. Each slice of time tells its figures to a pointer (its title), to
+//! the keyboard (the script steps from slice to slice) and to a screen reader (the same figures as a table).
+
+use maud::{Markup, html};
+
+use crate::show::short_number;
+
+/// The picture's own units; it is stretched to whatever room there is.
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 200.0;
+
+/// What a chart shows.
+pub(crate) struct Chart<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) slices: Vec<Slot>,
+    pub(crate) series: Vec<Series<'a>>,
+    pub(crate) kind: Kind,
+    /// How a value is written.
+    pub(crate) write: fn(f64) -> String,
+}
+
+/// One slice of time.
+pub(crate) struct Slot {
+    pub(crate) start: u64,
+    pub(crate) name: String,
+}
+
+/// One row of figures; `None` where there is none.
+pub(crate) struct Series<'a> {
+    pub(crate) name: &'a str,
+    /// How it is drawn, by class.
+    pub(crate) class: &'static str,
+    pub(crate) values: Vec<Option<f64>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// On top of each other.
+    Bars,
+    Lines,
+}
+
+impl Chart<'_> {
+    pub(crate) fn draw(&self) -> Markup {
+        let top = nice(self.highest());
+        html! {
+            figure.chart tabindex="0" aria-label={ (self.title) ". Arrow keys step through the figures." } {
+                figcaption {
+                    strong { (self.title) }
+                    ul.legend { @for series in &self.series { li class=(series.class) { (series.name) } } }
+                    output.readout aria-live="polite" {}
+                }
+                div.plot {
+                    div.axis aria-hidden="true" {
+                        @for part in [1.0, 0.5, 0.0] { span { ((self.write)(top * part)) } }
+                    }
+                    svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(self.summary()) {
+                        @for part in [0.0, 0.5, 1.0] {
+                            line.grid x1="0" x2=(WIDTH) y1=(HEIGHT * part) y2=(HEIGHT * part) {}
+                        }
+                        @if self.kind == Kind::Lines { (self.lines(top)) }
+                        @for at in 0..self.slices.len() { (self.slice(at, top)) }
+                    }
+                }
+                div.ends aria-hidden="true" {
+                    @if let (Some(first), Some(last)) = (self.slices.first(), self.slices.last()) {
+                        span data-slice=(first.start) { (first.name) }
+                        span data-slice=(last.start) { (last.name) }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The largest value, or sum of values where they are stacked.
+    fn highest(&self) -> f64 {
+        let of_slice = |at: usize| {
+            let values = self.series.iter().filter_map(|series| series.values[at]);
+            match self.kind {
+                Kind::Bars => values.sum::<f64>(),
+                Kind::Lines => values.fold(0.0, f64::max),
+            }
+        };
+        (0..self.slices.len()).map(of_slice).fold(0.0, f64::max)
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, {} slices of time, at most {}", self.title, self.slices.len(), (self.write)(self.highest()))
+    }
+
+    fn slice(&self, at: usize, top: f64) -> Markup {
+        let width = WIDTH / self.slices.len().max(1) as f64;
+        let left = width * at as f64;
+        let slot = &self.slices[at];
+        let figures = self.figures(at);
+        html! {
+            g.slice data-slice=(slot.start) data-figures=(figures) {
+                title { (slot.name) ": " (figures) }
+                rect.touch x=(round(left)) y="0" width=(round(width)) height=(HEIGHT) {}
+                @if self.kind == Kind::Bars {
+                    @for (class, y, height) in self.bars(at, top) {
+                        rect class=(class) x=(round(left + width * 0.12)) y=(round(y))
+                            width=(round(width * 0.76)) height=(round(height)) {}
+                    }
+                } @else {
+                    @for series in &self.series {
+                        @if let Some(value) = series.values[at] {
+                            // A dot that keeps its shape in a stretched picture: a line without length, with round ends.
+                            @let (x, y) = (round(left + width / 2.0), round(HEIGHT - value / top * HEIGHT));
+                            path.dot class=(series.class) d={ "M" (x) " " (y) "h0" } {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A slice's bars on top of each other: class, upper edge and height.
+    fn bars(&self, at: usize, top: f64) -> Vec<(&'static str, f64, f64)> {
+        let mut base = HEIGHT;
+        let values = self.series.iter().filter_map(|series| Some((series.class, series.values[at]?)));
+        let bar = |(class, value): (&'static str, f64)| {
+            // So that one request among thousands can be seen.
+            let height = (value / top * HEIGHT).max(1.5);
+            base -= height;
+            (class, base, height)
+        };
+        values.filter(|(_, value)| *value > 0.0).map(bar).collect()
+    }
+
+    fn lines(&self, top: f64) -> Markup {
+        let width = WIDTH / self.slices.len().max(1) as f64;
+        html! {
+            @for series in &self.series {
+                @let stretches = series.values.iter().enumerate().collect::<Vec<_>>();
+                @for stretch in stretches.split(|(_, value)| value.is_none()).filter(|stretch| stretch.len() > 1) {
+                    @let points = stretch.iter().map(|(at, value)| {
+                        let (x, y) = (width * (*at as f64 + 0.5), HEIGHT - value.unwrap_or(0.0) / top * HEIGHT);
+                        format!("{},{}", round(x), round(y))
+                    }).collect::<Vec<_>>().join(" ");
+                    polyline class=(series.class) points=(points) {}
+                }
+            }
+        }
+    }
+
+    fn figures(&self, at: usize) -> String {
+        let of_series = |series: &Series<'_>| {
+            let value = series.values[at].map_or_else(|| "–".into(), self.write);
+            format!("{} {}", value, series.name)
+        };
+        self.series.iter().map(of_series).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The next round number from a value on.
+fn nice(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 1.0;
+    }
+    let power = 10f64.powf(value.log10().floor());
+    let rounded = [1.0, 2.0, 4.0, 5.0, 8.0, 10.0].into_iter().find(|step| *step * power >= value);
+    rounded.unwrap_or(10.0) * power
+}
+
+fn round(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// Whole numbers, in few characters.
+pub(crate) fn count(value: f64) -> String {
+    short_number(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_axis_ends_at_or_above_the_highest_value(value in 0.0f64..1e12) {
+            let top = nice(value);
+            prop_assert!(top >= value * 0.999_999 && (value < 1e-9 || top <= value * 2.1), "{value} {top}");
+        }
+    }
+
+    #[test]
+    fn a_chart_tells_every_figure_and_escapes_names() {
+        let slices = (0..3).map(|at| Slot { start: at, name: format!("<{at}>") }).collect();
+        let values = vec![Some(3.0), None, Some(9.0)];
+        let series = vec![Series { name: "requests", class: "good", values }];
+        let drawn = Chart { title: "T", slices, series, kind: Kind::Bars, write: count }.draw().into_string();
+        assert!(drawn.contains("&lt;0&gt;: 3 requests") && drawn.contains("– requests"), "{drawn}");
+        assert!(!drawn.contains("style="), "the policy forbids it");
+    }
+}

@@ -1,0 +1,96 @@
+//! The developer console: pages rendered here, whole, with a little script for what needs it.
+//!
+//! `routes` is the whole site on one page. A handler that takes a `Room` is for people who are signed in, one that takes
+//! a `Form` gets only what was posted from our own pages; neither can be had in another way. Everything that is read or
+//! changed goes to the store with the viewer, who never gets beyond their own.
+
+mod account;
+mod assets;
+mod audit;
+mod chart;
+mod entry;
+mod export;
+mod form;
+mod keys;
+mod overview;
+mod page;
+mod password;
+mod playground;
+mod range;
+mod reply;
+mod requests;
+mod room;
+mod routes;
+mod show;
+mod team;
+mod throttle;
+mod usage;
+mod visit;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Request;
+use hyper::body::Incoming;
+use server::{Answer, Api, HostName, Site};
+use store::Store;
+
+use crate::password::Passwords;
+use crate::throttle::SignIns;
+
+/// What one may set about the console.
+#[derive(Debug, Clone)]
+pub struct ConsoleSettings {
+    /// The host that it is reached by.
+    pub host: HostName,
+    /// Its origin as browsers write it, such as `https://console.example.com`.
+    pub origin: String,
+    /// Where callers reach the API.
+    pub api_base_url: String,
+}
+
+/// The console: shared by every thread that serves it.
+pub struct Console {
+    settings: ConsoleSettings,
+    store: Arc<Store>,
+    api: Arc<Api>,
+    passwords: Passwords,
+    sign_ins: SignIns,
+}
+
+/// One thread's place at the console.
+pub struct Desk {
+    console: Arc<Console>,
+    api: server::Desk,
+}
+
+impl Console {
+    /// Puts the console together, beside the API whose walk its playground takes.
+    pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> Arc<Self> {
+        Arc::new(Self { settings, store, api, passwords: Passwords::default(), sign_ins: SignIns::default() })
+    }
+
+    /// The host that it is reached by.
+    pub fn host(&self) -> &HostName {
+        &self.settings.host
+    }
+
+    /// Whether it is reached over TLS, here or in front of us.
+    fn is_secure(&self) -> bool {
+        self.settings.origin.starts_with("https://")
+    }
+}
+
+impl Site for Console {
+    type Desk = Desk;
+
+    const NAME: &str = "console";
+
+    fn desk(self: &Arc<Self>) -> Desk {
+        Desk { console: self.clone(), api: server::Desk::new(self.api.clone()) }
+    }
+
+    async fn answer(desk: &Desk, peer: IpAddr, request: Request<Incoming>) -> Answer {
+        routes::answer(desk, peer, request).await
+    }
+}

@@ -1,0 +1,136 @@
+//! Where everything is, how it is, and a first request to copy.
+
+use maud::{Markup, html};
+use runtimes::Availability;
+
+use crate::page::{self, Area, copyable};
+use crate::reply::{Problem, Reply};
+use crate::room::Room;
+use crate::{show, usage};
+
+const KEY: &str = "$ADRIATICUM_API_KEY";
+
+pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
+    let base_url = &room.console.settings.api_base_url;
+    let keys = room.console.store.list_keys(room.viewer()).await?;
+    let recent = usage::last_day(room).await?;
+    let content = html! {
+        (page::heading("Overview", html! {}))
+        @if keys.is_empty() {
+            (page::empty("Start with an API key", html! {
+                p { "Programs identify themselves with a key. Create one, then copy the request below." }
+                p { a.button.primary href="/keys#create" { "Create an API key" } }
+            }))
+        }
+        section.cards data-live {
+            (status(room))
+            div.card {
+                h2 { "Last 24 hours" }
+                p.figure { (show::number(recent.totals.requests)) " " span.unit { "requests" } }
+                p.quiet {
+                    (show::number(show::failed(&recent.totals, recent.succeeded))) " failed · "
+                    (show::measured(recent.totals.total, recent.totals.requests)) " tokens"
+                }
+                p { a href="/usage" { "See usage" } }
+            }
+        }
+        section.card {
+            h2 { "The API" }
+            p { "Base URL" }
+            (copyable("base-url", base_url))
+            p.quiet { "One endpoint: " code { "POST " (base_url) "/chat/completions" } ", model " code { (chat::MODEL) } "." }
+        }
+        section.card {
+            h2 { "A first request" }
+            @for (at, (language, text)) in snippets(base_url).iter().enumerate() {
+                details name="snippet" open[at == 0] {
+                    summary { (language) }
+                    (copyable(&format!("snippet-{at}"), text))
+                }
+            }
+        }
+    };
+    Ok(Reply::page(page::page(room, Area::Overview, "Overview", content)))
+}
+
+fn status(room: &Room<'_>) -> Markup {
+    let health = room.console.api.health();
+    let working = health.runtimes.iter().filter(|runtime| runtime.working).count();
+    let (good, runtime) = match health.availability {
+        Availability::Available if working > 0 => (true, "answers"),
+        Availability::Available => (false, "does not answer: requests get 502"),
+        Availability::Starting => (false, "is loading the model: requests get 503 until it has"),
+        Availability::Unconfigured => (false, "none: requests get 503 until there is a model or a runtime"),
+    };
+    let light = |good: bool| if good { "light good" } else { "light bad" };
+    html! {
+        div.card {
+            h2 { "Status" }
+            dl.status {
+                div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
+                @for member in &health.runtimes {
+                    div.member {
+                        dt { (member.model.as_deref().unwrap_or("model not told")) }
+                        dd {
+                            span class=(light(member.working)) {}
+                            (show::number(member.outstanding as u64)) " under way"
+                            @if room.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
+                        }
+                    }
+                }
+                div { dt { "Search" } dd { span.light {} "not configured: answers are not grounded" } }
+                div {
+                    dt { "Ledger" }
+                    dd {
+                        span class=(light(health.ledger)) {}
+                        (if health.ledger { "records" } else { "cannot write: requests get 503" })
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The same request in several languages.
+fn snippets(base_url: &str) -> [(&'static str, String); 4] {
+    let model = chat::MODEL;
+    let body = format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}"#);
+    [
+        ("curl", curl(base_url, KEY)),
+        (
+            "Python",
+            format!(
+                "from openai import OpenAI\n\nclient = OpenAI(base_url=\"{base_url}\", api_key=\"…\")\n\
+                 answer = client.chat.completions.create(\n    model=\"{model}\",\n    \
+                 messages=[{{\"role\": \"user\", \"content\": \"Hello!\"}}],\n)\nprint(answer.choices[0].message.content)"
+            ),
+        ),
+        (
+            "JavaScript",
+            format!(
+                "const response = await fetch(\"{base_url}/chat/completions\", {{\n  method: \"POST\",\n  headers: {{\n    \
+                 \"Authorization\": `Bearer ${{process.env.ADRIATICUM_API_KEY}}`,\n    \"Content-Type\": \"application/json\",\n  \
+                 }},\n  body: JSON.stringify({body}),\n}});\nconst answer = await response.json();\n\
+                 console.log(answer.choices[0].message.content);"
+            ),
+        ),
+        (
+            "Rust",
+            format!(
+                "// reqwest with the feature \"json\", serde_json, tokio\nlet answer: serde_json::Value = reqwest::Client::new()\n    \
+                 .post(\"{base_url}/chat/completions\")\n    .bearer_auth(std::env::var(\"ADRIATICUM_API_KEY\")?)\n    \
+                 .json(&serde_json::json!({body}))\n    .send()\n    .await?\n    .json()\n    .await?;\n\
+                 println!(\"{{}}\", answer[\"choices\"][0][\"message\"][\"content\"]);"
+            ),
+        ),
+    ]
+}
+
+/// A request for a shell.
+pub(crate) fn curl(base_url: &str, key: &str) -> String {
+    let model = chat::MODEL;
+    format!(
+        "curl {base_url}/chat/completions \\\n  -H \"Authorization: Bearer {key}\" \\\n  -H \"Content-Type: application/json\" \\\n  \
+         -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'"
+    )
+}

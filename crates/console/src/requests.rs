@@ -1,0 +1,205 @@
+//! The requests themselves, newest first, and one of them with where its time went. Never a word of what was said.
+
+use chat::{KeyId, RequestId};
+use maud::{Markup, html};
+use store::{RequestQuery, RequestRecord};
+
+use crate::page::{self, Area};
+use crate::reply::{Problem, Reply};
+use crate::room::Room;
+use crate::show::{self, number};
+use crate::visit::Fields;
+
+/// Requests on one page.
+const PAGE: usize = 50;
+
+/// A page of requests.
+pub(crate) struct Read {
+    pub(crate) rows: Vec<RequestRecord>,
+    /// Whether there are older ones.
+    more: bool,
+}
+
+/// Reads what a query asks for.
+pub(crate) async fn read(room: &Room<'_>, query: &Fields) -> Result<Read, Problem> {
+    let store = &room.console.store;
+    if !query.get("id").is_empty() {
+        let found = match query.get("id").parse::<RequestId>() {
+            Ok(id) => store.request(room.viewer(), id).await?,
+            Err(_) => None,
+        };
+        return Ok(Read { rows: found.into_iter().collect(), more: false });
+    }
+    let key = match query.get("key") {
+        "" => None,
+        id => match id.parse::<KeyId>() {
+            Ok(id) => Some(id),
+            Err(_) => return Ok(Read { rows: Vec::new(), more: false }),
+        },
+    };
+    let wanted = RequestQuery {
+        since: 0,
+        before: query.get("before").parse().ok(),
+        key,
+        status: query.get("status").parse().ok(),
+        limit: PAGE as u32 + 1,
+    };
+    let mut rows = store.requests(room.viewer(), &wanted).await?;
+    let more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    Ok(Read { rows, more })
+}
+
+pub(crate) async fn list(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
+    let read = read(room, query).await?;
+    let kept = query.only(&["key", "status", "id", "before"]);
+    let filtered = ["key", "status", "id", "before"].iter().any(|name| !query.get(name).is_empty());
+    let content = html! {
+        (page::heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("", "")) } { "Export CSV" } }))
+        (filters(query))
+        div data-live {
+            @if read.rows.is_empty() && filtered {
+                (page::empty("No request matches", html! {
+                    p { "An id is " code { "chatcmpl_" } " and 32 digits; single requests are kept for a while only." }
+                    p { a href="/requests" { "Show all requests" } }
+                }))
+            } @else if read.rows.is_empty() {
+                (page::empty("No requests yet", html! {
+                    p { "Send the first one: " a href="/" { "the overview has one to copy" } ", or use the " a href="/playground" { "playground" } "." }
+                }))
+            } @else {
+                (table(&read.rows))
+                nav.pages aria-label="Pages of requests" {
+                    @if !query.get("before").is_empty() { a.button.plain href=(kept.with("before", "")) { "Newest" } }
+                    @if let Some(last) = read.rows.last().filter(|_| read.more) {
+                        a.button.plain href=(kept.with("before", &last.request_id.to_string())) { "Older" }
+                    }
+                }
+            }
+        }
+    };
+    Ok(Reply::page(page::page(room, Area::Requests, "Requests", content)))
+}
+
+fn filters(query: &Fields) -> Markup {
+    let status = query.get("status");
+    html! {
+        form.filters method="get" action="/requests" role="search" {
+            label { "Request id" input type="search" name="id" value=(query.get("id")) placeholder="chatcmpl_…"; }
+            label { "Key" input type="search" name="key" value=(query.get("key")) placeholder="public id"; }
+            label { "Status"
+                select name="status" {
+                    option value="" { "All" }
+                    @for code in ["200", "400", "403", "413", "499", "502", "503"] {
+                        option value=(code) selected[status == code] { (code) }
+                    }
+                }
+            }
+            button.plain type="submit" { "Apply" }
+        }
+    }
+}
+
+fn table(rows: &[RequestRecord]) -> Markup {
+    let tokens = |figure: Option<u32>| figure.map_or_else(|| "–".into(), |figure| number(figure.into()));
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Requests" {
+            table.rows {
+                thead { tr {
+                    th scope="col" { "Request" } th scope="col" { "Received" } th scope="col" { "Key" } th scope="col" { "Outcome" }
+                    th.right scope="col" { "Prompt" } th.right scope="col" { "Completion" } th.right scope="col" { "Total" }
+                    th.right scope="col" { "Time" }
+                } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            th scope="row" data-label="Request" { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } }
+                            td data-label="Received" { (show::time(row.request_id.unix_micros() / 1000)) }
+                            td data-label="Key" { (row.key_name) }
+                            td data-label="Outcome" { (outcome(row)) }
+                            td.right data-label="Prompt" { (tokens(row.usage.prompt)) }
+                            td.right data-label="Completion" { (tokens(row.usage.completion)) }
+                            td.right data-label="Total" { (tokens(row.usage.total)) }
+                            td.right data-label="Time" { (show::micros(row.total_us as f64)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn outcome(row: &RequestRecord) -> Markup {
+    let class = match row.code {
+        None => "active",
+        Some(_) => "revoked",
+    };
+    html! { span class={ "badge " (class) } { (row.status) } " " (row.code.as_deref().unwrap_or("ok")) }
+}
+
+pub(crate) async fn one(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
+    let id: RequestId = id.parse().map_err(|_| Problem::NotFound)?;
+    let row = room.console.store.request(room.viewer(), id).await?.ok_or(Problem::NotFound)?;
+    let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
+    let content = html! {
+        (page::heading("Request", html! { a.button href="/requests" { "All requests" } }))
+        section.card {
+            (page::copyable("request-id", &row.request_id.to_string()))
+            dl.facts {
+                dt { "Outcome" } dd { (outcome(&row)) }
+                dt { "Key" } dd { a href={ "/keys/" (row.key) } { (row.key_name) } " " code.quiet { (row.key) } }
+                dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
+                dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
+                dt { "Total tokens" } dd { (figure(row.usage.total)) }
+            }
+        }
+        section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
+    };
+    Ok(Reply::page(page::page(room, Area::Requests, "Request", content)))
+}
+
+/// When what happened, and how long it took.
+fn timeline(row: &RequestRecord) -> Markup {
+    let mut at = 0;
+    let mut events = vec![("Received", 0, None, "its key was accepted")];
+    if let Some(queue) = row.queue_us {
+        at += queue;
+        events.push(("Admitted", at, Some(queue), "read, checked, and given room"));
+    }
+    if let Some(search) = row.search_us {
+        at += search;
+        events.push(("Searched", at, Some(search), "facts were looked up"));
+    }
+    if row.queue_us.is_some() {
+        events.push(("First work", at, None, "handed to a runtime"));
+    }
+    if let Some(inference) = row.inference_us {
+        at += inference;
+        events.push(("Finished", at, Some(inference), "the runtime was done"));
+    }
+    let last = row.total_us.max(at);
+    events.push(("Handed over", last, None, "to the ledger"));
+    if let Some(persist) = row.persist_us {
+        events.push(("Persisted", last + persist, Some(persist), "durable; then the answer went out"));
+    }
+    let start = row.request_id.unix_micros();
+    let whole = (last + row.persist_us.unwrap_or(0)).max(1) as f64;
+    html! {
+        ol.timeline {
+            @for (name, after, took, what) in events {
+                li {
+                    span.event { (name) }
+                    span.when { (show::time((start + after) / 1000)) " " span.quiet { "+" (show::micros(after as f64)) } }
+                    svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
+                        @if let Some(took) = took {
+                            @let width = (took as f64 / whole * 100.0).max(0.5);
+                            rect.took x=(format!("{:.2}", ((after - took) as f64 / whole * 100.0).min(99.5)))
+                                y="0" width=(format!("{width:.2}")) height="6" {}
+                        }
+                    }
+                    span.quiet { (what) @if let Some(took) = took { ", " (show::micros(took as f64)) } }
+                }
+            }
+        }
+    }
+}

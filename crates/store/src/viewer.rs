@@ -1,0 +1,99 @@
+//! Who looks, and what they may see. Everything that the console or the command line reads or changes goes through a
+//! `Viewer`, and the database's answer never goes beyond it.
+
+use std::fmt;
+
+use crate::Account;
+use crate::id::AccountId;
+
+/// Somebody who is signed in, or the operator at the command line. The store alone makes the former, out of a session.
+#[derive(Debug, Clone)]
+pub struct Viewer {
+    account: Option<Account>,
+    address: String,
+}
+
+impl Viewer {
+    /// Whoever can read the database's file may do everything.
+    pub fn operator() -> Self {
+        Self { account: None, address: "command line".into() }
+    }
+
+    pub(crate) fn signed_in(account: Account, address: &str) -> Self {
+        Self { account: Some(account), address: address.to_owned() }
+    }
+
+    /// The account, unless it is the operator.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+
+    /// Proof that the viewer may do what only administrators may.
+    pub fn admin(&self) -> Option<Admin<'_>> {
+        self.account.as_ref().is_none_or(|account| account.role == Role::Admin).then_some(Admin(self))
+    }
+
+    /// Whose keys and requests the viewer may see; everyone's if `None`.
+    pub(crate) fn scope(&self) -> Option<AccountId> {
+        self.account.as_ref().filter(|account| account.role != Role::Admin).map(|account| account.id)
+    }
+
+    pub(crate) fn id(&self) -> Option<AccountId> {
+        self.account.as_ref().map(|account| account.id)
+    }
+
+    /// What the audit log calls the viewer.
+    pub(crate) fn name(&self) -> &str {
+        self.account.as_ref().map_or("operator", |account| account.email.as_str())
+    }
+
+    /// From where.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+/// A viewer who may do everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Admin<'a>(pub(crate) &'a Viewer);
+
+/// What an account may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Everything: everyone's keys and usage, the team, the audit log.
+    Admin,
+    /// Their own keys and usage.
+    Developer,
+}
+
+impl Role {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Developer, Self::Admin];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Developer => "developer",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = UnknownRole;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRole> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or(UnknownRole)
+    }
+}
+
+/// Not a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the role is `admin` or `developer`")]
+pub struct UnknownRole;

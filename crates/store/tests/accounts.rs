@@ -1,0 +1,228 @@
+//! What any backend of the store must hold about people: who gets in, and that nobody gets beyond their own.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use chat::{KeyId, RequestId, TokenUsage};
+use store::{
+    AccountId, Declined, Entry, NewAccount, NewKey, Origin, Outcome, Period, RequestQuery, Role, Session, Step, Store,
+    Timings, Token, UsageQuery, Viewer,
+};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+struct Fixture {
+    store: Store,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { store: Store::open(folder.path().join("test.db")).unwrap(), _folder: folder }
+    }
+
+    async fn account(&self, email: &str, role: Role) -> AccountId {
+        let operator = Viewer::operator();
+        self.store.create_account(operator.admin().unwrap(), &new(email), role).await.unwrap()
+    }
+
+    async fn session(&self, account: AccountId) -> (Token, Session) {
+        let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
+        let begun = self.store.begin_session(account, &origin).await.unwrap().unwrap();
+        (begun.token, begun.session)
+    }
+
+    async fn viewer(&self, email: &str, role: Role) -> Viewer {
+        let account = self.account(email, role).await;
+        self.session(account).await.1.viewer
+    }
+
+    async fn key(&self, viewer: &Viewer, name: &str) -> KeyId {
+        let new = NewKey { name: name.into(), completions: true, expires_at: None };
+        self.store.create_key(viewer, new).await.unwrap().id()
+    }
+}
+
+fn new(email: &str) -> NewAccount {
+    NewAccount { email: email.parse().unwrap(), name: email.into(), password: "hash".into() }
+}
+
+#[tokio::test]
+async fn a_link_works_once_and_the_first_account_ends_the_set_up() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let stale = store.set_up().await.unwrap().unwrap();
+    let link = store.set_up().await.unwrap().unwrap();
+    assert!(store.link(&stale).await.unwrap().is_none(), "a newer link takes the place of an older one");
+    assert!(store.link(&link).await.unwrap().is_some());
+    store.use_link(&link, &new("ada@example.com"), "10.0.0.1").await.unwrap();
+    assert!(store.set_up().await.unwrap().is_none());
+    let again = store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await;
+    assert!(matches!(again, Err(Declined::LinkGone)));
+    assert_eq!(store.count_accounts().await.unwrap(), 1);
+
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    let link = store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
+    let taken = store.use_link(&link, &new("Ada@Example.com "), "10.0.0.1").await;
+    assert!(matches!(taken, Err(Declined::EmailTaken)));
+    store.use_link(&link, &new("bob@example.com"), "10.0.0.1").await.expect("a mistake does not use the link up");
+
+    let expired = store.invite(admin, Role::Admin, "late", Duration::ZERO).await.unwrap();
+    assert!(store.link(&expired).await.unwrap().is_none());
+    let withdrawn = store.invite(admin, Role::Admin, "never", DAY).await.unwrap();
+    let id = store.links(admin).await.unwrap().pop().unwrap().id;
+    assert!(store.withdraw(admin, id).await.unwrap());
+    assert!(store.link(&withdrawn).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_session_ends_when_it_is_ended_by_whatever() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let ada = fixture.account("ada@example.com", Role::Admin).await;
+    let bob = fixture.account("bob@example.com", Role::Developer).await;
+    let (first, session) = fixture.session(ada).await;
+    let (second, other) = fixture.session(ada).await;
+    let (bobs, bobs_session) = fixture.session(bob).await;
+    let lives = async |token: &Token| store.session(token, "10.0.0.1").await.unwrap().is_some();
+    assert!(lives(&first).await && lives(&second).await && lives(&bobs).await);
+    assert_eq!(store.sessions(&session.viewer).await.unwrap().len(), 2);
+
+    assert!(!store.end_session(&bobs_session.viewer, session.id).await.unwrap(), "somebody else's");
+    assert!(store.end_session(&session.viewer, other.id).await.unwrap());
+    assert!(lives(&first).await && !lives(&second).await);
+
+    let (third, _) = fixture.session(ada).await;
+    store.set_password(&session.viewer, session.id, "another hash").await.unwrap();
+    assert!(lives(&first).await && !lives(&third).await, "a new password ends the others");
+
+    let admin = session.viewer.admin().unwrap();
+    store.set_disabled(admin, bob, true).await.unwrap();
+    assert!(!lives(&bobs).await);
+    assert!(store.credentials(&"bob@example.com".parse().unwrap()).await.unwrap().is_none());
+    store.set_disabled(admin, bob, false).await.unwrap();
+    assert!(!lives(&bobs).await, "it does not come back");
+
+    let reset = store.reset_link(admin, &"ada@example.com".parse().unwrap()).await.unwrap();
+    store.reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
+    assert!(!lives(&first).await);
+    assert!(matches!(store.reset_password(&reset, "x", "").await, Err(Declined::LinkGone)));
+}
+
+#[tokio::test]
+async fn there_is_always_an_administrator() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let ada = fixture.account("ada@example.com", Role::Admin).await;
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    assert!(matches!(store.set_role(admin, ada, Role::Developer).await, Err(Declined::LastAdmin)));
+    assert!(matches!(store.set_disabled(admin, ada, true).await, Err(Declined::LastAdmin)));
+    assert_eq!(store.accounts(admin).await.unwrap()[0].role, Role::Admin);
+    let bob = fixture.account("bob@example.com", Role::Admin).await;
+    store.set_role(admin, ada, Role::Developer).await.unwrap();
+    assert!(matches!(store.set_disabled(admin, bob, true).await, Err(Declined::LastAdmin)));
+}
+
+#[tokio::test]
+async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let admin = fixture.viewer("admin@example.com", Role::Admin).await;
+    let ada = fixture.viewer("ada@example.com", Role::Developer).await;
+    let bob = fixture.viewer("bob@example.com", Role::Developer).await;
+    assert!(ada.admin().is_none() && admin.admin().is_some());
+    let (adas, bobs) = (fixture.key(&ada, "Ada's").await, fixture.key(&bob, "Bob's").await);
+    let made_outside = fixture.key(&Viewer::operator(), "operator's").await;
+
+    let (ledger, writer) = store.start_ledger(DAY).unwrap();
+    let mut ids = Vec::new();
+    for (key, viewer, count) in [(adas, Some(&ada), 3), (bobs, Some(&bob), 2), (made_outside, None, 1)] {
+        for _ in 0..count {
+            let owner = viewer.and_then(Viewer::account).map(|account| account.id);
+            let entry = Entry {
+                request_id: RequestId::now(),
+                key,
+                owner,
+                outcome: Outcome { status: 200, code: None },
+                usage: TokenUsage { prompt: Some(5), completion: None, total: None },
+                timings: Timings::default(),
+            };
+            ids.push((key, entry.request_id));
+            ledger.record(entry).await.unwrap();
+        }
+    }
+    writer.stop();
+
+    for (viewer, visible) in [(&ada, vec![adas]), (&bob, vec![bobs]), (&admin, vec![adas, bobs, made_outside])] {
+        let name = &viewer.account().unwrap().name;
+        let seen: Vec<_> = store.list_keys(viewer).await.unwrap().into_iter().map(|key| key.id).collect();
+        assert_eq!(seen.len(), visible.len(), "{name}");
+        assert!(visible.iter().all(|key| seen.contains(key)), "{name}");
+
+        let own = ids.iter().filter(|(key, _)| visible.contains(key)).count();
+        let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+        let report = store.usage(viewer, &query).await.unwrap().unwrap();
+        assert_eq!(report.totals.requests, own as u64, "{name}");
+        assert_eq!(report.by_key.iter().map(|usage| usage.figures.requests).sum::<u64>(), own as u64, "{name}");
+        let everything = RequestQuery { limit: 100, ..RequestQuery::default() };
+        assert_eq!(store.requests(viewer, &everything).await.unwrap().len(), own, "{name}");
+
+        for (key, id) in &ids {
+            let may = visible.contains(key);
+            assert_eq!(store.request(viewer, *id).await.unwrap().is_some(), may, "{name}");
+            assert_eq!(store.key(viewer, *key).await.unwrap().is_some(), may, "{name}");
+            let of_key = UsageQuery { key: Some(*key), ..query };
+            assert_eq!(store.usage(viewer, &of_key).await.unwrap().is_some(), may, "{name}");
+            let of_key = RequestQuery { key: Some(*key), ..everything.clone() };
+            let count = ids.iter().filter(|(other, _)| other == key).count();
+            assert_eq!(store.requests(viewer, &of_key).await.unwrap().len(), if may { count } else { 0 }, "{name}");
+        }
+    }
+    assert!(!store.rename_key(&bob, adas, "mine").await.unwrap());
+    assert!(store.revoke_key(&bob, adas).await.unwrap().is_none());
+    assert_eq!(store.key(&ada, adas).await.unwrap().unwrap().name, "Ada's");
+    assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let ada = fixture.viewer("ada@example.com", Role::Developer).await;
+    let first = store.playground(&ada).await.unwrap().unwrap();
+    let second = store.playground(&ada).await.unwrap().unwrap();
+    assert_eq!((first.key(), first.owner()), (second.key(), ada.account().map(|account| account.id)));
+    assert!(first.may_complete());
+    assert!(store.list_keys(&ada).await.unwrap().is_empty());
+    assert!(store.revoke_key(&ada, first.key()).await.unwrap().is_none());
+    assert!(store.playground(&Viewer::operator()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn every_change_is_in_the_audit_log() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let ada = fixture.viewer("ada@example.com", Role::Admin).await;
+    let key = fixture.key(&ada, "K").await;
+    store.rename_key(&ada, key, "L").await.unwrap();
+    store.revoke_key(&ada, key).await.unwrap();
+    store.revoke_key(&ada, key).await.unwrap();
+    let lines = store.audit(ada.admin().unwrap(), u64::MAX, 100).await.unwrap();
+    let said: Vec<_> = lines.iter().rev().map(|line| format!("{} {} {}", line.who, line.what, line.subject)).collect();
+    assert_eq!(
+        said,
+        [
+            "operator created the admin ada@example.com".to_owned(),
+            "ada@example.com signed in ada@example.com".to_owned(),
+            format!("ada@example.com created the key K ({key})"),
+            format!("ada@example.com renamed the key L ({key})"),
+            format!("ada@example.com revoked the key L ({key})"),
+        ],
+    );
+    assert_eq!((lines[0].address.as_str(), lines[4].address.as_str()), ("10.0.0.1", "command line"));
+    let older = store.audit(ada.admin().unwrap(), lines[1].number, 2).await.unwrap();
+    assert_eq!(older.iter().map(|line| line.number).collect::<Vec<_>>(), [lines[2].number, lines[3].number]);
+}
