@@ -1,7 +1,6 @@
 // What needs a script: times in the viewer's own zone, copying, stepping through charts, the playground, live refresh.
 // Everything else works without it.
 
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 const minute = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
 const exact = new Intl.DateTimeFormat("en-GB", {
   day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
@@ -14,7 +13,7 @@ function localize(root) {
   for (const time of root.querySelectorAll("time[data-local]")) {
     const at = new Date(time.dateTime);
     time.title = `${exact.format(at)} · ${time.dateTime}`;
-    time.textContent = minute.format(at);
+    time.textContent = (at.getFullYear() === new Date().getFullYear() ? hour : minute).format(at);
   }
   for (const slice of root.querySelectorAll("[data-slice]")) {
     const name = slice.querySelector("title");

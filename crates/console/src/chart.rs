@@ -105,9 +105,9 @@ impl Chart<'_> {
                 } @else {
                     @for series in &self.series {
                         @if let Some(value) = series.values[at] {
-                            // A dot that keeps its shape in a stretched picture: a line without length, with round ends.
+                            // A dot that keeps its shape in a stretched picture: a line without a length to speak of, with round ends.
                             @let (x, y) = (round(left + width / 2.0), round(HEIGHT - value / top * HEIGHT));
-                            path.dot class=(series.class) d={ "M" (x) " " (y) "h0" } {}
+                            path class={ "dot " (series.class) } d={ "M" (x) " " (y) "h0.01" } {}
                         }
                     }
                 }

@@ -136,7 +136,7 @@ fn table<'k>(
         div.scroll tabindex="0" role="region" aria-label="API keys" {
             table.rows {
                 thead { tr {
-                    (column("name", "Name", "")) th scope="col" { "Key" } (column("", "Created", ""))
+                    (column("name", "Name", "")) (column("", "Created", ""))
                     (column("used", "Last used", "")) (column("requests", "Requests, 30 d", "right"))
                     (column("tokens", "Tokens, 30 d", "right")) (column("expires", "Expires", ""))
                     th scope="col" { "Permissions" } th scope="col" { "State" } th scope="col" { span.hidden { "Actions" } }
@@ -154,9 +154,9 @@ fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
         tr.over[state != KeyState::Active] {
             th scope="row" data-label="Name" {
                 a href={ "/keys/" (key.id) } { (key.name) }
+                div.quiet.small { code { "adria_" (key.id) "_…" } }
                 @if room.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
             }
-            td data-label="Key" { code { "adria_" (key.id) "_…" } }
             td data-label="Created" { (time(key.created_at)) }
             td data-label="Last used" { (time_or(key.last_used_at, "never")) }
             td.right data-label="Requests, 30 d" {

@@ -28,8 +28,8 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
                 h2 { "Last 24 hours" }
                 p.figure { (show::number(recent.totals.requests)) " " span.unit { "requests" } }
                 p.quiet {
-                    (show::number(show::failed(&recent.totals, recent.succeeded))) " failed · "
-                    (show::measured(recent.totals.total, recent.totals.requests)) " tokens"
+                    (show::number(show::failed(&recent.totals, recent.succeeded))) " failed · tokens: "
+                    (show::measured(recent.totals.total, recent.totals.requests))
                 }
                 p { a href="/usage" { "See usage" } }
             }

@@ -188,22 +188,37 @@ pub(crate) fn complaint(text: Option<&str>) -> Markup {
     html! { @if let Some(text) = text { p.complaint role="alert" { (text) } } }
 }
 
-/// A change against a figure before.
+/// A change against the figure of the time before.
 pub(crate) fn change(now: u64, before: u64, compared: &str) -> Markup {
-    let text = match (now, before) {
-        (0, 0) => "none before either".to_owned(),
-        (_, 0) => "none before".to_owned(),
-        (now, before) if now == before => "no change".to_owned(),
-        (now, before) => {
-            let percent = (now as f64 - before as f64) / before as f64 * 100.0;
-            let sign = if percent > 0.0 { "+" } else { "−" };
-            match percent.abs() {
-                percent if percent >= 1000.0 => format!("{sign}{}×", show::short_number(percent / 100.0)),
-                percent if percent >= 10.0 => format!("{sign}{percent:.0} %"),
-                percent => format!("{sign}{percent:.1} %"),
+    let title = format!("{} in {compared}", show::number(before));
+    html! {
+        p.change title=(title) {
+            @match before {
+                0 => span.quiet { "none in " (compared) },
+                before if now == before => span.quiet { "as many as in " (compared) },
+                before => { (growth(now as f64, before as f64)) " " span.quiet { "vs " (compared) } },
             }
         }
-    };
-    let title = format!("{} before", show::number(before));
-    html! { p.change title=(title) { (text) " " span.quiet { (compared) } } }
+    }
+}
+
+/// How much more or less, in percent, or in times where that says more.
+fn growth(now: f64, before: f64) -> String {
+    let percent = (now - before) / before * 100.0;
+    let sign = if percent > 0.0 { "+" } else { "−" };
+    match percent.abs() {
+        _ if percent >= 1000.0 => format!("{} ×", show::short_number(now / before)),
+        percent if percent >= 10.0 => format!("{sign}{percent:.0} %"),
+        percent => format!("{sign}{percent:.1} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::growth;
+
+    #[test]
+    fn growth_is_told_in_percent_or_in_times() {
+        assert_eq!([growth(110.0, 100.0), growth(95.0, 100.0), growth(3000.0, 100.0)], ["+10 %", "−5.0 %", "30 ×"]);
+    }
 }

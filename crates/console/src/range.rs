@@ -63,8 +63,8 @@ impl Range {
     /// What it is compared with.
     pub(crate) fn before_name(&self) -> String {
         match CHOICES.iter().find(|(name, ..)| *name == self.name) {
-            Some((_, called, _)) => format!("vs the {} before", called.trim_start_matches("Last ")),
-            None => "vs as long before".into(),
+            Some((_, called, _)) => format!("the {} before", called.trim_start_matches("Last ")),
+            None => "as much time before".into(),
         }
     }
 

@@ -107,7 +107,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
             table.rows {
                 thead { tr {
                     th scope="col" { "Request" } th scope="col" { "Received" } th scope="col" { "Key" } th scope="col" { "Outcome" }
-                    th.right scope="col" { "Prompt" } th.right scope="col" { "Completion" } th.right scope="col" { "Total" }
+                    th.right scope="col" { "Tokens in + out" } th.right scope="col" { "Total" }
                     th.right scope="col" { "Time" }
                 } }
                 tbody {
@@ -117,10 +117,9 @@ fn table(rows: &[RequestRecord]) -> Markup {
                             td data-label="Received" { (show::time(row.request_id.unix_micros() / 1000)) }
                             td data-label="Key" { (row.key_name) }
                             td data-label="Outcome" { (outcome(row)) }
-                            td.right data-label="Prompt" { (tokens(row.usage.prompt)) }
-                            td.right data-label="Completion" { (tokens(row.usage.completion)) }
+                            td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
                             td.right data-label="Total" { (tokens(row.usage.total)) }
-                            td.right data-label="Time" { (show::micros(row.total_us as f64)) }
+                            td.right.nowrap data-label="Time" { (show::micros(row.total_us as f64)) }
                         }
                     }
                 }

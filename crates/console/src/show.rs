@@ -76,11 +76,9 @@ fn at(millis: u64) -> jiff::Zoned {
 /// A time to the minute, the exact one on hover.
 pub(crate) fn time(millis: u64) -> Markup {
     let exact = format!("{} UTC", at(millis).strftime("%-d %b %Y, %H:%M:%S%.3f"));
-    html! {
-        time datetime=(rfc3339(millis)) title=(exact) data-local="minute" {
-            (at(millis).strftime("%-d %b %Y, %H:%M").to_string()) " UTC"
-        }
-    }
+    // The year goes without saying if it is this one.
+    let format = if at(millis).year() == at(now()).year() { "%-d %b, %H:%M UTC" } else { "%-d %b %Y, %H:%M UTC" };
+    html! { time datetime=(rfc3339(millis)) title=(exact) data-local { (at(millis).strftime(format).to_string()) } }
 }
 
 /// The same, or a word instead.

@@ -148,7 +148,7 @@ fn totals(read: &Read) -> Markup {
     let (failures, failures_before) = (failed(&now.totals, now.succeeded), failed(&before.totals, before.succeeded));
     let share = if requests == 0 { 0.0 } else { failures as f64 / requests as f64 * 100.0 };
     html! {
-        section.cards aria-label="Totals" {
+        section.cards.totals aria-label="Totals" {
             (card("Requests", html! { (number(requests)) }, requests, before.totals.requests))
             (card("Failed", html! { (number(failures)) " " span.unit { (format!("{share:.1} %")) } }, failures, failures_before))
             (card("Prompt tokens", measured(now.totals.prompt, requests), now.totals.prompt.sum, before.totals.prompt.sum))

@@ -78,6 +78,15 @@ async fn a_link_works_once_and_the_first_account_ends_the_set_up() {
 }
 
 #[tokio::test]
+async fn an_account_made_in_another_way_ends_the_set_up_too() {
+    let fixture = Fixture::new();
+    let link = fixture.store.set_up().await.unwrap().unwrap();
+    fixture.account("ada@example.com", Role::Developer).await;
+    assert!(fixture.store.link(&link).await.unwrap().is_none());
+    assert!(fixture.store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
+}
+
+#[tokio::test]
 async fn a_session_ends_when_it_is_ended_by_whatever() {
     let fixture = Fixture::new();
     let store = &fixture.store;

@@ -52,12 +52,12 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
 
 fn look_at(page: &mut Page, path: &str, name: &str) {
     page.go(path);
-    assert_eq!(page.problems(), Vec::<String>::new(), "{name}");
-    let beyond = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth");
-    assert!(beyond.as_i64().unwrap() <= 0, "{name} is wider than its screen by {beyond}");
     if let Some(folder) = std::env::var_os(PICTURES) {
         page.picture(&PathBuf::from(folder).join(format!("{name}.png")));
     }
+    assert_eq!(page.problems(), Vec::<String>::new(), "{name}");
+    let beyond = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert!(beyond.as_i64().unwrap() <= 0, "{name} is wider than its screen by {beyond}");
     let serious = serious_findings(page);
     assert!(serious.is_empty(), "{name}: {serious:#?}");
 }

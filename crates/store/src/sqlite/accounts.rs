@@ -390,7 +390,12 @@ fn insert_account(
          ON CONFLICT (email) DO NOTHING",
         params![id.as_str(), new.email.as_str(), new.name, new.password, role.as_str(), now],
     )?;
-    if inserted == 1 { Ok(id) } else { Err(Declined::EmailTaken) }
+    if inserted == 0 {
+        return Err(Declined::EmailTaken);
+    }
+    // Where there is an account, there is nothing to be set up.
+    transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", [])?;
+    Ok(id)
 }
 
 fn keep_an_admin(transaction: &Transaction<'_>) -> Result<(), Declined> {
