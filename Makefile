@@ -21,7 +21,8 @@ portable: prepare
 prepare:
 	@tools/prepare
 
-test: prepare
+test:
+	@tools/prepare --tests
 	$(CARGO) test --workspace --lib --bins --tests --locked
 
 lint: prepare
@@ -33,6 +34,7 @@ bench: build
 	$(CARGO) build --release --locked -p store --example fill
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
+	python3 bench/console.py --results bench/RESULTS.md
 	python3 bench/engine.py --results bench/RESULTS.md
 
 bench-quick: build

@@ -126,7 +126,7 @@ class Adriaticum(Peer):
     setup = "key looked up, request validated in full, a durable SQLite row before each answer"
 
     _key: str | None = field(default=None, init=False)
-    _console_port: int = field(default_factory=free_port, init=False)
+    console_port: int = field(default_factory=free_port, init=False)
     _ops_port: int = field(default_factory=free_port, init=False)
 
     def install(self) -> None:
@@ -134,7 +134,7 @@ class Adriaticum(Peer):
             raise installing.Unavailable(f"the binary is not there; `cargo build --release` makes it:\n{self.binary}")
 
     def version(self) -> str:
-        return self._run("--version").rpartition(" ")[2]
+        return self.run("--version").rpartition(" ")[2]
 
     def command(self) -> list[str]:
         return [str(self.binary), "serve"]
@@ -145,7 +145,8 @@ class Adriaticum(Peer):
             "ADRIATICUM_DATA_DIR": str(self.folder / "data"),
             "ADRIATICUM_API_LISTEN": f"127.0.0.1:{self.port}",
             "ADRIATICUM_API_BASE_URL": f"http://localhost:{self.port}/v1",
-            "ADRIATICUM_CONSOLE_LISTEN": f"127.0.0.1:{self._console_port}",
+            "ADRIATICUM_CONSOLE_LISTEN": f"127.0.0.1:{self.console_port}",
+            "ADRIATICUM_CONSOLE_BASE_URL": f"http://localhost:{self.console_port}",
             "ADRIATICUM_OPS_LISTEN": f"127.0.0.1:{self._ops_port}",
             "ADRIATICUM_RUNTIME_URLS": f"http://127.0.0.1:{self.runtime_port}/v1",
             "ADRIATICUM_MODEL": "none",
@@ -153,20 +154,20 @@ class Adriaticum(Peer):
 
     def headers(self) -> dict[str, str]:
         if self._key is None:
-            self._key = self._run("keys", "create", "bench")
+            self._key = self.run("keys", "create", "bench")
         return {"Authorization": f"Bearer {self._key}"}
 
     def after_load(self, requests: int) -> str | None:
         arguments = ("usage", "--requests", "--limit", "1", "--json")
         start = time.monotonic()
-        self._run(*arguments)
+        self.run(*arguments)
         took = 1000 * (time.monotonic() - start)
         return f"`adriaticum {' '.join(arguments)}`, beside the server, after {requests:,} requests: {took:.0f} ms."
 
     def after_stop(self, exit_code: int) -> str | None:
         return f"adriaticum did not stop cleanly: exit {exit_code}." if exit_code else None
 
-    def _run(self, *arguments: str) -> str:
+    def run(self, *arguments: str) -> str:
         command = " ".join(["adriaticum", *arguments])
         # In its own folder, so that no adriaticum.toml of the reader's is taken for ours.
         try:

@@ -110,6 +110,11 @@ pub struct MalformedKey;
 pub struct KeyId([u8; ID_LEN]);
 
 impl KeyId {
+    /// The id as bytes, which sort like the text.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("a key id is ASCII by construction")

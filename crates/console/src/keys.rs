@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use chat::KeyId;
 use maud::{Markup, html};
-use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, Step, UsageQuery};
+use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery, Step, UsageQuery};
 
 use crate::form::Form;
 use crate::overview::curl;
@@ -82,7 +82,8 @@ fn select<'k>(all: &'k [KeyRecord], used: &HashMap<KeyId, KeyUsage>, query: &Fie
         .iter()
         .filter(|key| {
             let owner = key.owner.as_deref().unwrap_or_default();
-            let matches = key.name.to_lowercase().contains(&wanted)
+            let matches = wanted.is_empty()
+                || key.name.to_lowercase().contains(&wanted)
                 || owner.contains(&wanted)
                 || format!("adria_{}", key.id).to_lowercase().contains(&wanted);
             matches && (state.is_empty() || state == state_name(key.state(now)))
@@ -321,13 +322,19 @@ pub(crate) async fn rename(room: &Room<'_>, id: &str, form: &Form) -> Result<Rep
 
 pub(crate) async fn confirm_revoking(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
     let key = find(room, id).await?;
+    let newest = RequestQuery { key: Some(key.id), limit: 1, ..RequestQuery::default() };
+    let last = room.console.store.requests(room.viewer(), &newest).await?;
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
             p { "The key " code { "adria_" (key.id) "_…" } " is refused from the next request on. This cannot be undone." }
-            @match key.last_used_at {
-                Some(at) => p { "It was last used " (time(at)) ". Whatever uses it will get 401." },
-                None => p { "It has never been used." },
+            @match (key.last_used_at, last.first()) {
+                (Some(_), Some(last)) => p {
+                    "It was last used by the request " a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }
+                    ", received " (time(last.request_id.unix_micros() / 1000)) ". Whatever sent it will get 401."
+                },
+                (Some(at), None) => p { "It was last used " (time(at)) ". Whatever used it will get 401." },
+                (None, _) => p { "It has never been used." },
             }
             form.actions method="post" action={ "/keys/" (key.id) "/revoke" } {
                 (token(room))

@@ -2,7 +2,7 @@
 
 use chat::KeyId;
 use maud::{Markup, html};
-use store::{KeyUsage, Latencies, Period, Phase, Slice, Step, UsageQuery, UsageReport};
+use store::{KeyUsage, Period, Phase, Slice, Step, UsageQuery, UsageReport};
 
 use crate::chart::{Chart, Kind, Series, Slot, count};
 use crate::page::{self, Area, change};
@@ -45,6 +45,8 @@ pub(crate) struct Read {
     pub(crate) range: Range,
     pub(crate) group: Group,
     pub(crate) key: Option<KeyId>,
+    /// Whose latencies the chart shows.
+    phase: Phase,
     pub(crate) report: UsageReport,
     before: UsageReport,
 }
@@ -60,7 +62,8 @@ pub(crate) async fn read(room: &Room<'_>, query: &Fields) -> Result<Read, Proble
     let store = &room.console.store;
     let report = store.usage(room.viewer(), &ask(range.period, group == Group::Key)).await?.ok_or(Problem::NotFound)?;
     let before = store.usage(room.viewer(), &ask(range.before, false)).await?.ok_or(Problem::NotFound)?;
-    Ok(Read { range, group, key, report, before })
+    let phase = Phase::ALL.into_iter().find(|phase| phase.as_str() == query.get("phase")).unwrap_or(Phase::Total);
+    Ok(Read { range, group, key, phase, report, before })
 }
 
 /// Everything of the last day, for the overview.
@@ -72,7 +75,7 @@ pub(crate) async fn last_day(room: &Room<'_>) -> Result<UsageReport, Problem> {
 
 pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
     let read = read(room, query).await?;
-    let kept = query.only(&["range", "from", "to", "by", "group", "key"]);
+    let kept = query.only(&["range", "from", "to", "by", "group", "key", "phase"]);
     let content = html! {
         (page::heading("Usage", html! {
             a.button href={ "/usage.csv" (kept.with("", "")) } { "Export CSV" }
@@ -91,7 +94,7 @@ pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Probl
                 }))
             } @else {
                 div.charts { (requests_chart(&read)) (tokens_chart(&read)) (latency_chart(&read)) }
-                (phases(&read.report.latencies))
+                (phases(&kept, &read))
             }
             (groups(&kept, &read))
         }
@@ -111,7 +114,7 @@ fn ranges(query: &Fields, read: &Read) -> Markup {
             }
             form.filters method="get" action="/usage" {
                 input type="hidden" name="range" value="custom";
-                @for name in ["group", "key"] { input type="hidden" name=(name) value=(query.get(name)); }
+                @for name in ["group", "key", "phase"] { input type="hidden" name=(name) value=(query.get(name)); }
                 label { "From" input type="date" name="from" value=(from) required; }
                 label { "To" input type="date" name="to" value=(to) required; }
                 button.plain type="submit" { "Show" }
@@ -195,16 +198,21 @@ fn tokens_chart(read: &Read) -> Markup {
 
 fn latency_chart(read: &Read) -> Markup {
     let series = SHARES.map(|(name, class, share)| {
-        let percentile = |slice: &Slice| slice.latencies.percentile(Phase::Total, share);
+        let percentile = |slice: &Slice| slice.latencies.percentile(read.phase, share);
         let values = values(read, |slice| slice.and_then(percentile).map(|time| time.as_micros() as f64));
         Series { name, class, values }
     });
-    let (title, series) = ("Time to answer", series.into_iter().collect());
-    Chart { title, slices: slots(read), series, kind: Kind::Lines, write: show::micros }.draw()
+    let title = match read.phase {
+        Phase::Total => "Time to answer".to_owned(),
+        phase => format!("Time: {}", phase.as_str()),
+    };
+    let series = series.into_iter().collect();
+    Chart { title: &title, slices: slots(read), series, kind: Kind::Lines, write: show::micros }.draw()
 }
 
-/// Where the time went, phase by phase.
-fn phases(latencies: &Latencies) -> Markup {
+/// Where the time went, phase by phase; each can be drawn.
+fn phases(query: &Fields, read: &Read) -> Markup {
+    let latencies = &read.report.latencies;
     html! {
         section.card {
             h2 { "Where the time went" }
@@ -217,7 +225,11 @@ fn phases(latencies: &Latencies) -> Markup {
                     tbody {
                         @for phase in Phase::ALL {
                             tr {
-                                th scope="row" data-label="Phase" { (phase.as_str()) }
+                                th scope="row" {
+                                    @let here = (phase == read.phase).then_some("true");
+                                    a href=(query.with("phase", phase.as_str())) aria-current=[here] { (phase.as_str()) }
+                                    @if here.is_some() { " " span.quiet.small { "(in the chart)" } }
+                                }
                                 td.right data-label="Measured" { (number(latencies.count(phase))) }
                                 @for (name, _, share) in SHARES {
                                     td.right data-label=(name) {

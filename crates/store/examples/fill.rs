@@ -1,6 +1,6 @@
-//! Fills a database for the benchmarks: `fill DATABASE KEYS REQUESTS`.
+//! Fills a database for the benchmarks: `fill DATABASE KEYS REQUESTS [BUSY]`.
 //!
-//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 keys, so that rows and
+//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 (or BUSY) keys, so that rows and
 //! roll-ups are what production writes. Keys are inserted in bulk: nobody holds their secrets.
 
 use std::process::ExitCode;
@@ -16,12 +16,16 @@ const RUN: u64 = 8;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let [database, keys, requests] = arguments.as_slice() else {
-        eprintln!("usage: fill DATABASE KEYS REQUESTS");
-        return ExitCode::from(2);
+    let (database, keys, requests, busy) = match arguments.as_slice() {
+        [database, keys, requests] => (database, keys, requests, Ok(BUSY_KEYS)),
+        [database, keys, requests, busy] => (database, keys, requests, busy.parse()),
+        _ => {
+            eprintln!("usage: fill DATABASE KEYS REQUESTS [BUSY]");
+            return ExitCode::from(2);
+        }
     };
-    match (keys.parse(), requests.parse()) {
-        (Ok(keys), Ok(requests)) => match fill(database, keys, requests) {
+    match (keys.parse(), requests.parse(), busy) {
+        (Ok(keys), Ok(requests), Ok(busy)) => match fill(database, keys, requests, busy) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("fill: {error}");
@@ -29,16 +33,16 @@ fn main() -> ExitCode {
             }
         },
         _ => {
-            eprintln!("fill: KEYS and REQUESTS are whole numbers");
+            eprintln!("fill: KEYS, REQUESTS and BUSY are whole numbers");
             ExitCode::from(2)
         }
     }
 }
 
-fn fill(database: &str, keys: usize, requests: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn fill(database: &str, keys: usize, requests: u64, busy: usize) -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::open(database)?;
     let keys = insert_keys(database, keys)?;
-    let busy = &keys[..keys.len().min(BUSY_KEYS)];
+    let busy = &keys[..keys.len().min(busy)];
     let (ledger, writer) = store.start_ledger(Duration::from_secs(90 * 86_400))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
     let start = now - DAYS * 86_400_000_000;

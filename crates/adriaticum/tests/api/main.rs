@@ -8,6 +8,7 @@
 mod authentication;
 mod commands;
 mod connections;
+mod console;
 mod durability;
 mod endpoint;
 mod errors;

@@ -41,6 +41,18 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     let shown = page.eval("[...document.querySelectorAll('tbody th code')].map(id => id.textContent)");
     assert_eq!(shown.as_array().unwrap().len(), 4);
     assert!(ids.iter().all(|id| shown.as_array().unwrap().contains(&Value::from(id.as_str()))));
+    let filtered = |page: &mut Page, query: &str| {
+        page.go(&format!("/requests?{query}"));
+        page.eval("document.querySelectorAll('tbody tr').length")
+    };
+    let public = &key["adria_".len()..][..12];
+    assert_eq!(filtered(&mut page, "status=400"), 1);
+    assert_eq!(filtered(&mut page, &format!("status=200&key={public}")), 3);
+    assert_eq!(filtered(&mut page, &format!("id={}", ids[1])), 1);
+    assert_eq!(filtered(&mut page, "id=nonsense"), 0);
+    let csv = page.eval("fetch('/requests.csv?status=200').then(answer => answer.text())");
+    let csv = csv.as_str().unwrap();
+    assert!(csv.lines().count() == 4 && ids.iter().all(|id| csv.contains(id)), "{csv}");
     page.go(&format!("/requests/{}", ids[0]));
     page.assert_says("Persisted");
     assert_usage_is_that_of_the_command_line(&site, &mut page);
@@ -48,6 +60,8 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     page.go("/keys");
     page.click("td.actions a");
     page.assert_says("Revoke Renamed <b>?");
+    let last = site.service.rows()[0]["request_id"].clone();
+    page.assert_says(last.as_str().unwrap());
     page.click("main form button.danger");
     page.assert_says("Renamed <b> was revoked.");
     site.service.ask(&key, "Hello?").refused_as("invalid_api_key");

@@ -1,6 +1,6 @@
 //! Reading the ledger: sums from the roll-ups, rows from the end of `requests`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use chat::{KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -138,29 +138,44 @@ fn read(connection: &Connection, party: Party, query: &UsageQuery) -> Result<Usa
     Ok(report)
 }
 
-/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges.
+/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. Keys come in one
+/// order from both tables, so that each row finds its key by going on from the one before.
 fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Result<Vec<KeyUsage>, StoreError> {
-    let mut names = connection
-        .prepare_cached("SELECT id, name FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
+    let mut names = connection.prepare_cached(
+        "SELECT id, name FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
+    )?;
     let named = names.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| {
-        Ok((key_id(row, 0)?, (row.get::<_, String>(1)?, KeySum::default())))
+        Ok((key_id(row, 0)?, row.get::<_, String>(1)?))
     })?;
-    let mut sums: HashMap<KeyId, (String, KeySum)> = named.collect::<Result<_, _>>()?;
+    let keys: Vec<(KeyId, String)> = named.collect::<Result<_, _>>()?;
+    let mut sums = vec![KeySum::default(); keys.len()];
     let mut scan = connection.prepare_cached(&format!(
-        "SELECT {FIGURES}, succeeded, key_id FROM key_sums WHERE span = ?1 AND start >= ?2 AND start < ?3"
+        "SELECT {FIGURES}, succeeded, key_id, start FROM key_sums WHERE span = ?1 AND start >= ?2 AND start < ?3
+         ORDER BY start, key_id"
     ))?;
     for Stretch { span, starts, added } in stretches(&query.period.seconds()) {
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
+        let (mut at, mut start) = (0, None);
         while let Some(row) = rows.next()? {
-            let Some((_, sum)) = sums.get_mut(&key_id(row, 9)?) else { continue };
-            let part = KeySum { figures: figures(row)?, succeeded: row.get(8)? };
-            if added { sum.merge(&part) } else { sum.take_away(&part) }
+            let (key, row_start) = (row.get_ref(9)?.as_bytes(), row.get::<_, u64>(10)?);
+            let key = key.map_err(|_| StoreError::Corrupt("sum"))?;
+            if start.replace(row_start) != Some(row_start) {
+                at = 0;
+            }
+            while keys.get(at).is_some_and(|(id, _)| id.as_bytes() < key) {
+                at += 1;
+            }
+            if keys.get(at).is_some_and(|(id, _)| id.as_bytes() == key) {
+                let part = KeySum { figures: figures(row)?, succeeded: row.get(8)? };
+                if added { sums[at].merge(&part) } else { sums[at].take_away(&part) }
+            }
         }
     }
-    let mut used: Vec<_> = sums
+    let mut used: Vec<_> = keys
         .into_iter()
-        .filter(|(_, (_, sum))| sum.figures.requests > 0)
-        .map(|(key, (name, KeySum { figures, succeeded }))| KeyUsage { key, name, figures, succeeded })
+        .zip(sums)
+        .filter(|(_, sum)| sum.figures.requests > 0)
+        .map(|((key, name), KeySum { figures, succeeded })| KeyUsage { key, name, figures, succeeded })
         .collect();
     used.sort_unstable_by_key(|usage| (std::cmp::Reverse(usage.figures.requests), usage.key));
     Ok(used)
