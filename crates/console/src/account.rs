@@ -146,7 +146,7 @@ pub(crate) async fn change_password(room: &Room<'_>, form: &Form) -> Result<Repl
         let sentence = "The current password is not right.";
         return refused(room, &Wrong { password: Some(sentence), ..Wrong::default() }).await;
     }
-    let hash = room.console.passwords.hash(chosen).await.ok_or(Problem::Unreadable)?;
+    let hash = room.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
     room.console.store.set_password(room.viewer(), room.session.id, &hash).await?;
     Ok(room.redirect_saying("/account", "The password was changed, and all your other sessions have ended."))
 }

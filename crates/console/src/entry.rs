@@ -194,7 +194,7 @@ pub(crate) async fn use_link(guest: Guest<'_>, link: &str, visit: &mut Visit) ->
     let store = &guest.console.store;
     let address = visit.peer.to_string();
     let done = if let LinkFor::Reset(_) = found.purpose {
-        let hash = guest.console.passwords.hash(chosen).await.ok_or(Problem::Unreadable)?;
+        let hash = guest.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
         store.reset_password(&token, &hash, &address).await
     } else {
         let name = form.get("name").to_owned();
@@ -204,7 +204,7 @@ pub(crate) async fn use_link(guest: Guest<'_>, link: &str, visit: &mut Visit) ->
         let Ok(email) = form.get("email").parse::<Email>() else {
             return refused("That is not an e-mail address.");
         };
-        let password = guest.console.passwords.hash(chosen).await.ok_or(Problem::Unreadable)?;
+        let password = guest.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
         store.use_link(&token, &NewAccount { email, name, password }, &address).await
     };
     match done {

@@ -281,14 +281,20 @@ fn one_content(room: &Room<'_>, key: &KeyRecord, typed: &str, wrong: Option<&str
         (page::heading(&key.name, html! {
             a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
             a.button href={ "/requests?key=" (key.id) } { "Requests" }
-            @if key.revoked_at.is_none() { a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" } }
+            @if key.revoked_at.is_none() && !key.playground {
+                a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" }
+            }
         }))
         section.card {
             (complaint(wrong))
-            form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
-                (token(room))
-                label { "Name" input name="name" required maxlength=(LONGEST_NAME) value=(typed) autocomplete="off"; }
-                button type="submit" { "Rename" }
+            @if key.playground {
+                p { "This stands for what its owner does at the playground. Nobody can present it." }
+            } @else {
+                form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
+                    (token(room))
+                    label { "Name" input name="name" required maxlength=(LONGEST_NAME) value=(typed) autocomplete="off"; }
+                    button type="submit" { "Rename" }
+                }
             }
             dl.facts {
                 dt { "Key" } dd { code { "adria_" (key.id) "_…" } }

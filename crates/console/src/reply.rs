@@ -106,6 +106,9 @@ pub(crate) enum Problem {
     /// Not signed in.
     #[error("Please sign in.")]
     SignedOut,
+    /// A fault of our own.
+    #[error("The console failed on this. The fault is logged.")]
+    Ours,
     /// The database failed.
     #[error("The database cannot be reached now. Nothing was changed. Please try again in a moment.")]
     Store(#[from] StoreError),
@@ -118,6 +121,7 @@ impl Problem {
             Self::Forged | Self::NotAllowed => StatusCode::FORBIDDEN,
             Self::Unreadable => StatusCode::BAD_REQUEST,
             Self::SignedOut => StatusCode::UNAUTHORIZED,
+            Self::Ours => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -129,6 +133,7 @@ impl Problem {
             Self::Unreadable => "Not understood",
             Self::NotAllowed => "Not allowed",
             Self::SignedOut => "Signed out",
+            Self::Ours => "Failed",
             Self::Store(_) => "Not available",
         }
     }

@@ -21,7 +21,7 @@ pub(crate) async fn answer(desk: &Desk, peer: IpAddr, request: Request<Incoming>
         Ok(reply) => reply,
         Err(_panic) => {
             tracing::error!(path = visit.head.uri.path(), "the console panicked");
-            Err(Problem::NotFound)
+            Err(Problem::Ours)
         }
     };
     let had_message = desk.console.message(&visit).is_some();

@@ -77,8 +77,9 @@ fn at(millis: u64) -> jiff::Zoned {
 pub(crate) fn time(millis: u64) -> Markup {
     let exact = format!("{} UTC", at(millis).strftime("%-d %b %Y, %H:%M:%S%.3f"));
     // The year goes without saying if it is this one.
-    let format = if at(millis).year() == at(now()).year() { "%-d %b, %H:%M UTC" } else { "%-d %b %Y, %H:%M UTC" };
-    html! { time datetime=(rfc3339(millis)) title=(exact) data-local { (at(millis).strftime(format).to_string()) } }
+    let older = at(millis).year() != at(now()).year();
+    let format = if older { "%-d %b %Y, %H:%M UTC" } else { "%-d %b, %H:%M UTC" };
+    html! { time.older[older] datetime=(rfc3339(millis)) title=(exact) data-local { (at(millis).strftime(format).to_string()) } }
 }
 
 /// The same, or a word instead.

@@ -64,6 +64,8 @@ pub struct KeyRecord {
     pub revoked_at: Option<u64>,
     /// Whose it is, by e-mail address; `None` if it was made at the command line.
     pub owner: Option<String>,
+    /// Whether it stands for its owner's use of the console's playground: nobody has its secret.
+    pub playground: bool,
 }
 
 /// Whether a key is accepted, and if not, why.

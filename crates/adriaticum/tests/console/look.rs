@@ -10,6 +10,19 @@ use crate::harness::{Page, Site};
 /// Where pictures go, for whoever wants to look at them.
 const PICTURES: &str = "CONSOLE_PICTURES";
 
+/// What of the page has moved after it was first shown, and how much, as the browser counts it.
+const SHIFTS: &str = "new Promise(tell => {
+    const shifts = [];
+    const note = shift => shifts.push({ value: shift.value, moved: shift.sources.map(({ node, previousRect, currentRect }) =>
+        [node?.outerHTML?.slice(0, 80) ?? node?.textContent, previousRect.toJSON(), currentRect.toJSON()]) });
+    const watch = new PerformanceObserver(seen => seen.getEntries().forEach(note));
+    watch.observe({ type: 'layout-shift', buffered: true });
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+        watch.takeRecords().forEach(note);
+        tell(shifts);
+    }));
+})";
+
 fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
     let public = &key["adria_".len()..][..12];
     vec![
@@ -52,6 +65,9 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
 
 fn look_at(page: &mut Page, path: &str, name: &str) {
     page.go(path);
+    let shifts = page.eval(SHIFTS);
+    let shifted: f64 = shifts.as_array().unwrap().iter().map(|shift| shift["value"].as_f64().unwrap()).sum();
+    assert!(shifted < 0.01, "{name} jumps while it loads: {shifts:#}");
     if let Some(folder) = std::env::var_os(PICTURES) {
         page.picture(&PathBuf::from(folder).join(format!("{name}.png")));
     }

@@ -3,8 +3,8 @@
 use chat::{ApiKey, KeyDigest, KeyId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::Sqlite;
-use super::accounts::{audit_by, id};
+use super::audit::audit_by;
+use super::{Sqlite, id};
 use crate::id::AccountId;
 use crate::keys::StoredKey;
 use crate::viewer::Viewer;
@@ -130,7 +130,7 @@ fn insert(
 }
 
 const RECORD: &str =
-    "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email
+    "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground
     FROM keys LEFT JOIN accounts ON accounts.id = owner";
 
 fn record(row: &Row<'_>) -> Result<KeyRecord, rusqlite::Error> {
@@ -143,6 +143,7 @@ fn record(row: &Row<'_>) -> Result<KeyRecord, rusqlite::Error> {
         revoked_at: row.get(5)?,
         last_used_at: row.get(6)?,
         owner: row.get(7)?,
+        playground: row.get(8)?,
     })
 }
 

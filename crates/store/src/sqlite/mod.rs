@@ -1,18 +1,22 @@
 //! The SQLite backend: one file, write-ahead log, `synchronous=FULL`. Any process may have it open beside us.
 
 mod accounts;
+mod audit;
 mod keys;
 mod ledger;
+mod links;
 mod schema;
+mod sessions;
 mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Row};
 
 use crate::StoreError;
+use crate::id::Id;
 
 pub(crate) use ledger::{CommitFailed, LedgerFile};
 
@@ -76,4 +80,15 @@ fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)
+}
+
+/// A column that holds an id.
+fn id<Of>(row: &Row<'_>, column: usize) -> Result<Id<Of>, rusqlite::Error> {
+    parsed(row, column, "id")
+}
+
+/// A column that holds what reads back from its text.
+fn parsed<T: std::str::FromStr>(row: &Row<'_>, column: usize, what: &str) -> Result<T, rusqlite::Error> {
+    let text = row.get_ref(column)?.as_str()?;
+    text.parse().map_err(|_| rusqlite::Error::InvalidColumnType(column, what.to_owned(), rusqlite::types::Type::Text))
 }
