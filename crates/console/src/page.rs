@@ -115,6 +115,7 @@ fn framed(room: Option<(&Room<'_>, Option<Area>)>, title: &str, message: Option<
                         p.message role="status" { (message) }
                     }
                     (content)
+                    noscript { p.quiet.small { "All times are UTC." } }
                 }
             }
         }

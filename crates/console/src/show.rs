@@ -1,4 +1,5 @@
-//! How figures and times look. Times are written in UTC; the script turns them into the viewer's own.
+//! How figures and times look. Times are written in UTC, which a page says where there is no script; otherwise the
+//! script turns them into the viewer's own, which are as wide.
 
 use std::time::Duration;
 
@@ -77,9 +78,8 @@ fn at(millis: u64) -> jiff::Zoned {
 pub(crate) fn time(millis: u64) -> Markup {
     let exact = format!("{} UTC", at(millis).strftime("%-d %b %Y, %H:%M:%S%.3f"));
     // The year goes without saying if it is this one.
-    let older = at(millis).year() != at(now()).year();
-    let format = if older { "%-d %b %Y, %H:%M UTC" } else { "%-d %b, %H:%M UTC" };
-    html! { time.older[older] datetime=(rfc3339(millis)) title=(exact) data-local { (at(millis).strftime(format).to_string()) } }
+    let format = if at(millis).year() == at(now()).year() { "%-d %b, %H:%M" } else { "%-d %b %Y, %H:%M" };
+    html! { time datetime=(rfc3339(millis)) title=(exact) data-local { (at(millis).strftime(format).to_string()) } }
 }
 
 /// The same, or a word instead.
@@ -98,7 +98,7 @@ pub(crate) fn rfc3339(millis: u64) -> String {
 /// What an hour or a day is called.
 pub(crate) fn slice_name(millis: u64, step: store::Step) -> String {
     match step {
-        store::Step::Hour => at(millis).strftime("%-d %b, %H:%M UTC").to_string(),
+        store::Step::Hour => at(millis).strftime("%-d %b, %H:%M").to_string(),
         store::Step::Day => at(millis).strftime("%-d %b %Y (UTC)").to_string(),
     }
 }

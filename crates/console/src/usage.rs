@@ -84,8 +84,7 @@ pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Probl
         @if let Some(key) = read.key { (key_chip(room, key, &kept).await?) }
         div data-live {
             p.quiet {
-                "Since " (show::time(read.range.period.from_millis())) ", in whole hours. "
-                "Times are yours, days begin at midnight UTC."
+                "Since " (show::time(read.range.period.from_millis())) ", in whole hours. Days begin at midnight UTC."
             }
             (totals(&read))
             @if read.report.totals.requests == 0 {
