@@ -203,7 +203,7 @@ impl Model {
 fn load_kernels() {
     #[cfg(feature = "portable")]
     if let Some(folder) = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("kernels"))) {
-        llama_cpp_2::load_backends_from_path(&folder);
+        llama_cpp_2::llama_backend::load_backends_from_path(&folder);
     }
 }
 
