@@ -134,7 +134,7 @@ pub struct KeyUsage {
     pub key: KeyId,
     /// What its owner calls it.
     pub name: String,
-    /// The sums.
+    /// The sums; `last_at` is when it was used last at all.
     pub figures: Figures,
     /// How many of its requests succeeded.
     pub succeeded: u64,

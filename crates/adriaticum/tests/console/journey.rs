@@ -201,7 +201,9 @@ fn pages_work_without_script() {
     plain.without_script();
     let key = Site::make_key(&mut page, "Plain");
     site.service.ask(&key, "Hello!");
-    for (path, says) in [("/keys", "Plain"), ("/usage", "All times are UTC."), ("/requests", "chatcmpl_"), ("/account", "Ada")] {
+    for (path, says) in
+        [("/keys", "Plain"), ("/usage", "All times are UTC."), ("/requests", "chatcmpl_"), ("/account", "Ada")]
+    {
         plain.go(path);
         plain.assert_says(says);
     }

@@ -139,35 +139,41 @@ fn read(connection: &Connection, party: Party, query: &UsageQuery) -> Result<Usa
 }
 
 /// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. Keys come in one
-/// order from both tables, so that each row finds its key by going on from the one before.
+/// order from both tables, so that each row finds its key by going on from the one before, or from the first one where
+/// the next slice of time begins. There are ten rows for each key, so every column that is not read counts.
 fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Result<Vec<KeyUsage>, StoreError> {
     let mut names = connection.prepare_cached(
-        "SELECT id, name FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
+        "SELECT id, name, last_used_at FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
     let named = names.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| {
-        Ok((key_id(row, 0)?, row.get::<_, String>(1)?))
+        Ok((key_id(row, 0)?, row.get::<_, String>(1)?, row.get::<_, Option<u64>>(2)?))
     })?;
-    let keys: Vec<(KeyId, String)> = named.collect::<Result<_, _>>()?;
+    let keys: Vec<(KeyId, String, Option<u64>)> = named.collect::<Result<_, _>>()?;
     let mut sums = vec![KeySum::default(); keys.len()];
-    let mut scan = connection.prepare_cached(&format!(
-        "SELECT {FIGURES}, succeeded, key_id, start FROM key_sums WHERE span = ?1 AND start >= ?2 AND start < ?3
-         ORDER BY start, key_id"
-    ))?;
+    let mut scan = connection.prepare_cached(
+        "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
+             total_tokens, total_measured FROM key_sums
+         WHERE span = ?1 AND start >= ?2 AND start < ?3 ORDER BY start, key_id",
+    )?;
     for Stretch { span, starts, added } in stretches(&query.period.seconds()) {
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
-        let (mut at, mut start) = (0, None);
+        let mut at = 0;
         while let Some(row) = rows.next()? {
-            let (key, row_start) = (row.get_ref(9)?.as_bytes(), row.get::<_, u64>(10)?);
-            let key = key.map_err(|_| StoreError::Corrupt("sum"))?;
-            if start.replace(row_start) != Some(row_start) {
+            let key = row.get_ref(0)?.as_bytes().map_err(|_| StoreError::Corrupt("sum"))?;
+            if at > 0 && keys[at - 1].0.as_bytes() >= key {
                 at = 0;
             }
-            while keys.get(at).is_some_and(|(id, _)| id.as_bytes() < key) {
+            while keys.get(at).is_some_and(|(id, ..)| id.as_bytes() < key) {
                 at += 1;
             }
-            if keys.get(at).is_some_and(|(id, _)| id.as_bytes() == key) {
-                let part = KeySum { figures: figures(row)?, succeeded: row.get(8)? };
-                if added { sums[at].merge(&part) } else { sums[at].take_away(&part) }
+            if keys.get(at).is_some_and(|(id, ..)| id.as_bytes() == key) {
+                let part = key_sum(row)?;
+                if added {
+                    sums[at].merge(&part)
+                } else {
+                    sums[at].take_away(&part)
+                }
+                at += 1;
             }
         }
     }
@@ -175,10 +181,30 @@ fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Resul
         .into_iter()
         .zip(sums)
         .filter(|(_, sum)| sum.figures.requests > 0)
-        .map(|((key, name), KeySum { figures, succeeded })| KeyUsage { key, name, figures, succeeded })
+        .map(|((key, name, last_used), KeySum { figures, succeeded })| {
+            let figures = Figures { last_at: last_used.unwrap_or(0), ..figures };
+            KeyUsage { key, name, figures, succeeded }
+        })
         .collect();
     used.sort_unstable_by_key(|usage| (std::cmp::Reverse(usage.figures.requests), usage.key));
     Ok(used)
+}
+
+/// Reads a key's sums behind its id.
+fn key_sum(row: &Row<'_>) -> Result<KeySum, StoreError> {
+    let number = |at: usize| {
+        let number = row.get_ref(at)?.as_i64().map_err(|_| StoreError::Corrupt("sum"))?;
+        u64::try_from(number).map_err(|_| StoreError::Corrupt("sum"))
+    };
+    let measured = |at| Ok::<_, StoreError>(Measured { sum: number(at)?, count: number(at + 1)? });
+    let figures = Figures {
+        requests: number(1)?,
+        prompt: measured(3)?,
+        completion: measured(5)?,
+        total: measured(7)?,
+        last_at: 0,
+    };
+    Ok(KeySum { figures, succeeded: number(2)? })
 }
 
 /// Reads the columns of `Figures` at a row's beginning.
