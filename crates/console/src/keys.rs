@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use chat::KeyId;
 use maud::{Markup, html};
-use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery, Step, UsageQuery};
+use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
 
 use crate::form::Form;
 use crate::overview::curl;
@@ -69,9 +69,8 @@ async fn listed(room: &Room<'_>, query: &Fields, typed: &Typed<'_>) -> Result<Ma
 /// Sums of the last 30 days by key.
 async fn used(room: &Room<'_>) -> Result<HashMap<KeyId, KeyUsage>, Problem> {
     let period = Period::since(show::now().saturating_sub(30 * DAY));
-    let query = UsageQuery { period, key: None, step: Step::Day, by_key: true };
-    let report = room.console.store.usage(room.viewer(), &query).await?.unwrap_or_default();
-    Ok(report.by_key.into_iter().map(|usage| (usage.key, usage)).collect())
+    let used = room.console.store.usage_by_key(room.viewer(), period).await?;
+    Ok(used.into_iter().map(|usage| (usage.key, usage)).collect())
 }
 
 /// Filters and sorts.

@@ -12,11 +12,11 @@ const KEY: &str = "$ADRIATICUM_API_KEY";
 
 pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
     let base_url = &room.console.settings.api_base_url;
-    let keys = room.console.store.list_keys(room.viewer()).await?;
+    let has_keys = room.console.store.has_keys(room.viewer()).await?;
     let recent = usage::last_day(room).await?;
     let content = html! {
         (page::heading("Overview", html! {}))
-        @if keys.is_empty() {
+        @if !has_keys {
             (page::empty("Start with an API key", html! {
                 p { "Programs identify themselves with a key. Create one, then copy the request below." }
                 p { a.button.primary href="/keys#create" { "Create an API key" } }

@@ -100,6 +100,11 @@ impl Store {
         self.sqlite.get_key(viewer, id)
     }
 
+    /// Whether there are any.
+    pub async fn has_keys(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        self.sqlite.has_keys(viewer)
+    }
+
     /// How many keys there are, revoked ones included.
     pub async fn count_keys(&self) -> Result<u64, StoreError> {
         self.sqlite.count_keys()
@@ -128,6 +133,11 @@ impl Store {
     /// Figures from the roll-ups; `None` if they are about a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
         self.sqlite.usage(viewer, query, now_millis())
+    }
+
+    /// Sums by key alone.
+    pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
+        self.sqlite.usage_by_key(viewer, period)
     }
 
     /// The newest requests that were asked for, newest first.

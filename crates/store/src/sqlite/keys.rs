@@ -69,6 +69,13 @@ impl Sqlite {
         })
     }
 
+    pub(crate) fn has_keys(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        self.with(|connection| {
+            let any = format!("SELECT EXISTS (SELECT 1 FROM keys WHERE {VISIBLE} AND playground = 0)");
+            Ok(connection.query_row(&any, [scope(viewer)], |row| row.get(0))?)
+        })
+    }
+
     pub(crate) fn count_keys(&self) -> Result<u64, StoreError> {
         self.with(|connection| {
             Ok(connection.query_row("SELECT count(*) FROM keys WHERE playground = 0", [], |row| row.get(0))?)

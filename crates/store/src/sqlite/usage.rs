@@ -9,7 +9,7 @@ use super::Sqlite;
 use super::keys::{key_id, scope};
 use crate::latency::Latencies;
 use crate::rollup::{Figures, KeySum, Measured, Party, Stretch, stretches};
-use crate::usage::{RequestQuery, Slice, UsageQuery};
+use crate::usage::{Period, RequestQuery, Slice, UsageQuery};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, OutcomeUsage, RequestRecord, StoreError, UsageReport};
 
@@ -36,10 +36,17 @@ impl Sqlite {
             };
             let mut report = read(&snapshot, party, query)?;
             if query.by_key {
-                report.by_key = by_key(&snapshot, viewer, query)?;
+                report.by_key = by_key(&snapshot, viewer, query.period, query.key)?;
             }
             report.until = now;
             Ok(Some(report))
+        })
+    }
+
+    pub(crate) fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
+        self.with(|connection| {
+            let snapshot = connection.transaction()?;
+            by_key(&snapshot, viewer, period, None)
         })
     }
 
@@ -141,11 +148,16 @@ fn read(connection: &Connection, party: Party, query: &UsageQuery) -> Result<Usa
 /// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. Keys come in one
 /// order from both tables, so that each row finds its key by going on from the one before, or from the first one where
 /// the next slice of time begins. There are ten rows for each key, so every column that is not read counts.
-fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Result<Vec<KeyUsage>, StoreError> {
+fn by_key(
+    connection: &Connection,
+    viewer: &Viewer,
+    period: Period,
+    only: Option<KeyId>,
+) -> Result<Vec<KeyUsage>, StoreError> {
     let mut names = connection.prepare_cached(
         "SELECT id, name, last_used_at FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
-    let named = names.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| {
+    let named = names.query_map(params![scope(viewer), only.as_ref().map(KeyId::as_str)], |row| {
         Ok((key_id(row, 0)?, row.get::<_, String>(1)?, row.get::<_, Option<u64>>(2)?))
     })?;
     let keys: Vec<(KeyId, String, Option<u64>)> = named.collect::<Result<_, _>>()?;
@@ -155,7 +167,7 @@ fn by_key(connection: &Connection, viewer: &Viewer, query: &UsageQuery) -> Resul
              total_tokens, total_measured FROM key_sums
          WHERE span = ?1 AND start >= ?2 AND start < ?3 ORDER BY start, key_id",
     )?;
-    for Stretch { span, starts, added } in stretches(&query.period.seconds()) {
+    for Stretch { span, starts, added } in stretches(&period.seconds()) {
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
         let mut at = 0;
         while let Some(row) = rows.next()? {
