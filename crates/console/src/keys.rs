@@ -139,7 +139,7 @@ fn table<'k>(
                     (column("name", "Name", "")) (column("", "Created", ""))
                     (column("used", "Last used", "")) (column("requests", "Requests, 30 d", "right"))
                     (column("tokens", "Tokens, 30 d", "right")) (column("expires", "Expires", ""))
-                    th scope="col" { "Permissions" } th scope="col" { "State" } th scope="col" { span.hidden { "Actions" } }
+                    th scope="col" { "State, permissions" } th scope="col" { span.hidden { "Actions" } }
                 } }
                 tbody { @for key in keys { (row(room, key, used.get(&key.id))) } }
             }
@@ -164,10 +164,24 @@ fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
             }
             td.right data-label="Tokens, 30 d" { (measured(figures.total, figures.requests)) }
             td data-label="Expires" { (time_or(key.expires_at, "never")) }
-            td data-label="Permissions" { (if key.completions { "completions" } else { "none" }) }
-            td data-label="State" { (badge(state)) }
+            td data-label="State, permissions" {
+                (badge(state))
+                div.quiet.small { (if key.completions { "completions" } else { "none" }) }
+            }
             td.actions {
-                @if key.revoked_at.is_none() { a.button.plain href={ "/keys/" (key.id) "/revoke" } { "Revoke" span.hidden { " " (key.name) } } }
+                details.rename {
+                    summary { "Rename" span.hidden { " " (key.name) } }
+                    form method="post" action={ "/keys/" (key.id) "/rename" } {
+                        (token(room))
+                        input type="hidden" name="back" value="list";
+                        input name="name" required maxlength=(LONGEST_NAME) value=(key.name) aria-label={ "New name of " (key.name) }
+                            autocomplete="off";
+                        button.plain type="submit" { "Save" }
+                    }
+                }
+                @if key.revoked_at.is_none() {
+                    a.button.plain href={ "/keys/" (key.id) "/revoke" } { "Revoke" span.hidden { " " (key.name) } }
+                }
             }
         }
     }
@@ -314,7 +328,8 @@ pub(crate) async fn rename(room: &Room<'_>, id: &str, form: &Form) -> Result<Rep
     match parse_name(form.get("name")) {
         Ok(name) => match room.console.store.rename_key(room.viewer(), key.id, &name).await? {
             true => {
-                Ok(room.redirect_saying(&format!("/keys/{}", key.id), &format!("{} is now called {name}.", key.name)))
+                let back = if form.get("back") == "list" { "/keys".into() } else { format!("/keys/{}", key.id) };
+                Ok(room.redirect_saying(&back, &format!("{} is now called {name}.", key.name)))
             }
             false => Err(Problem::NotFound),
         },

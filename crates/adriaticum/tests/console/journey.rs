@@ -32,10 +32,14 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     page.go("/keys");
     page.assert_says("My first");
     assert!(!page.text().contains(&key), "a key is shown once");
+    page.press("details.rename summary");
+    page.fill("details.rename [name=name]", "In place");
+    page.click("details.rename button");
+    page.assert_says("My first is now called In place.");
     page.click("tbody th a");
     page.fill("[name=name]", "Renamed <b>");
     page.click("main form button[type=submit]");
-    page.assert_says("My first is now called Renamed <b>.");
+    page.assert_says("In place is now called Renamed <b>.");
 
     page.go("/requests");
     let shown = page.eval("[...document.querySelectorAll('tbody th code')].map(id => id.textContent)");
@@ -58,7 +62,7 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     assert_usage_is_that_of_the_command_line(&site, &mut page);
 
     page.go("/keys");
-    page.click("td.actions a");
+    page.click("td.actions a.button");
     page.assert_says("Revoke Renamed <b>?");
     let last = site.service.rows()[0]["request_id"].clone();
     page.assert_says(last.as_str().unwrap());
