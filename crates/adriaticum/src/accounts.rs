@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use store::{Account, Declined, Email, Store, Token, Viewer};
+use store::{Account, Admin, Declined, Email, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::complaint::Complaint;
@@ -16,7 +16,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
     let operator = Viewer::operator();
     let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
     match command {
-        AccountsCommand::List { json } => list(&store, json).await,
+        AccountsCommand::List { json } => list(&store.accounts(admin).await?, json),
         AccountsCommand::Invite { note, role, expires } => {
             let token = store.invite(admin, role, &note, expires).await?;
             show_link(settings, &token)
@@ -26,49 +26,33 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             show_link(settings, &token)
         }
         AccountsCommand::Role { email, role } => {
-            let account = find(&store, &email).await?;
+            let account = find(&store, admin, &email).await?;
             store.set_role(admin, account.id, role).await.map_err(|declined| complaint(&declined, &email))?;
             say(&format!("{email} is now {role}."))
         }
-        AccountsCommand::Disable { email } => set_disabled(&store, &email, true).await,
-        AccountsCommand::Enable { email } => set_disabled(&store, &email, false).await,
+        AccountsCommand::Disable { email } => set_disabled(&store, admin, &email, true).await,
+        AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
     }
 }
 
-/// Where a link leads.
-pub(crate) fn link(settings: &Settings, token: &Token) -> String {
-    format!("{}/welcome/{}", settings.console_base_url, token.reveal())
-}
-
 fn show_link(settings: &Settings, token: &Token) -> Result<(), Complaint> {
-    say(&link(settings, token))?;
+    say(&format!("{}/welcome/{}", settings.console_base_url, token.reveal()))?;
     let _ = writeln!(std::io::stderr(), "This link is shown once and works once."); // the link itself is out
     Ok(())
 }
 
-async fn set_disabled(store: &Store, email: &Email, disabled: bool) -> Result<(), Complaint> {
-    let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
-    let account = find(store, email).await?;
+async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), Complaint> {
+    let account = find(store, admin, email).await?;
     store.set_disabled(admin, account.id, disabled).await.map_err(|declined| complaint(&declined, email))?;
     say(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
 }
 
-async fn find(store: &Store, email: &Email) -> Result<Account, Complaint> {
-    let found = accounts(store).await?.into_iter().find(|account| account.email == *email);
+async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, Complaint> {
+    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
     found.ok_or_else(|| complaint(&Declined::NoSuchAccount, email))
 }
 
-async fn accounts(store: &Store) -> Result<Vec<Account>, Complaint> {
-    let operator = Viewer::operator();
-    match operator.admin() {
-        Some(admin) => Ok(store.accounts(admin).await?),
-        None => Ok(Vec::new()),
-    }
-}
-
-async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
-    let accounts = accounts(store).await?;
+fn list(accounts: &[Account], json: bool) -> Result<(), Complaint> {
     if json {
         let rows: Vec<_> = accounts.iter().map(JsonAccount::from).collect();
         return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
@@ -77,7 +61,7 @@ async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
         return say("There are no accounts yet. `serve` prints a link for the first one when it starts.");
     }
     let mut table = Table::new(&["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"]);
-    for account in &accounts {
+    for account in accounts {
         table.row([
             account.email.to_string(),
             account.name.clone(),

@@ -4,7 +4,7 @@ use chat::KeyId;
 use maud::{Markup, html};
 use store::{KeyUsage, Period, Phase, Slice, Step, UsageQuery, UsageReport};
 
-use crate::chart::{Chart, Kind, Series, Slot, count};
+use crate::chart::{Chart, Kind, Series, Slot};
 use crate::page::{self, Area, change};
 use crate::range::{CHOICES, Range};
 use crate::reply::{Problem, Reply};
@@ -176,6 +176,12 @@ fn slots(read: &Read) -> Vec<Slot> {
     read.range.slices.iter().map(slot).collect()
 }
 
+/// Counts as bars: exact where they are told, short at the axis.
+fn bars(title: &str, read: &Read, series: Vec<Series<'_>>) -> Markup {
+    let write = |count: f64| number(count as u64);
+    Chart { title, slices: slots(read), series, kind: Kind::Bars, write, axis: show::short_number }.draw()
+}
+
 fn requests_chart(read: &Read) -> Markup {
     let succeeded = values(read, |slice| Some(slice.map_or(0, |slice| slice.succeeded) as f64));
     let failures = values(read, |slice| Some(slice.map_or(0, |slice| failed(&slice.figures, slice.succeeded)) as f64));
@@ -183,7 +189,7 @@ fn requests_chart(read: &Read) -> Markup {
         Series { name: "succeeded", class: "good", values: succeeded },
         Series { name: "failed", class: "bad", values: failures },
     ];
-    Chart { title: "Requests", slices: slots(read), series, kind: Kind::Bars, write: count }.draw()
+    bars("Requests", read, series)
 }
 
 fn tokens_chart(read: &Read) -> Markup {
@@ -192,7 +198,7 @@ fn tokens_chart(read: &Read) -> Markup {
         Series { name: "prompt tokens", class: "first", values: sum(|slice| slice.figures.prompt.get()) },
         Series { name: "completion tokens", class: "second", values: sum(|slice| slice.figures.completion.get()) },
     ];
-    Chart { title: "Tokens", slices: slots(read), series, kind: Kind::Bars, write: count }.draw()
+    bars("Tokens", read, series)
 }
 
 fn latency_chart(read: &Read) -> Markup {
@@ -206,7 +212,8 @@ fn latency_chart(read: &Read) -> Markup {
         phase => format!("Time: {}", phase.as_str()),
     };
     let series = series.into_iter().collect();
-    Chart { title: &title, slices: slots(read), series, kind: Kind::Lines, write: show::micros }.draw()
+    Chart { title: &title, slices: slots(read), series, kind: Kind::Lines, write: show::micros, axis: show::micros }
+        .draw()
 }
 
 /// Where the time went, phase by phase; each can be drawn.

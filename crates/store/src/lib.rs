@@ -225,11 +225,6 @@ impl Store {
         self.sqlite.accounts()
     }
 
-    /// Makes an account at once.
-    pub async fn create_account(&self, admin: Admin<'_>, new: &NewAccount, role: Role) -> Result<AccountId, Declined> {
-        self.sqlite.create_account(admin.0, new, role, now_millis())
-    }
-
     /// Makes a link by which somebody can make an account; `note` says for whom it is.
     pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
         self.sqlite.invite(admin.0, role, note, life, now_millis())

@@ -24,7 +24,8 @@ impl Fixture {
 
     async fn account(&self, email: &str, role: Role) -> AccountId {
         let operator = Viewer::operator();
-        self.store.create_account(operator.admin().unwrap(), &new(email), role).await.unwrap()
+        let link = self.store.invite(operator.admin().unwrap(), role, email, DAY).await.unwrap();
+        self.store.use_link(&link, &new(email), "10.0.0.1").await.unwrap()
     }
 
     async fn session(&self, account: AccountId) -> (Token, Session) {
@@ -224,14 +225,15 @@ async fn every_change_is_in_the_audit_log() {
     assert_eq!(
         said,
         [
-            "operator created the admin ada@example.com".to_owned(),
+            "operator made an invitation as admin for ada@example.com".to_owned(),
+            "ada@example.com joined as admin, by a link of operator ada@example.com".to_owned(),
             "ada@example.com signed in ada@example.com".to_owned(),
             format!("ada@example.com created the key K ({key})"),
             format!("ada@example.com renamed the key L ({key})"),
             format!("ada@example.com revoked the key L ({key})"),
         ],
     );
-    assert_eq!((lines[0].address.as_str(), lines[4].address.as_str()), ("10.0.0.1", "command line"));
+    assert_eq!((lines[0].address.as_str(), lines[5].address.as_str()), ("10.0.0.1", "command line"));
     let older = store.audit(ada.admin().unwrap(), lines[1].number, 2).await.unwrap();
     assert_eq!(older.iter().map(|line| line.number).collect::<Vec<_>>(), [lines[2].number, lines[3].number]);
 }

@@ -18,21 +18,6 @@ impl Sqlite {
         self.with(|connection| Ok(connection.query_row("SELECT count(*) FROM accounts", [], |row| row.get(0))?))
     }
 
-    pub(crate) fn create_account(
-        &self,
-        viewer: &Viewer,
-        new: &NewAccount,
-        role: Role,
-        now: u64,
-    ) -> Result<AccountId, Declined> {
-        self.change(|transaction| {
-            let id = insert_account(transaction, new, role, now)?;
-            let what = format!("created the {role}");
-            audit_by(transaction, viewer, &what, new.email.as_str(), now)?;
-            Ok(id)
-        })
-    }
-
     pub(crate) fn credentials(&self, email: &Email) -> Result<Option<Credentials>, StoreError> {
         self.with(|connection| {
             let mut find = connection
