@@ -1,0 +1,5 @@
+//! Grounding: does a request need facts (scorer), where are they found (search), how do they get into the prompt (weave).
+
+mod passage;
+
+pub use passage::Passage;
