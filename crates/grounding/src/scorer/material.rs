@@ -1,0 +1,121 @@
+//! What a turn asks, and what it brings along: quoted text, code, tables, letters, whatever is to be worked on.
+
+/// Words from which a quotation is more than a phrase.
+const QUOTED: usize = 7;
+/// Words from which a block of plain prose beside a request is what the request is about.
+const PROSE: usize = 25;
+
+/// A turn, taken apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// What is asked, with a mark in place of each piece of material.
+    pub(crate) ask: String,
+    /// What was brought along.
+    pub(crate) material: String,
+}
+
+/// Takes a turn apart. `transforms` says whether what stands before a colon tells to work on what stands after it.
+pub(crate) fn split(content: &str, transforms: impl Fn(&str) -> bool) -> Parts {
+    let mut parts = Parts::default();
+    let rest = unfenced(content, &mut parts.material);
+    let rest = unquoted(&rest, &mut parts.material);
+    blocks(&rest, &mut parts);
+    if let Some((before, after)) = parts.ask.split_once(": ").or_else(|| parts.ask.split_once(":\n"))
+        && size(after) > 0
+        && (transforms(before) || size(before) <= 12 && size(after) >= PROSE && !after.trim_end().ends_with(['?', '？']))
+    {
+        let (before, after) = (before.to_owned(), after.to_owned());
+        keep(&mut parts.material, &after);
+        parts.ask = before + ":";
+    }
+    if size(&parts.ask) == 0 {
+        parts.ask = content.to_owned();
+    }
+    parts
+}
+
+fn keep(material: &mut String, piece: &str) {
+    if !material.is_empty() {
+        material.push('\n');
+    }
+    material.push_str(piece);
+}
+
+/// Words, roughly: a Chinese or Japanese word has about two characters.
+fn size(text: &str) -> usize {
+    let (mut words, mut ideographs, mut within) = (0, 0, false);
+    for character in text.chars() {
+        if character >= '\u{3040}' {
+            ideographs += 1;
+            within = false;
+        } else if character.is_alphanumeric() {
+            words += usize::from(!within);
+            within = true;
+        } else if character != '\'' {
+            within = false;
+        }
+    }
+    words + ideographs / 2
+}
+
+fn unfenced(content: &str, material: &mut String) -> String {
+    let mut pieces = content.split("```");
+    let mut rest = pieces.next().unwrap_or_default().to_owned();
+    while let Some(code) = pieces.next() {
+        keep(material, code);
+        if let Some(after) = pieces.next() {
+            rest.push_str(" \u{1}code ");
+            rest.push_str(after);
+        }
+    }
+    rest
+}
+
+fn unquoted(content: &str, material: &mut String) -> String {
+    const PAIRS: [(char, char); 6] = [('"', '"'), ('“', '”'), ('„', '“'), ('«', '»'), ('「', '」'), ('『', '』')];
+    let mut rest = String::with_capacity(content.len());
+    let mut remaining = content;
+    while let Some((at, opening, closing)) = remaining
+        .char_indices()
+        .find_map(|(at, c)| PAIRS.iter().find(|pair| pair.0 == c).map(|pair| (at, pair.0, pair.1)))
+    {
+        let inside = &remaining[at + opening.len_utf8()..];
+        let Some(end) = inside.find(closing).or_else(|| inside.find('”')) else { break };
+        let quoted = &inside[..end];
+        let after = inside[end..].chars().next().map_or(0, char::len_utf8);
+        rest.push_str(&remaining[..at]);
+        if size(quoted) >= QUOTED {
+            keep(material, quoted);
+            rest.push_str("\u{1}quote");
+        } else {
+            rest.push_str(&remaining[at..at + opening.len_utf8() + end + after]);
+        }
+        remaining = &inside[end + after..];
+    }
+    rest.push_str(remaining);
+    rest
+}
+
+/// Blocks of lines: requests are short or ask, what is long, or many lines, was brought along.
+fn blocks(rest: &str, parts: &mut Parts) {
+    let blocks: Vec<&str> = match rest.contains("\n\n") {
+        true => rest.split("\n\n").collect(),
+        false => rest.split('\n').collect(),
+    };
+    let blocks: Vec<&str> = blocks.into_iter().map(str::trim).filter(|block| !block.is_empty()).collect();
+    let asks = |block: &str| block.contains(['?', '？']);
+    let is_long = |block: &str| block.lines().count() >= 3 || size(block) >= PROSE;
+    let short = blocks.iter().any(|block| !is_long(block) || asks(block));
+    let many = blocks.len() > 4;
+    for (index, block) in blocks.iter().enumerate() {
+        let at_edge = index == 0 || index + 1 == blocks.len();
+        let brought = blocks.len() > 1 && short && (is_long(block) && !asks(block) || many && !at_edge && !asks(block));
+        if brought {
+            keep(&mut parts.material, block);
+        }
+        if !parts.ask.is_empty() {
+            parts.ask.push('\n');
+        }
+        parts.ask.push_str(if brought { "\u{1}block" } else { block });
+    }
+}

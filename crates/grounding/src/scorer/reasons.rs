@@ -1,0 +1,52 @@
+//! A verdict's reasons in words: which features spoke most for it.
+
+use std::collections::BTreeMap;
+
+use super::Score;
+use super::features::Features;
+use super::model::Model;
+
+/// How many reasons are told.
+const TOLD: usize = 5;
+
+/// What spoke most for the verdict, strongest first. Features that say the same in other ways count together.
+pub(super) fn strongest(features: &Features, model: &Model, score: Score) -> Vec<String> {
+    let mut reasons: BTreeMap<String, f32> = BTreeMap::new();
+    for ((hash, value), name) in features.values.iter().zip(features.names()) {
+        if let Some(reason) = in_words(name) {
+            *reasons.entry(reason).or_default() += model.contribution(*hash, *value);
+        }
+    }
+    let direction = if score.is_required() { 1.0 } else { -1.0 };
+    let mut reasons: Vec<(String, f32)> = reasons.into_iter().map(|(reason, weight)| (reason, weight * direction)).collect();
+    reasons.retain(|(_, weight)| *weight > 0.0);
+    reasons.sort_by(|one, other| other.1.total_cmp(&one.1));
+    reasons.into_iter().take(TOLD).map(|(reason, _)| reason).collect()
+}
+
+/// A feature's name as a reason; none for what would tell a person nothing.
+fn in_words(name: &str) -> Option<String> {
+    let (space, what) = name.split_once(':')?;
+    let quoted = |what: &str| what.replace("<line>", "⏎");
+    Some(match space {
+        "w" | "in" | "out" | "first" | "last" | "asks" | "for" => format!("says “{}”", quoted(what)),
+        "begins" => format!("begins with “{}”", quoted(what.split_once(' ')?.1)),
+        "ends" => {
+            let mut words: Vec<&str> = what.split(' ').skip(1).collect();
+            words.reverse();
+            format!("ends with “{}”", quoted(&words.join(" ")))
+        }
+        "shape" => format!("is built like “{}”", quoted(what)),
+        "about" | "opens" | "closes" => format!("is about: {}", what.split(' ').next()?.replace('_', " ")),
+        "both" => format!("brings together: {}", what.replace('_', " ")),
+        "looks" => format!("looks like: {what}"),
+        "brought" => format!("supplied material: {}", what.replace('_', " ")),
+        "m" => format!("the material says “{what}”"),
+        "earlier" | "before" | "said" => format!("earlier: {}", what.replace('_', " ")),
+        "then" => format!("after {}", what.replace('_', " ").replacen(' ', ", now ", 1)),
+        "overlap" => format!("what is asked about was there before: {what}"),
+        "p" | "p tiny" | "p short" | "p long" => format!("the turn before says “{}”", quoted(what)),
+        "a" => format!("the answer before says “{}”", quoted(what)),
+        _ => return None,
+    })
+}

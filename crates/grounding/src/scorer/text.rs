@@ -1,0 +1,236 @@
+//! A message cut into tokens: folded (lower case, no accents, compatibility forms resolved), with what folding would lose kept as
+//! flags. Chinese and Japanese have no spaces, so each of their characters is a token.
+
+use std::ops::Range;
+
+use unicode_normalization::char::{decompose_compatible, is_combining_mark};
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Word,
+    /// A word with a capital letter where a sentence does not ask for one.
+    Name,
+    /// Two capital letters or more, or letters mixed with digits.
+    Acronym,
+    Number,
+    /// A number that looks like a year of our time.
+    Year,
+    /// One Chinese character or kana.
+    Ideograph,
+    Katakana,
+    Mark,
+    Line,
+}
+
+/// A stretch of the folded text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) kind: Kind,
+}
+
+/// A folded text and its tokens, in sentences.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    pub(super) folded: String,
+    pub(super) tokens: Vec<Token>,
+    /// Ranges of tokens; a sentence ends with its mark or its line.
+    pub(super) sentences: Vec<Range<usize>>,
+}
+
+impl Text {
+    pub(super) fn read(text: &str) -> Self {
+        let mut reader = Reader { text: Self { folded: String::with_capacity(text.len() + 8), ..Self::default() }, ..Reader::default() };
+        for character in text.chars() {
+            reader.take(character);
+        }
+        reader.finish()
+    }
+
+    pub(super) fn str(&self, token: &Token) -> &str {
+        &self.folded[token.start as usize..token.end as usize]
+    }
+
+    /// Words, names, numbers: whatever is not punctuation.
+    pub(super) fn words(&self) -> impl Iterator<Item = &Token> {
+        self.tokens.iter().filter(|token| token.is_word())
+    }
+
+    /// The tokens of a sentence; none if there is no such sentence.
+    pub(super) fn sentence(&self, index: Option<usize>) -> &[Token] {
+        index.and_then(|index| self.sentences.get(index)).map_or(&[], |range| &self.tokens[range.clone()])
+    }
+}
+
+impl Token {
+    pub(super) fn is_word(&self) -> bool {
+        !matches!(self.kind, Kind::Mark | Kind::Line)
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    text: Text,
+    /// Where the word under way begins.
+    word: Option<u32>,
+    capitals: u32,
+    letters: u32,
+    digits: u32,
+    first_is_capital: bool,
+    sentence_start: usize,
+}
+
+impl Reader {
+    fn take(&mut self, character: char) {
+        if character.is_ascii() {
+            return self.take_ascii(character);
+        }
+        if is_combining_mark(character) || matches!(character, '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{00ad}') {
+            return;
+        }
+        if is_ideograph(character) {
+            self.end_word();
+            let start = self.here();
+            self.text.folded.push(character);
+            let kind = if matches!(character, 'ァ'..='ヺ' | 'ー') { Kind::Katakana } else { Kind::Ideograph };
+            return self.push(start, kind);
+        }
+        match character {
+            '’' | '‘' | 'ʼ' => self.take_ascii('\''),
+            '“' | '”' | '„' | '«' | '»' | '「' | '」' | '『' | '』' | '《' | '》' => self.take_ascii('"'),
+            '。' => self.take_ascii('.'),
+            '？' => self.take_ascii('?'),
+            '！' => self.take_ascii('!'),
+            '、' | '，' => self.take_ascii(','),
+            '：' => self.take_ascii(':'),
+            'ß' => (0..2).for_each(|_| self.letter('s', false)),
+            'đ' | 'Đ' => self.letter('d', character == 'Đ'),
+            'ł' | 'Ł' => self.letter('l', character == 'Ł'),
+            'ø' | 'Ø' => self.letter('o', character == 'Ø'),
+            _ => {
+                let capital = character.is_uppercase();
+                decompose_compatible(character, |part| {
+                    if part.is_ascii() && !part.is_ascii_alphanumeric() {
+                        self.take_ascii(part);
+                    } else if part.is_alphanumeric() && !is_combining_mark(part) {
+                        part.to_lowercase().for_each(|part| self.letter(part, capital));
+                    } else if !is_combining_mark(part) {
+                        self.mark(part);
+                    }
+                });
+            }
+        }
+    }
+
+    fn take_ascii(&mut self, character: char) {
+        match character {
+            'a'..='z' | '0'..='9' => self.letter(character, false),
+            'A'..='Z' => self.letter(character.to_ascii_lowercase(), true),
+            // Decimals and thousands stay within their number, as do the points of a version.
+            '.' | ',' if self.word.is_some() && self.letters == 0 => self.text.folded.push(character),
+            '\'' | '_' if self.word.is_some() => {
+                self.end_word();
+                self.text.folded.push(' ');
+            }
+            ' ' | '\t' => {
+                self.end_word();
+                self.text.folded.push(' ');
+            }
+            '\n' => {
+                self.end_word();
+                let start = self.here();
+                self.text.folded.push('\n');
+                self.push(start, Kind::Line);
+                self.end_sentence();
+            }
+            '\r' => {}
+            mark => self.mark(mark),
+        }
+    }
+
+    fn letter(&mut self, character: char, capital: bool) {
+        if self.word.is_none() {
+            (self.word, self.capitals, self.letters, self.digits) = (Some(self.here()), 0, 0, 0);
+            self.first_is_capital = capital;
+        }
+        self.capitals += u32::from(capital);
+        match character.is_ascii_digit() {
+            true => self.digits += 1,
+            false => self.letters += 1,
+        }
+        self.text.folded.push(character);
+    }
+
+    fn mark(&mut self, mark: char) {
+        self.end_word();
+        let start = self.here();
+        self.text.folded.push(mark);
+        self.push(start, Kind::Mark);
+        if matches!(mark, '.' | '?' | '!') {
+            self.end_sentence();
+        }
+    }
+
+    fn end_word(&mut self) {
+        let Some(start) = self.word.take() else { return };
+        // A point at the end of a number is the sentence's.
+        let trailing = self.text.folded[start as usize..].trim_end_matches(['.', ',']).len();
+        let end = start + u32::try_from(trailing).unwrap_or(0);
+        let opens_sentence = !self.text.tokens[self.sentence_start..].iter().any(Token::is_word);
+        let kind = match (self.letters, self.digits) {
+            (0, 4) if end - start == 4 && is_year(&self.text.folded[start as usize..end as usize]) => Kind::Year,
+            (0, _) => Kind::Number,
+            (_, 1..) => Kind::Acronym,
+            _ if self.capitals >= 2 => Kind::Acronym,
+            _ if self.first_is_capital && !opens_sentence => Kind::Name,
+            _ => Kind::Word,
+        };
+        self.text.tokens.push(Token { start, end, kind });
+        if end < self.here() {
+            let point = self.text.folded[end as usize..].starts_with('.');
+            self.text.tokens.push(Token { start: end, end: end + 1, kind: Kind::Mark });
+            if point {
+                self.end_sentence();
+            }
+        }
+    }
+
+    fn end_sentence(&mut self) {
+        let end = self.text.tokens.len();
+        match self.text.tokens[self.sentence_start..].iter().any(Token::is_word) {
+            true => self.text.sentences.push(self.sentence_start..end),
+            // Marks alone belong to the sentence before.
+            false => {
+                if let Some(last) = self.text.sentences.last_mut() {
+                    last.end = end;
+                }
+            }
+        }
+        self.sentence_start = end;
+    }
+
+    fn finish(mut self) -> Text {
+        self.end_word();
+        self.end_sentence();
+        self.text
+    }
+
+    fn push(&mut self, start: u32, kind: Kind) {
+        let end = self.here();
+        self.text.tokens.push(Token { start, end, kind });
+    }
+
+    fn here(&self) -> u32 {
+        u32::try_from(self.text.folded.len()).unwrap_or(u32::MAX)
+    }
+}
+
+fn is_ideograph(character: char) -> bool {
+    matches!(character, '\u{3041}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '々' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2fa1f}')
+}
+
+fn is_year(text: &str) -> bool {
+    matches!(text.as_bytes(), [b'1', b'5'..=b'9', ..] | [b'2', b'0', ..])
+}
