@@ -2,43 +2,34 @@
 
 use std::error::Error;
 use std::io;
-use std::time::Duration;
 
-use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
-use reqwest::{Client, RequestBuilder, StatusCode, redirect};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, RequestBuilder, StatusCode};
+use url::Url;
 
 use super::error::{Obstacle, SearchError};
-use super::url::RemoteUrl;
+use super::url::Credentials;
 
 /// The largest answer that is read: far above a page of results.
 pub(super) const MAX_ANSWER_BYTES: usize = 2 << 20;
 
-/// Shorter than what most servers and firewalls grant, so that a connection is rarely found dead when it is needed.
-const IDLE: Duration = Duration::from_secs(30);
-const MOST_IDLE: usize = 32;
+/// What is sent: a GET, or a POST with JSON.
+pub(super) struct Question {
+    pub(super) url: Url,
+    pub(super) json: Option<String>,
+}
 
-/// A client for one server. The URL alone decides who sees the queries, so redirects are not followed and proxies
-/// from the environment are not used. HTTP/1.1 because there a search that is given up closes its connection.
-pub(super) fn client(url: &RemoteUrl) -> Result<Client, SearchError> {
-    let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
-    let mut builder = Client::builder()
-        .user_agent(concat!("adriaticum/", env!("CARGO_PKG_VERSION")))
-        .default_headers(accept)
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .http1_only()
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MOST_IDLE)
-        // Another crate may have enabled them; a small answer could then unpack to a large one.
-        .no_gzip()
-        .no_brotli()
-        .no_deflate()
-        .no_zstd();
-    if !url.is_encrypted() {
-        // Otherwise a system without certificates, such as a small container, could not even speak plain HTTP.
-        builder = builder.tls_certs_only([]);
+impl Question {
+    pub(super) fn request(self, client: &Client, credentials: Option<&Credentials>) -> RequestBuilder {
+        let request = match self.json {
+            Some(json) => client.post(self.url).header(CONTENT_TYPE, "application/json").body(json),
+            None => client.get(self.url),
+        };
+        match credentials {
+            Some(credentials) => request.basic_auth(&credentials.user, Some(&credentials.password)),
+            None => request,
+        }
     }
-    builder.build().map_err(|_| SearchError::NoTls)
 }
 
 /// Sends a request and reads the body of its answer. `refused` says what a status other than 200 means there, unless it
@@ -83,6 +74,7 @@ fn no_answer(error: &reqwest::Error) -> SearchError {
     SearchError::Unreachable(match network {
         _ if error.is_dns() => Obstacle::UnknownHost,
         Some(kind) => Obstacle::Network(kind),
-        None => Obstacle::Tls,
+        None if error.url().is_some_and(|url| url.scheme() == "https") => Obstacle::Tls,
+        None => Obstacle::Network(io::ErrorKind::Other),
     })
 }

@@ -11,8 +11,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::SearchError;
+use super::exchange::Question;
 use super::found;
 use super::loose::Loose;
+use super::url::RemoteUrl;
 use crate::Passage;
 
 /// Under which names things are looked for, the likeliest first. Those with a dot are what common importers write.
@@ -39,14 +41,14 @@ const DATES: [&str; 12] = [
 /// What may stand in a URL as it is.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The body of a search for words.
-pub(super) fn question(query: &str, limit: usize, deadline: Duration) -> String {
-    request(words(query), limit, deadline)
+/// A search for words.
+pub(super) fn question(url: &RemoteUrl, index: &str, query: &str, limit: usize, deadline: Duration) -> Question {
+    search(url, index, words(query), limit, deadline)
 }
 
-/// The body of a search that finds any document, best those with the words. It shows whether documents can be read.
-pub(super) fn probe(query: &str, deadline: Duration) -> String {
-    request(json!({"bool": {"must": {"match_all": {}}, "should": [words(query)]}}), 1, deadline)
+/// A search that finds any document, those with the words first. It shows whether documents can be read.
+pub(super) fn probe(url: &RemoteUrl, index: &str, query: &str, deadline: Duration) -> Question {
+    search(url, index, json!({"bool": {"must": {"match_all": {}}, "should": [words(query)]}}), 1, deadline)
 }
 
 /// What a status other than 200 means.
@@ -149,15 +151,15 @@ fn words(query: &str) -> Value {
 }
 
 /// The server gets a little less time than we have, so that it can still say that it ran out.
-fn request(query: Value, limit: usize, deadline: Duration) -> String {
+fn search(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Duration) -> Question {
     let timeout = (deadline / 10 * 9).as_millis().clamp(1, 3_600_000);
     let read = [TITLES.as_slice(), &TEXTS, &URLS, &DATES].concat();
-    json!({
+    let json = json!({
         "size": limit,
         "timeout": format!("{timeout}ms"),
         "track_total_hits": false,
         "_source": read,
         "query": query,
-    })
-    .to_string()
+    });
+    Question { url: url.below(&format!("/{index}/_search")), json: Some(json.to_string()) }
 }

@@ -4,11 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use breaker::{Breaker, Verdict};
-use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, RequestBuilder};
 
+use super::clients::Clients;
 use super::error::SearchError;
-use super::exchange::{client, exchange};
+use super::exchange::{Question, exchange};
 use super::url::{Kind, RemoteUrl};
 use super::{opensearch, searxng};
 use crate::Passage;
@@ -18,10 +17,10 @@ const MAX_LIMIT: usize = 100;
 /// What `check` looks for: a word that means nothing about anybody and that every search engine finds.
 const CHECK_FOR: &str = "encyclopedia";
 
-/// A search server. Shared by every thread; connections are kept and used again by whoever comes next.
+/// A search server. Shared by every thread; each runtime keeps connections of its own and uses them again.
 pub struct Remote {
     url: RemoteUrl,
-    client: Client,
+    clients: Clients,
     deadline: Duration,
     breaker: Mutex<Breaker>,
     epoch: Instant,
@@ -30,8 +29,8 @@ pub struct Remote {
 impl Remote {
     /// A server whose every search has to be over, from the connection to the last byte, before the deadline.
     pub fn new(url: RemoteUrl, deadline: Duration) -> Result<Self, SearchError> {
-        let client = client(&url)?;
-        Ok(Self { url, client, deadline, breaker: Mutex::default(), epoch: Instant::now() })
+        let clients = Clients::new(&url)?;
+        Ok(Self { url, clients, deadline, breaker: Mutex::default(), epoch: Instant::now() })
     }
 
     /// Where it is.
@@ -53,56 +52,41 @@ impl Remote {
     /// Searches once, past the breaker, and says in a sentence what works.
     pub async fn check(&self) -> Result<String, SearchError> {
         let started = Instant::now();
-        let (question, name) = match &self.url.kind {
-            Kind::Searxng => (self.question(CHECK_FOR, 1), "SearXNG"),
-            Kind::Opensearch { index } => {
-                (Some(self.post(index, opensearch::probe(CHECK_FOR, self.deadline))), "OpenSearch")
-            }
+        let question = match &self.url.kind {
+            Kind::Searxng => searxng::question(&self.url, CHECK_FOR),
+            Kind::Opensearch { index } => Some(opensearch::probe(&self.url, index, CHECK_FOR, self.deadline)),
         };
         let found = match question {
             Some(question) => self.ask(question, 1).await?,
             None => Vec::new(),
         };
-        let finding = match (&self.url.kind, found.is_empty()) {
-            (Kind::Searxng, false) => "its JSON format is enabled",
-            (Kind::Searxng, true) => {
-                "its JSON format is enabled, but it found nothing; look whether any engine is enabled"
-            }
-            (Kind::Opensearch { .. }, false) => "the index's documents can be read",
-            (Kind::Opensearch { .. }, true) => "the index is empty",
+        let (name, finding) = match (&self.url.kind, found.is_empty()) {
+            (Kind::Searxng, false) => ("SearXNG", "its JSON format is enabled"),
+            (Kind::Searxng, true) => ("SearXNG", "it found nothing: look whether any of its engines is enabled"),
+            (Kind::Opensearch { .. }, false) => ("OpenSearch", "the documents of the index can be read"),
+            (Kind::Opensearch { .. }, true) => ("OpenSearch", "the index is empty"),
         };
         Ok(format!("{name} at {} answers in {} ms; {finding}", self.url.place(), started.elapsed().as_millis()))
     }
 
-    /// The request for a query; nothing if there is nothing to ask.
-    fn question(&self, query: &str, limit: usize) -> Option<RequestBuilder> {
+    /// What is sent for a query; nothing if there is nothing to ask.
+    fn question(&self, query: &str, limit: usize) -> Option<Question> {
         if limit == 0 || query.trim().is_empty() {
             return None;
         }
-        Some(match &self.url.kind {
-            Kind::Searxng => self.authorized(self.client.get(searxng::question(&self.url, query)?)),
-            Kind::Opensearch { index } => self.post(index, opensearch::question(query, limit, self.deadline)),
-        })
-    }
-
-    fn post(&self, index: &str, body: String) -> RequestBuilder {
-        let request = self.client.post(self.url.below(&format!("/{index}/_search")));
-        self.authorized(request.header(CONTENT_TYPE, "application/json").body(body))
-    }
-
-    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.url.credentials {
-            Some(credentials) => request.basic_auth(&credentials.user, Some(&credentials.password)),
-            None => request,
+        match &self.url.kind {
+            Kind::Searxng => searxng::question(&self.url, query),
+            Kind::Opensearch { index } => Some(opensearch::question(&self.url, index, query, limit, self.deadline)),
         }
     }
 
-    async fn ask(&self, question: RequestBuilder, limit: usize) -> Result<Vec<Passage>, SearchError> {
+    async fn ask(&self, question: Question, limit: usize) -> Result<Vec<Passage>, SearchError> {
+        let request = question.request(&self.clients.here()?, self.url.credentials.as_ref());
         let refused = match &self.url.kind {
             Kind::Searxng => searxng::refused,
             Kind::Opensearch { .. } => opensearch::refused,
         };
-        let body = tokio::time::timeout(self.deadline, exchange(question, refused)).await;
+        let body = tokio::time::timeout(self.deadline, exchange(request, refused)).await;
         let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
         match &self.url.kind {
             Kind::Searxng => searxng::passages(&body, limit),

@@ -2,9 +2,9 @@
 
 use reqwest::StatusCode;
 use serde::Deserialize;
-use url::Url;
 
 use super::error::SearchError;
+use super::exchange::Question;
 use super::found;
 use super::loose::Loose;
 use super::url::RemoteUrl;
@@ -14,15 +14,15 @@ use crate::Passage;
 const MAX_NAMES: usize = 5;
 const MAX_NAME: usize = 40;
 
-/// The URL of a query's results; nothing if there is nothing in the query to look for.
-pub(super) fn question(url: &RemoteUrl, query: &str) -> Option<Url> {
+/// What is asked; nothing if there is nothing in the query to look for.
+pub(super) fn question(url: &RemoteUrl, query: &str) -> Option<Question> {
     let words = words_only(query);
     if words.is_empty() {
         return None;
     }
     let mut url = url.below("/search");
     url.query_pairs_mut().append_pair("q", &words).append_pair("format", "json");
-    Some(url)
+    Some(Question { url, json: None })
 }
 
 /// What a status other than 200 means.
