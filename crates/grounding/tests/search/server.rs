@@ -112,7 +112,8 @@ impl Server {
 
     /// Waits until something has happened.
     pub(crate) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
-        self.counts.clone().wait_for(wanted).await.unwrap();
+        let mut counts = self.counts.clone();
+        tokio::time::timeout(crate::AMPLE, counts.wait_for(wanted)).await.expect("it happens in time").unwrap();
     }
 }
 
