@@ -2,5 +2,6 @@
 
 mod passage;
 pub mod scorer;
+pub mod search;
 
 pub use passage::Passage;

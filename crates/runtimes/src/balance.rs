@@ -3,9 +3,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use breaker::{Breaker, Verdict};
 use chat::{ChatRequest, Role};
-
-use crate::breaker::{Breaker, Verdict};
 
 /// How much more than the mean a preferred member may carry: a quarter.
 const SHARE_NUMERATOR: usize = 5;

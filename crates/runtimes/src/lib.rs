@@ -1,12 +1,11 @@
 //! The pool of inference runtimes: OpenAI-shaped servers reached over HTTP.
 //!
-//! `breaker` and `balance` decide, purely; `connection` and `member` talk to one server; `pool` puts both together:
-//! choose, ask, retry once elsewhere, watch everyone's health. `supervisor` keeps the embedded
+//! `balance` decides, purely, with a breaker for each member; `connection` and `member` talk to one server; `pool` puts
+//! both together: choose, ask, retry once elsewhere, watch everyone's health. `supervisor` keeps the embedded
 //! runtime running, which is one more member. Nothing here knows of callers, keys or the ledger, and
 //! nothing that a runtime says in its own words leaves this crate except to the log.
 
 pub mod balance;
-pub mod breaker;
 mod connection;
 mod member;
 mod pool;

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use breaker::Verdict;
 use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use wire::runtime::ContextOverflow;
 
-use crate::breaker::Verdict;
 use crate::connection::{Answer, Broken, Connection};
 use crate::url::RuntimeUrl;
 

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use breaker::Verdict;
 use chat::{ChatRequest, Completion};
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Balance};
-use crate::breaker::Verdict;
 use crate::member::{Attribution, Failure, Idle, Member, Reply};
 use crate::url::RuntimeUrl;
 

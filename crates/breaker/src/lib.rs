@@ -1,4 +1,4 @@
-//! A circuit breaker for one member, pure: time comes in as milliseconds on any clock that does not go back.
+//! A circuit breaker for one remote server, pure: time comes in as milliseconds on any clock that does not go back.
 //!
 //! Some failures in a row open it; then one request at a time may try, not before a growing pause is over. A success
 //! closes it.
@@ -8,7 +8,7 @@ const TOLERATED: u32 = 3;
 const FIRST_PAUSE: u64 = 500;
 const LONGEST_PAUSE: u64 = 15_000;
 
-/// Whether a member is to be asked.
+/// Whether a server is to be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
@@ -25,19 +25,19 @@ struct Open {
     trying: bool,
 }
 
-/// What a request taught about its member.
+/// What a request taught about its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It answered properly.
     Good,
     /// It did not.
     Bad,
-    /// Nothing: the caller hung up, or the member was merely full.
+    /// Nothing: the caller hung up, or the server was merely full.
     Unclear,
 }
 
 impl Breaker {
-    /// Whether the member counts as working.
+    /// Whether the server counts as working.
     pub fn is_closed(&self) -> bool {
         self.open.is_none()
     }
@@ -86,7 +86,7 @@ impl Breaker {
         }
     }
 
-    /// The member answers health checks: if the breaker is open, a request may try at once.
+    /// The server answers health checks: if the breaker is open, a request may try at once.
     pub fn looks_alive(&mut self) {
         if let Some(open) = &mut self.open {
             open.until = 0;

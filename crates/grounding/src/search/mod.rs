@@ -1,0 +1,21 @@
+//! Search on other servers: SearXNG, OpenSearch, Elasticsearch.
+//!
+//! `url` says which; `searxng` and `opensearch` know what each is asked and what its answers mean; `clients` and
+//! `exchange` carry one request there and one bounded answer back; `remote` puts them together under one deadline and one
+//! breaker. What comes out is passages of bounded size or a `SearchError`, whose sentences are our own: nothing that a
+//! server says in its own words gets out of here except as a passage.
+
+mod clients;
+mod date;
+mod error;
+mod exchange;
+mod found;
+mod loose;
+mod opensearch;
+mod remote;
+mod searxng;
+mod url;
+
+pub use error::{Obstacle, SearchError};
+pub use remote::Remote;
+pub use url::{RemoteUrl, SearchUrl, UnusableUrl};

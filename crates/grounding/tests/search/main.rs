@@ -1,0 +1,38 @@
+//! Search servers as they are and as they fail, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod opensearch;
+mod pause;
+mod searxng;
+mod server;
+mod trouble;
+
+use std::time::Duration;
+
+use grounding::Passage;
+use grounding::search::{Remote, RemoteUrl, SearchUrl};
+use jiff::civil::Date;
+
+/// Far more than an answer from this machine takes.
+const AMPLE: Duration = Duration::from_secs(20);
+/// For those who wait in vain.
+const SHORT: Duration = Duration::from_millis(150);
+
+fn url(text: &str) -> RemoteUrl {
+    match text.parse() {
+        Ok(SearchUrl::Remote(url)) => url,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+fn remote(text: &str, deadline: Duration) -> Remote {
+    Remote::new(url(text), deadline).unwrap()
+}
+
+fn passage(title: &str, url: &str, text: &str, date: Option<Date>) -> Passage {
+    Passage { title: title.into(), url: url.into(), text: text.into(), date }
+}
+
+fn titles(passages: &[Passage]) -> Vec<&str> {
+    passages.iter().map(|passage| passage.title.as_str()).collect()
+}

@@ -1,0 +1,237 @@
+//! What goes wrong between us and any server: each ends as an error of its own kind, in time, and tells no secret.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use grounding::search::{Obstacle, SearchError};
+use reqwest::StatusCode;
+
+use crate::server::{Counts, Reply, Server, recording};
+use crate::{AMPLE, SHORT, remote, titles};
+
+const MIB: usize = 1 << 20;
+
+/// Searches with a secret in URL and query, and makes sure that no text tells it.
+async fn failure(server: &Server, deadline: Duration) -> [SearchError; 2] {
+    let mut errors = Vec::new();
+    for url in [
+        format!("searxng+http://u:secret@{}", server.address),
+        format!("opensearch+http://u:secret@{}/i", server.address),
+    ] {
+        let error = remote(&url, deadline).search("secret", 5).await.expect_err(&url);
+        let told = format!("{error} {error:?}");
+        assert!(!told.contains("secret") && !told.contains("own words"), "{told}");
+        errors.push(error);
+    }
+    errors.try_into().unwrap()
+}
+
+fn twice(error: SearchError) -> [SearchError; 2] {
+    [error.clone(), error]
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_malformed() {
+    let html = "<!DOCTYPE html><title>own words</title>";
+    let truncated = recording("searxng-hits")[..1_000].to_vec();
+    let bodies = [
+        html.into(),
+        truncated,
+        Vec::new(),
+        b"[]".to_vec(),
+        b"{}".to_vec(),
+        b"null".to_vec(),
+        br#"{"results": "own words", "hits": "own words"}"#.to_vec(),
+        br#"{"results": null, "hits": {"hits": null}}"#.to_vec(),
+        b"\xff\xfe own words".to_vec(),
+        [vec![b'['; 100_000], vec![b']'; 100_000]].concat(),
+        recording("searxng-wrong-types"),
+        recording("opensearch-wrong-types"),
+    ];
+    for body in bodies {
+        let server = Server::always(Reply::json(body.clone())).await;
+        let beginning = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+        assert_eq!(failure(&server, AMPLE).await, twice(SearchError::Malformed), "{beginning}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_answer_is_not_read_whether_or_not_it_says_its_length() {
+    let said = Server::always(Reply::json(vec![b' '; 2 * MIB + 1])).await;
+    assert_eq!(failure(&said, AMPLE).await, twice(SearchError::TooLarge));
+
+    let ahead =
+        Server::always(Reply::ThenSilence(b"HTTP/1.1 200 OK\r\ncontent-length: 2097153\r\n\r\n".to_vec())).await;
+    assert_eq!(failure(&ahead, AMPLE).await, twice(SearchError::TooLarge), "it is known before it is read");
+
+    let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
+    let endless = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice(), &chunk.repeat(33)].concat();
+    let unsaid = Server::always(Reply::ThenSilence(endless)).await;
+    assert_eq!(failure(&unsaid, AMPLE).await, twice(SearchError::TooLarge));
+
+    let to_the_end = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &vec![b' '; 3 * MIB]].concat();
+    let without_end = Server::always(Reply::ThenEnd(to_the_end)).await;
+    assert_eq!(failure(&without_end, AMPLE).await, twice(SearchError::TooLarge));
+}
+
+#[tokio::test]
+async fn an_answer_as_large_as_may_be_is_read() {
+    let mut body = recording("searxng-older");
+    body.resize(2 * MIB, b' ');
+    let server = Server::always(Reply::json(body)).await;
+    let found = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap();
+    assert_eq!(titles(&found), ["Old"]);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_no_answer() {
+    let cases: [&[u8]; 5] = [
+        b"",
+        b"HTTP/1.1 200",
+        b"own words, not HTTP\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"results\": []",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"res\r\n",
+    ];
+    for bytes in cases {
+        let server = Server::always(Reply::ThenEnd(bytes.to_vec())).await;
+        assert_eq!(failure(&server, AMPLE).await, twice(SearchError::BrokeOff), "{}", String::from_utf8_lossy(bytes));
+    }
+}
+
+#[tokio::test]
+async fn one_deadline_covers_head_and_body() {
+    let cases: [&[u8]; 3] =
+        [b"", b"HTTP/1.1 200 OK\r\ncontent-le", b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"results\": []"];
+    for bytes in cases {
+        let server = Server::always(Reply::ThenSilence(bytes.to_vec())).await;
+        let started = Instant::now();
+        assert_eq!(failure(&server, SHORT).await, twice(SearchError::TimedOut(SHORT)));
+        assert!(started.elapsed() >= SHORT * 2 && started.elapsed() < AMPLE, "{:?}", started.elapsed());
+        server.until(|counts| counts.given_up == 2).await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_says_so() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = remote(&format!("searxng+http://{address}"), AMPLE).search("x", 5).await.unwrap_err();
+    assert_eq!(error, SearchError::Unreachable(Obstacle::Network(io::ErrorKind::ConnectionRefused)));
+    assert!(error.to_string().contains("connection refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_host_without_an_address_says_so() {
+    // A label of 64 letters is more than a name can have, so nobody has to be asked whether it exists.
+    let url = format!("searxng+http://{}.example", "a".repeat(64));
+    let error = remote(&url, AMPLE).search("x", 5).await.unwrap_err();
+    assert_eq!(error, SearchError::Unreachable(Obstacle::UnknownHost));
+}
+
+#[tokio::test]
+async fn tls_to_somebody_who_does_not_speak_it_says_so() {
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = plain.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = plain.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            // Kept open until the client has gone, so that it reads before it is cut off.
+            let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
+        }
+    });
+    let error = remote(&format!("searxng+https://{address}"), AMPLE).search("x", 5).await.unwrap_err();
+    assert_eq!(error, SearchError::Unreachable(Obstacle::Tls));
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let elsewhere = Server::always(Reply::recorded("searxng-hits")).await;
+    let location: &'static str = format!("http://{}/search", elsewhere.address).leak();
+    for (status, location) in [(302, location), (307, location), (301, "/elsewhere/search")] {
+        let server = Server::always(Reply::Whole(status, vec![("location", location)], vec![])).await;
+        let expected = SearchError::Redirected(StatusCode::from_u16(status).unwrap());
+        assert_eq!(failure(&server, AMPLE).await, twice(expected));
+        assert_eq!(server.counts().requests, 2, "one for each kind of server");
+    }
+    assert_eq!(elsewhere.counts(), Counts::default());
+}
+
+#[tokio::test]
+async fn proxies_of_the_environment_do_not_see_queries() {
+    // The client is built in a process of its own with the variable set: it is read once for all.
+    if std::env::var_os("HTTP_PROXY").is_some() {
+        let url = std::env::var("SEARCH_UNDER_TEST").unwrap();
+        assert_eq!(remote(&url, AMPLE).search("x", 5).await, Ok(vec![]));
+        return;
+    }
+    let server = Server::always(Reply::recorded("searxng-no-hits")).await;
+    let proxy = Server::always(Reply::status(502)).await;
+    let mut again = tokio::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "trouble::proxies_of_the_environment_do_not_see_queries"]);
+    again.env("SEARCH_UNDER_TEST", server.searxng());
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+        again.env(name, format!("http://{}", proxy.address));
+    }
+    again.env_remove("NO_PROXY").env_remove("no_proxy");
+    assert!(again.output().await.unwrap().status.success());
+    assert_eq!((server.counts().requests, proxy.counts().connections), (1, 0));
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = Server::always(Reply::recorded("searxng-hits")).await;
+    let remote = remote(&server.searxng(), AMPLE);
+    for _ in 0..5 {
+        remote.search("x", 5).await.unwrap();
+    }
+    let counts = server.counts();
+    assert_eq!((counts.connections, counts.requests), (1, 5));
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closed_is_replaced() {
+    let whole = |body: Vec<u8>| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        [head.into_bytes(), body].concat()
+    };
+    let server = Server::always(Reply::ThenEnd(whole(recording("searxng-hits")))).await;
+    let remote = remote(&server.searxng(), AMPLE);
+    for _ in 0..3 {
+        assert_eq!(remote.search("x", 5).await.unwrap().len(), 5);
+        // The end of the connection travels as an event of its own; let it arrive.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.counts().connections, 3);
+}
+
+#[test]
+fn runtimes_share_it_but_not_their_connections() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let house = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = house.block_on(Server::always(Reply::recorded("searxng-hits")));
+    let remote = remote(&server.searxng(), AMPLE);
+    let (first, second) = (runtime(), runtime());
+    // A runtime that nobody drives at the moment moves no connection, and must not be needed.
+    for turn in [&first, &second, &first, &second] {
+        assert_eq!(turn.block_on(remote.search("x", 5)).unwrap().len(), 5);
+    }
+    assert_eq!(server.counts().connections, 2);
+    drop(first);
+    assert_eq!(second.block_on(remote.search("x", 5)).unwrap().len(), 5);
+    assert_eq!(runtime().block_on(remote.search("x", 5)).unwrap().len(), 5);
+    assert_eq!(server.counts().connections, 3);
+}
+
+#[tokio::test]
+async fn many_searches_at_once_are_all_answered() {
+    let server = Server::always(Reply::recorded("searxng-hits")).await;
+    let remote = Arc::new(remote(&server.searxng(), AMPLE));
+    let mut searches = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let remote = remote.clone();
+        searches.spawn(async move { remote.search("x", 5).await.map(|found| found.len()) });
+    }
+    assert_eq!(searches.join_all().await, vec![Ok(5); 100]);
+}
