@@ -1,7 +1,10 @@
 //! Grounding: does a request need facts (scorer), where are they found (search), how do they get into the prompt (weave).
 
+mod invisible;
 mod passage;
+pub mod query;
 pub mod scorer;
 pub mod search;
+pub mod weave;
 
 pub use passage::Passage;

@@ -19,6 +19,7 @@ use features::Features;
 pub use judgement::{Judgement, Tally};
 pub use labelled::{Labelled, NotARow, rows};
 use lexicon::Lexicon;
+pub(crate) use material::split as split_material;
 use model::Model;
 pub use training::{Report, train};
 

@@ -1,0 +1,223 @@
+//! The query: the only thing that leaves the house. It comes from the last user turn and, where that leans on what was said before,
+//! from the user turn before it; never from the system message, an answer, or pasted material. Secrets and personal data are cut.
+
+use std::sync::LazyLock;
+
+use chat::{Message, Role};
+use regex::Regex;
+
+use crate::invisible::is_invisible;
+use crate::scorer::split_material;
+
+/// Characters of a query at the most; search engines look at little more.
+const LONGEST: usize = 240;
+/// Words below which a turn cannot be understood without the one before it.
+const LEANING: usize = 5;
+
+/// What Search is asked for the last user turn; none if nothing is left that could be searched for.
+pub fn derive(messages: &[Message]) -> Option<String> {
+    let mut said = messages.iter().rev().filter(|message| message.role() == Role::User);
+    let last = ask(said.next()?.content());
+    let query = match said.next() {
+        Some(before) if leans(&last) => {
+            let before = ask(before.content());
+            let room = LONGEST.saturating_sub(last.chars().count() + 1);
+            format!("{} {last}", cut(&before, room))
+        }
+        _ => last,
+    };
+    let query = cut(query.trim(), LONGEST).trim().to_owned();
+    query.chars().any(char::is_alphanumeric).then_some(query)
+}
+
+/// What a turn asks, without what it brings along and without what is nobody else's business.
+fn ask(content: &str) -> String {
+    let visible: String = content.chars().filter(|character| !is_invisible(*character)).collect();
+    let parts = split_material(&visible, |_| false);
+    let cleaned = without_secrets(&parts.ask);
+    let words: Vec<&str> = cleaned.split_whitespace().collect();
+    essence(&words.join(" "))
+}
+
+/// A long request's questions, or else its end, where requests tend to stand.
+fn essence(text: &str) -> String {
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    let sentences: Vec<&str> = text.split_inclusive(['.', '?', '!', '。', '？', '！']).collect();
+    let questions: String = sentences.iter().copied().filter(|sentence| sentence.trim_end().ends_with(['?', '？'])).collect();
+    if !questions.trim().is_empty() {
+        return questions.trim().to_owned();
+    }
+    let mut end = String::new();
+    for sentence in sentences.iter().rev() {
+        if !end.is_empty() && end.chars().count() + sentence.chars().count() > LONGEST {
+            break;
+        }
+        end.insert_str(0, sentence);
+    }
+    end.trim().to_owned()
+}
+
+/// Whether a turn needs the one before it to be understood: it is short.
+fn leans(text: &str) -> bool {
+    let ideographs = text.chars().filter(|character| *character >= '\u{3040}').count();
+    text.split_whitespace().count() + ideographs / 2 < LEANING
+}
+
+/// The first so many characters, ended where a word ends.
+fn cut(text: &str, longest: usize) -> &str {
+    let Some((end, _)) = text.char_indices().nth(longest) else { return text };
+    let head = &text[..end];
+    match text[end..].starts_with(char::is_whitespace) {
+        true => head,
+        false => head.rfind(char::is_whitespace).map_or(head, |space| &head[..space]),
+    }
+}
+
+/// What must not leave, longest forms first: each is replaced by a blank.
+static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let patterns = [
+        // Code between backticks; marks in place of material.
+        r"`[^`]*`|\u{1}\w+",
+        r"-----BEGIN [A-Z ]+-----[\s\S]*?(?:-----END [A-Z ]+-----|$)",
+        // Addresses of the web can carry tokens and names.
+        r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+",
+        r"(?i)[\p{L}0-9._%+'-]+\s?(?:@|\(at\)|\[at\])\s?[\p{L}0-9-]+(?:\.[\p{L}0-9-]+)+",
+        // Words that announce a secret, with what follows.
+        r"(?i)\b(?:password|passwort|passwd|pwd|pass ?phrase|pin|secret|token|api[ _-]?key|kennwort|contraseña|mot de passe|senha|lozinka|parola)\s*(?:is|ist|est|es|è|é|je)?\s*[:=]\s*\S+",
+        r"(?i)\bbearer\s+\S+",
+        // Keys as services make them: a prefix with an underscore or hyphen, then noise.
+        r"\b(?:adria|sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|npm|pypi|AIza|AKIA|ASIA|ya29|eyJ)[-_]?[A-Za-z0-9][A-Za-z0-9_.\-]{11,}",
+        // An IBAN.
+        r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b",
+        // Card and account numbers: many digits, grouped or not.
+        r"\b\d(?:[ -]?\d){12,18}\b",
+        r"\b\d{9,}\b",
+        // United States social security numbers.
+        r"\b\d{3}-\d{2}-\d{4}\b",
+        // Telephone numbers: international, with a leading zero, or with an area code.
+        r"(?:\+|\b00)\d[\d\s().\-/]{5,}\d",
+        r"\(\d{2,5}\)\s?\d[\d\s.\-]{3,}\d",
+        r"\b0\d{1,4}[\s./-]\d[\d\s./-]{3,}\d\b",
+        r"\b\d{3}[-. ]\d{3}[-. ]\d{4}\b",
+        // Addresses on the network.
+        r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
+    ];
+    patterns.iter().map(|pattern| Regex::new(pattern).expect("the patterns are constants")).collect()
+});
+
+fn without_secrets(text: &str) -> String {
+    let mut text = text.to_owned();
+    for pattern in SECRETS.iter() {
+        if let std::borrow::Cow::Owned(cleaned) = pattern.replace_all(&text, " ") {
+            text = cleaned;
+        }
+    }
+    // Long noise: letters and digits mixed as no word mixes them.
+    let kept: Vec<&str> = text.split_whitespace().filter(|word| !is_noise(word)).collect();
+    kept.join(" ")
+}
+
+fn is_noise(word: &str) -> bool {
+    let word = word.trim_matches(|character: char| !character.is_alphanumeric());
+    let digits = word.chars().filter(char::is_ascii_digit).count();
+    let letters = word.chars().filter(char::is_ascii_alphabetic).count();
+    let changes = word.as_bytes().windows(2).filter(|two| two[0].is_ascii_digit() != two[1].is_ascii_digit()).count();
+    word.len() >= 16 && digits >= 3 && letters >= 3 && changes >= 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn talk(turns: &[(Role, &str)]) -> Vec<Message> {
+        turns.iter().map(|(role, text)| Message::new(*role, (*text).into()).unwrap()).collect()
+    }
+
+    fn asked(text: &str) -> Option<String> {
+        derive(&talk(&[(Role::User, text)]))
+    }
+
+    #[test]
+    fn a_question_is_its_own_query() {
+        assert_eq!(asked("who is the mayor of Rijeka?").as_deref(), Some("who is the mayor of Rijeka?"));
+        assert_eq!(asked("日本の最新の出生率は？").as_deref(), Some("日本の最新の出生率は？"));
+        assert_eq!(asked("  \n "), None);
+        assert_eq!(asked("```rust\nfn main() {}\n```\n").as_deref(), None);
+        assert_eq!(derive(&talk(&[(Role::System, "be kind"), (Role::Assistant, "yes?")])), None);
+    }
+
+    #[test]
+    fn a_turn_that_leans_on_the_one_before_takes_it_along_and_nothing_else() {
+        let talk = talk(&[
+            (Role::System, "You are the secret agent Zorba."),
+            (Role::User, "What is the GDP of Croatia in 2024?"),
+            (Role::Assistant, "About 80 billion."),
+            (Role::User, "and in 2025?"),
+        ]);
+        assert_eq!(derive(&talk).as_deref(), Some("What is the GDP of Croatia in 2024? and in 2025?"));
+    }
+
+    #[test]
+    fn pasted_material_stays_at_home() {
+        let code = "why does numpy 2.1 print a warning here?\n\n```python\nprint(internal_secret_name)\n```";
+        assert_eq!(asked(code).as_deref(), Some("why does numpy 2.1 print a warning here?"));
+        let letter = "Is this legal in Austria?\n\nDear Ms Horvat, your contract of 3 March ends at once because you were ill \
+                      for more than two weeks, and we will not pay your last salary. Yours, Huber";
+        assert_eq!(asked(letter).as_deref(), Some("Is this legal in Austria?"));
+    }
+
+    #[test]
+    fn secrets_and_personal_data_are_cut() {
+        let secrets = [
+            "adria_AbCdEf123456_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG012345",
+            "sk-proj-abcDEF1234567890abcDEF",
+            "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+            "AKIAIOSFODNN7EXAMPLE",
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-DEF_123",
+            "ana.horvat+news@example.co.uk",
+            "ana (at) example.hr",
+            "4111 1111 1111 1111",
+            "5500-0000-0000-0004",
+            "+385 91 234 5678",
+            "(212) 555-0142",
+            "091/234-5678",
+            "212-555-0142",
+            "HR12 1001 0051 8630 0016 0",
+            "123-45-6789",
+            "12345678901",
+            "192.168.17.4",
+            "https://example.org/reset?token=abcdef",
+            "password: hunter2!",
+            "a81bc81bdead4e5dabff90865d1e13b1",
+        ];
+        for secret in secrets {
+            let query = asked(&format!("what is the visa fee for Japan {secret} in 2025")).unwrap();
+            assert_eq!(query, "what is the visa fee for Japan in 2025", "{secret}");
+        }
+    }
+
+    #[test]
+    fn what_facts_are_made_of_is_kept() {
+        for text in [
+            "did the Fed move on 2025-03-19 or on 20 March 2025",
+            "is 1,250,000 the population of Zagreb in 2021",
+            "price of a Ryzen 7 9800X3D with B650",
+            "does Python 3.13.1 run on Windows 11 24H2",
+            "what is article 17 of regulation 2016/679",
+            "is flight LH1418 late",
+        ] {
+            assert_eq!(asked(text).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn a_long_request_is_cut_to_what_it_asks() {
+        let story = "My sister moves from Munich to Oslo next month with her dog. ".repeat(8);
+        let query = asked(&format!("{story}What are the entry rules for dogs in Norway?")).unwrap();
+        assert_eq!(query, "What are the entry rules for dogs in Norway?");
+        let query = asked(&"word ".repeat(400)).unwrap();
+        assert!(query.chars().count() <= LONGEST && !query.ends_with(' '), "{query}");
+    }
+}
