@@ -17,7 +17,7 @@ use super::IndexError;
 use super::catalogue::{Catalogue, Collection, encode_path};
 use super::files::{Found, Record, digest, walk};
 use super::prepare::{Belonging, Prepared, prepare};
-use super::writer::Writer;
+use super::writer::{COMMIT_EVERY, Every, Writer};
 
 /// Documents that are read and not written yet, so that memory has a bound.
 const READ_AHEAD: usize = 16;
@@ -27,6 +27,7 @@ const READ_AHEAD: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Library {
     folder: PathBuf,
+    commit_every: Every,
 }
 
 /// How a folder is added.
@@ -68,7 +69,7 @@ pub struct Report {
 impl Library {
     /// The index in that folder, whether there is one yet or not.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self { folder: folder.into(), commit_every: COMMIT_EVERY }
     }
 
     /// What has been indexed.
@@ -107,7 +108,8 @@ impl Library {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        Adding { writer, catalogue, collection, id, known, report: Report::default() }.run(progress)
+        let commit_every = self.commit_every;
+        Adding { writer, catalogue, collection, id, known, commit_every, report: Report::default() }.run(progress)
     }
 
     /// Takes a folder's documents out of the index. `None` if they are not in it.
@@ -140,6 +142,7 @@ struct Adding {
     id: String,
     /// What was indexed before this run.
     known: HashMap<PathBuf, (Record, String)>,
+    commit_every: Every,
     report: Report,
 }
 
@@ -210,7 +213,7 @@ impl Adding {
             drop(sender);
             for (at, prepared) in prepared {
                 self.take(&files[at].path, prepared)?;
-                if self.writer.should_commit() {
+                if self.writer.should_commit(self.commit_every) {
                     self.commit()?;
                 }
                 done(self);
@@ -292,4 +295,35 @@ fn overlaps(one: &Path, other: &Path) -> bool {
 /// A short name for a folder, as a term.
 fn id(folder: &Path) -> String {
     digest(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::index::quiet::quietly;
+
+    #[test]
+    fn a_run_that_was_interrupted_carries_on() -> Result<(), Box<dyn Error>> {
+        let root = tempfile::tempdir()?;
+        let documents = root.path().join("documents");
+        fs::create_dir(&documents)?;
+        for n in 0..50 {
+            fs::write(documents.join(format!("{n}.txt")), "The anchor is heavy.")?;
+        }
+        let every = Every { passages: 7, time: Duration::MAX };
+        let library = Library { folder: root.path().join("index"), commit_every: every };
+        let interrupt = &mut |progress: Progress| assert!(progress.done < 30);
+        assert!(quietly(|| library.add(&documents, &AddOptions::default(), interrupt)).is_err());
+
+        // Four times seven are committed, and the list says so.
+        let listed = library.list()?;
+        assert_eq!(listed.iter().map(|collection| collection.passages).collect::<Vec<_>>(), [28]);
+        let report = library.add(&documents, &AddOptions::default(), &mut |_| ())?;
+        assert_eq!((report.unchanged, report.added, report.passages), (28, 22, 50));
+        assert_eq!(library.list()?[0].documents, 50);
+        Ok(())
+    }
 }

@@ -17,11 +17,18 @@ use super::files::Record;
 use super::schema::{Fields, schema};
 
 /// What is written since the last commit is lost when the process dies. A commit takes a moment and leaves small segments.
-const COMMIT_EVERY: (u64, Duration) = (50_000, Duration::from_secs(20));
+pub(super) const COMMIT_EVERY: Every = Every { passages: 50_000, time: Duration::from_secs(20) };
 /// Memory for passages that are not on disk yet, for each thread.
 const MEMORY: usize = 64 * 1024 * 1024;
 /// More threads would make more, smaller segments.
 const MOST_THREADS: usize = 4;
+
+/// Whichever comes first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Every {
+    pub(super) passages: u64,
+    pub(super) time: Duration,
+}
 
 /// Writes to the index, commits now and then.
 pub(super) struct Writer {
@@ -83,9 +90,8 @@ impl Writer {
     }
 
     /// Is so much unwritten that it would be a pity to lose?
-    pub(super) fn should_commit(&self) -> bool {
-        let (passages, time) = COMMIT_EVERY;
-        self.uncommitted >= passages || self.uncommitted > 0 && self.committed.elapsed() >= time
+    pub(super) fn should_commit(&self, every: Every) -> bool {
+        self.uncommitted >= every.passages || self.uncommitted > 0 && self.committed.elapsed() >= every.time
     }
 
     /// Makes everything so far visible and durable, together with what the catalogue says about it.
