@@ -13,6 +13,8 @@ use jiff::civil::date;
 use tempfile::TempDir;
 
 type Outcome = Result<(), Box<dyn Error>>;
+/// Something that happens to a folder or file.
+type Change = fn(&Path) -> std::io::Result<()>;
 
 /// A folder of documents and an index.
 struct Place {
@@ -551,18 +553,18 @@ fn the_second_of_two_writers_is_told_so() -> Outcome {
 
 #[test]
 fn what_is_damaged_is_an_error_and_not_empty() -> Outcome {
-    let damage: [(&str, fn(&Path) -> std::io::Result<()>); 5] = [
+    let damage: [(&str, Change); 5] = [
         ("the list is cut off", |folder| {
             let meta = fs::read(folder.join("meta.json"))?;
             fs::write(folder.join("meta.json"), &meta[..meta.len() / 2])
         }),
         ("the list is empty", |folder| fs::write(folder.join("meta.json"), "")),
-        ("segments are gone", |folder| each_segment_file(folder, &|path| fs::remove_file(path))),
+        ("segments are gone", |folder| each_segment_file(folder, |path| fs::remove_file(path))),
         ("segments are cut off", |folder| {
-            each_segment_file(folder, &|path| fs::File::options().write(true).open(path)?.set_len(10))
+            each_segment_file(folder, |path| fs::File::options().write(true).open(path)?.set_len(10))
         }),
         ("segments are noise", |folder| {
-            each_segment_file(folder, &|path| fs::write(path, vec![0xA5; fs::metadata(path)?.len() as usize]))
+            each_segment_file(folder, |path| fs::write(path, vec![0xA5; fs::metadata(path)?.len() as usize]))
         }),
     ];
     for (what, damage) in damage {
@@ -580,7 +582,7 @@ fn what_is_damaged_is_an_error_and_not_empty() -> Outcome {
     Ok(())
 }
 
-fn each_segment_file(folder: &Path, change: &dyn Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+fn each_segment_file(folder: &Path, change: Change) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending != "json" && ending != "lock") {
