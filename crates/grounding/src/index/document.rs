@@ -12,7 +12,7 @@ pub(super) struct Document {
     pub(super) blocks: Vec<Block>,
 }
 
-/// One piece of a document's text, with single spaces.
+/// One piece of a document's text, with single spaces except in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Heading {
@@ -38,6 +38,16 @@ impl Document {
         let text = squeeze(text);
         if !text.is_empty() {
             self.blocks.push(Block::Paragraph(text));
+        }
+    }
+
+    /// Adds text whose lines mean something, such as code, unless there is nothing in it.
+    pub(super) fn lines(&mut self, text: &str) {
+        let clean = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+        let text: String = text.chars().map(clean).collect();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        if !lines.is_empty() {
+            self.blocks.push(Block::Paragraph(lines.join("\n")));
         }
     }
 

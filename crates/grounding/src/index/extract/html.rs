@@ -42,6 +42,7 @@ pub(super) fn read(text: &str) -> Document {
                         document.title = Some(squeeze(&std::mem::take(&mut inline))).filter(|title| !title.is_empty());
                         in_title = false;
                     }
+                    "pre" => document.lines(&std::mem::take(&mut inline)),
                     // The title of a picture inside the page.
                     "title" => inline.clear(),
                     name => match heading_level(name) {
@@ -153,11 +154,11 @@ mod tests {
              <meta property='article:published_time' content='2022-03-04T05:06:07Z'></head><body>\
              <nav><ul><li>Home<li>News</ul></nav><h1>Head&shy;ing</h1><p>One<br>two&nbsp;&euro;<p>three <b>bo</b>ld\
              <script>var a = '<p>no</p>';</script><div hidden>no</div><ul><li>x<li>y</ul>\
-             <table><tr><td>a<td>b</table><svg><title>no</title></svg></body></html>",
+             <table><tr><td>a<td>b</table><pre>if x:\n  <b>y</b>\n\n</pre><svg><title>no</title></svg></body></html>",
         );
         assert_eq!(page.title.as_deref(), Some("A & B"));
         assert_eq!(page.date, Some(date(2022, 3, 4)));
-        assert_eq!(texts(&page), ["Head\u{ad}ing", "One two €", "three bold", "x", "y", "a b"]);
+        assert_eq!(texts(&page), ["Head\u{ad}ing", "One two €", "three bold", "x", "y", "a b", "if x:\n  y"]);
     }
 
     #[test]

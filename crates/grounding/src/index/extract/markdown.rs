@@ -24,6 +24,7 @@ pub(super) fn read(text: &str) -> Document {
                 document.blocks.extend(block.blocks);
             }
             Event::End(TagEnd::Heading(level)) => document.heading(level as u8, &std::mem::take(&mut inline)),
+            Event::End(TagEnd::CodeBlock) => document.lines(&std::mem::take(&mut inline)),
             Event::End(TagEnd::TableCell) => inline.push_str(" | "),
             Event::Start(tag) if is_block(&tag) => document.paragraph(&std::mem::take(&mut inline)),
             Event::End(end) if ends_block(end) => document.paragraph(&std::mem::take(&mut inline)),
@@ -49,10 +50,7 @@ fn is_block(tag: &Tag<'_>) -> bool {
 }
 
 fn ends_block(end: TagEnd) -> bool {
-    matches!(
-        end,
-        TagEnd::Paragraph | TagEnd::Item | TagEnd::CodeBlock | TagEnd::TableRow | TagEnd::TableHead | TagEnd::Table
-    )
+    matches!(end, TagEnd::Paragraph | TagEnd::Item | TagEnd::TableRow | TagEnd::TableHead | TagEnd::Table)
 }
 
 fn read_front_matter(document: &mut Document, text: &str) {
@@ -86,7 +84,7 @@ mod tests {
     fn headings_and_paragraphs_are_told_apart() {
         let read = read(
             "# Pumps & *valves*\n\nFirst `line`\nsecond.\n\n## Parts ##\n\n- one\n- two\n  more\n\n1. three\n\n\
-             | a | b |\n|---|---|\n| c | d |\n\n```sh\nmake it\n```\n\n<div><b>raw</b> text<script>no()</script></div>\n\n\
+             | a | b |\n|---|---|\n| c | d |\n\n```sh\nmake\n  it\n```\n\n<div><b>raw</b> text<script>no()</script></div>\n\n\
              A [link](http://x.example/) and ![a picture](p.png), a <b>tag</b>.\n",
         );
         assert_eq!(read.title.as_deref(), Some("Pumps & valves"));
@@ -101,7 +99,7 @@ mod tests {
                 "three",
                 "a | b |",
                 "c | d |",
-                "make it",
+                "make\n  it",
                 "raw text",
                 "A link and a picture, a tag.",
             ]
