@@ -1,5 +1,5 @@
-//! How fast the index is: makes 100,000 passages out of a vocabulary that is distributed as in real texts, indexes them, asks
-//! 2,000 questions, and prints one line of JSON. Always the same texts and questions.
+//! How fast the index is: makes 100,000 passages out of a vocabulary that is distributed as in real texts, indexes
+//! them, asks 2,000 questions, and prints one line of JSON. Always the same texts and questions.
 //!
 //! `cargo run --release -p grounding --example index_bench -- [PASSAGES]`
 

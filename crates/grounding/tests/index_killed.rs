@@ -1,5 +1,5 @@
-//! A process that adds to the index and is killed. In a file of its own: whoever starts a process shares the locks of all threads
-//! with it for a moment, and the tests of writers beside this one would see them held.
+//! A process that adds to the index and is killed. In a file of its own: whoever starts a process shares the locks of
+//! all threads with it for a moment, and the tests of writers beside this one would see them held.
 
 use std::error::Error;
 use std::fs;

@@ -1,4 +1,5 @@
-//! What has been indexed: written with every commit as its payload, so that it is never older or newer than the passages.
+//! What has been indexed: written with every commit as its payload, so that it is never older or newer than the
+//! passages.
 //!
 //! A line with the version, then a line for every collection: six values between tabs, text percent-encoded.
 

@@ -63,8 +63,8 @@ impl Record {
     }
 }
 
-/// The documents below a folder in the order of their names, and what could not be looked into. Hidden files and folders are
-/// passed by; links are not followed, so nothing outside the folder gets in.
+/// The documents below a folder in the order of their names, and what could not be looked into. Hidden files and
+/// folders are passed by; links are not followed, so nothing outside the folder gets in.
 pub(super) fn walk(folder: &Path) -> (Vec<Found>, Vec<(PathBuf, String)>) {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     let entries = WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter();

@@ -50,7 +50,8 @@ pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
 
 /// Is that a character of a script that is written without spaces?
 pub(super) fn is_unspaced(c: char) -> bool {
-    matches!(u32::from(c), 0x3005..=0x3007 | 0x3040..=0x30FF | 0x31F0..=0x31FF | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
+    let kana = matches!(u32::from(c), 0x3040..=0x30FF | 0x31F0..=0x31FF);
+    kana || matches!(u32::from(c), 0x3005..=0x3007 | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
 }
 
 /// Is that one of the Japanese letters which spell endings and particles?

@@ -36,8 +36,8 @@ impl Language {
         Detector::with_allowlist(allowed).detect_lang(beginning).and_then(Self::from_whatlang)
     }
 
-    /// What a question is written in, by its words without case and diacritics. Empty if they do not tell: one little word
-    /// alone may be a great one elsewhere, such as `war`.
+    /// What a question is written in, by its words without case and diacritics. Empty if they do not tell: one little
+    /// word alone may be a great one elsewhere, such as `war`.
     pub(super) fn of_question(words: &[&str]) -> Vec<Self> {
         const ENOUGH: usize = 2;
 

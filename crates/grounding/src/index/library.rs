@@ -1,7 +1,7 @@
 //! Adding folders of documents to the index, bringing them up to date, and taking them out again.
 //!
-//! Files are read and cut by several threads; one hands their passages to the writer. What is committed is always whole files,
-//! so a run that was interrupted carries on where it was.
+//! Files are read and cut by several threads; one hands their passages to the writer. What is committed is always
+//! whole files, so a run that was interrupted carries on where it was.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -33,8 +33,8 @@ pub struct Library {
 /// How a folder is added.
 #[derive(Debug, Clone, Default)]
 pub struct AddOptions {
-    /// What its documents' addresses begin with, such as `https://docs.example.com/`. `None` keeps what was said when the folder
-    /// was added before; an empty one goes back to `local:`.
+    /// What its documents' addresses begin with, such as `https://docs.example.com/`. `None` keeps what was said when
+    /// the folder was added before; an empty one goes back to `local:`.
     pub url_prefix: Option<String>,
 }
 

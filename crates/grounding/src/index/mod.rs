@@ -1,8 +1,9 @@
 //! The built-in search index: folders of documents, cut into passages, found by their words in nine languages.
 //!
-//! `Library` changes it, one at a time; any number of `Index` read it beside that, in this process or others, and notice every
-//! commit. What is unreadable is an error, never an index without hits. Only `reader`, `writer`, `schema` and `prepare` know
-//! Tantivy; everything that decides what is found (`terms`, `split`, `extract`) is pure and knows no index.
+//! `Library` changes it, one at a time; any number of `Index` read it beside that, in this process or others, and
+//! notice every commit. What is unreadable is an error, never an index without hits. Only `reader`, `writer`, `schema`
+//! and `prepare` know Tantivy; everything that decides what is found (`terms`, `split`, `extract`) is pure and knows
+//! no index.
 
 mod catalogue;
 mod dates;

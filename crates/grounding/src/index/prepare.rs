@@ -1,4 +1,5 @@
-//! From a file to the passages that are indexed for it. Done on several threads at once; nothing here touches the index.
+//! From a file to the passages that are indexed for it. Done on several threads at once; nothing here touches the
+//! index.
 
 use std::path::Path;
 

@@ -164,8 +164,8 @@ fn query(sought: &[Sought]) -> BooleanQuery {
     BooleanQuery::new(sought.iter().flat_map(|sought| &sought.terms).map(clause).collect())
 }
 
-/// Lowers the score of what holds only a part of what was asked, and sorts anew: often saying one word is worth less than
-/// saying all of them.
+/// Lowers the score of what holds only a part of what was asked, and sorts anew: often saying one word is worth less
+/// than saying all of them.
 fn rank(searcher: &Searcher, sought: &[Sought], found: &mut [(f32, DocAddress)]) -> tantivy::Result<()> {
     let whole: f32 = sought.iter().map(|sought| sought.weight).sum();
     found.sort_unstable_by_key(|(_, address)| *address);

@@ -1,5 +1,5 @@
-//! Stems: what the forms of a word have in common. On folded words, so that a form written without its accents has the same
-//! stem; nothing here is for people to read.
+//! Stems: what the forms of a word have in common. On folded words, so that a form written without its accents has the
+//! same stem; nothing here is for people to read.
 //!
 //! Snowball's algorithms do six languages. There is none for Croatian, so its endings are cut off here: lightly, the
 //! longest that fits, because a stem too short joins words that have nothing to do with each other.

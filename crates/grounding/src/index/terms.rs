@@ -1,9 +1,10 @@
 //! What of a text goes into the index, and what of a question is looked for there.
 //!
-//! Every passage is indexed twice: by its words as they stand, and more loosely, by their stems in the document's language. Where
-//! there are no words to see, in Chinese and Japanese, pairs of characters stand for words and single ones for stems. A question
-//! is looked for in both, with stems in every language that it may be in; so it does not matter much whether that was
-//! guessed well. Pure: nothing here knows Tantivy, and nothing in a question is an operator.
+//! Every passage is indexed twice: by its words as they stand, and more loosely, by their stems in the document's
+//! language. Where there are no words to see, in Chinese and Japanese, pairs of characters stand for words and single
+//! ones for stems. A question is looked for in both, with stems in every language that it may be in; so it does not
+//! matter much whether that was guessed well. Pure: nothing here knows Tantivy, and nothing in a question is an
+//! operator.
 
 use std::collections::{HashMap, HashSet};
 

@@ -16,7 +16,8 @@ use super::catalogue::Catalogue;
 use super::files::Record;
 use super::schema::{Fields, schema};
 
-/// What is written since the last commit is lost when the process dies. A commit takes a moment and leaves small segments.
+/// What is written since the last commit is lost when the process dies. A commit takes a moment and leaves small
+/// segments.
 pub(super) const COMMIT_EVERY: Every = Every { passages: 50_000, time: Duration::from_secs(20) };
 /// Memory for passages that are not on disk yet, for each thread.
 const MEMORY: usize = 64 * 1024 * 1024;

@@ -1,5 +1,5 @@
-//! From bytes to text: a byte order mark decides, then what the document says, then UTF-8 if it is, else Windows-1252, in which
-//! most of what is older was written here.
+//! From bytes to text: a byte order mark decides, then what the document says, then UTF-8 if it is, else Windows-1252,
+//! in which most of what is older was written here.
 
 use std::borrow::Cow;
 

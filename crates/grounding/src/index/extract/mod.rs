@@ -1,7 +1,8 @@
 //! From a file's bytes to a document. Whatever the bytes are, the outcome is a document or a reason why there is none.
 //!
-//! Formats are read by other people's code, so each file gets a thread of its own: with a stack for what is nested deeply,
-//! and a time that it may take. One that never ends costs a thread, not the run; what is panicked about is a damaged file.
+//! Formats are read by other people's code, so each file gets a thread of its own: with a stack for what is nested
+//! deeply, and a time that it may take. One that never ends costs a thread, not the run; what is panicked about is a
+//! damaged file.
 
 mod decode;
 mod html;

@@ -27,8 +27,8 @@ pub(super) fn paragraphs(text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Adds a line to a paragraph: a word that was divided at the line's end is one again, and where there are no spaces between
-/// words there is none between lines.
+/// Adds a line to a paragraph: a word that was divided at the line's end is one again, and where there are no spaces
+/// between words there is none between lines.
 fn join(paragraph: &mut String, line: &str) {
     let first = line.chars().next();
     let mut end = paragraph.chars().rev();
