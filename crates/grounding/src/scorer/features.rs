@@ -141,7 +141,7 @@ fn supplied(turn: &Turn, brought: &Turn, concepts: &[(Concept, usize)], context:
     if brought.words == 0 {
         features.add("brought", &["nothing"]);
         features.add("brought", &["nothing", context]);
-        features.end_group(weight(0, 0.3));
+        features.end_group(0.2);
         return;
     }
     features.add("brought", &[amount]);
@@ -152,12 +152,12 @@ fn supplied(turn: &Turn, brought: &Turn, concepts: &[(Concept, usize)], context:
         features.add("brought", &["asked", lexicon.name(concept)]);
     }
     features.add("brought", &["asked", if turn.plain.contains(" ?") { "?" } else { "." }]);
-    features.end_group(weight(1, 0.8));
+    features.end_group(0.8);
     ngrams("for", &turn.text, close(turn).0, 2, features);
-    features.end_group(weight(2, 0.6));
+    features.end_group(1.0);
     let head = &brought.text.tokens[..brought.text.tokens.len().min(EARLIER)];
     ngrams("m", &brought.text, head, 1, features);
-    features.end_group(weight(3, 0.3));
+    features.end_group(0.3);
 }
 
 /// The tokens that are looked at closely: all, or those at both ends of a long turn.
@@ -201,11 +201,11 @@ fn wording(turn: &Turn, context: &str, features: &mut Features) {
     for tokens in [head, tail] {
         ngrams("w", &turn.text, tokens, 3, features);
     }
-    features.end_group(weight(4, 1.0));
+    features.end_group(1.6);
     for tokens in [head, tail] {
         ngrams(context, &turn.text, tokens, 1, features);
     }
-    features.end_group(weight(5, 0.5));
+    features.end_group(0.5);
 }
 
 fn spelling(turn: &Turn, features: &mut Features) {
@@ -225,7 +225,7 @@ fn spelling(turn: &Turn, features: &mut Features) {
             }
         }
     }
-    features.end_group(weight(6, 1.0));
+    features.end_group(1.0);
 }
 
 /// How the turn begins and ends: where requests are.
@@ -237,7 +237,7 @@ fn edges(turn: &Turn, context: &str, features: &mut Features) {
     for (space, tokens) in [("first", first), ("last", last)] {
         ngrams(space, text, &tokens[..tokens.len().min(24)], 2, features);
     }
-    features.end_group(weight(7, 0.7));
+    features.end_group(1.1);
     let mut parts = vec![context];
     for token in first.iter().take(4) {
         parts.push(word(text, token));
@@ -254,7 +254,7 @@ fn edges(turn: &Turn, context: &str, features: &mut Features) {
             ngrams("asks", text, &tokens[..tokens.len().min(24)], 2, features);
         }
     }
-    features.end_group(weight(8, 0.7));
+    features.end_group(0.7);
 }
 
 /// The frame of a sentence: frequent words as they are, others by what they are about or by what they look like.
@@ -294,7 +294,7 @@ fn shape(turn: &Turn, concepts: &[(Concept, usize)], lexicon: &Lexicon, features
             }
         }
     }
-    features.end_group(weight(9, 0.7));
+    features.end_group(0.7);
 }
 
 /// What it is about, alone and in pairs.
@@ -320,14 +320,14 @@ fn topics(turn: &Turn, concepts: &[(Concept, usize)], context: &str, lexicon: &L
             features.add("closes", &[name]);
         }
     }
-    features.end_group(weight(10, 1.0));
+    features.end_group(1.0);
     for (index, one) in unique.iter().enumerate() {
         for other in &unique[index + 1..] {
             features.add("both", &[lexicon.name(*one), lexicon.name(*other)]);
             features.add("both", &[lexicon.name(*one), lexicon.name(*other), named]);
         }
     }
-    features.end_group(weight(11, 0.7));
+    features.end_group(0.7);
 }
 
 fn has_names(text: &Text) -> &'static str {
@@ -409,7 +409,7 @@ fn looks(turn: &Turn, content: &str, context: &str, features: &mut Features) {
     if !content.chars().any(char::is_uppercase) && content.is_ascii() {
         look("lower case");
     }
-    features.end_group(weight(12, 1.0));
+    features.end_group(0.6);
 }
 
 /// What went before.
@@ -444,7 +444,7 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
         features.add("earlier", &["system"]);
     }
     let Some(user) = &earlier.user else {
-        features.end_group(weight(13, 0.5));
+        features.end_group(0.5);
         return;
     };
     features.add("earlier", &["turns", if earlier.turns > 2 { "many" } else if earlier.turns == 2 { "two" } else { "one" }]);
@@ -459,7 +459,7 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
     let names_before = has_names(&user.text);
     features.add("earlier", &[names_before]);
     features.add("earlier", &[names_before, short]);
-    features.end_group(weight(14, 0.7));
+    features.end_group(0.4);
     let mut now: Vec<Concept> = concepts.iter().map(|(concept, _)| *concept).collect();
     now.dedup();
     for (concept, _) in &before {
@@ -488,7 +488,7 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
         let numbers = assistant.text.tokens.iter().any(|token| matches!(token.kind, Kind::Number | Kind::Year));
         features.add("said", &[if numbers { "numbers" } else { "no numbers" }, short]);
     }
-    features.end_group(weight(15, 0.8));
+    features.end_group(0.8);
     let head = &user.text.tokens[..user.text.tokens.len().min(EARLIER)];
     ngrams("p", &user.text, head, 2, features);
     let space = match turn.words { 0..4 => "p tiny", 4..9 => "p short", _ => "p long" };
@@ -497,7 +497,7 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
         let head = &assistant.text.tokens[..assistant.text.tokens.len().min(EARLIER)];
         ngrams("a", &assistant.text, head, 1, features);
     }
-    features.end_group(weight(16, 0.6));
+    features.end_group(0.6);
 }
 
 /// How much of what is asked about was there before.
@@ -533,12 +533,6 @@ fn overlap(turn: &Turn, before: &[Message], context: &str, features: &mut Featur
     features.add("overlap", &["known", amount(known), context]);
     features.add("overlap", &["new", amount(new), context]);
     features.add("overlap", &["names", amount(known_names), amount(new_names), context]);
-    features.end_group(weight(17, 0.7));
+    features.end_group(0.7);
 }
 
-/// experiment
-fn weight(index: usize, default: f32) -> f32 {
-    static WEIGHTS: std::sync::OnceLock<Vec<f32>> = std::sync::OnceLock::new();
-    let w = WEIGHTS.get_or_init(|| std::env::var("GW").map(|t| t.split(',').map(|x| x.parse().unwrap()).collect()).unwrap_or_default());
-    w.get(index).copied().unwrap_or(default)
-}

@@ -1,0 +1,151 @@
+//! How fast the index is: makes 100,000 passages out of a vocabulary that is distributed as in real texts, indexes
+//! them, asks 2,000 questions, and prints one line of JSON. Always the same texts and questions.
+//!
+//! `cargo run --release -p grounding --example index_bench -- [PASSAGES]`
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use fastrand::Rng;
+use grounding::index::{AddOptions, Index, Library};
+
+const QUESTIONS: usize = 2_000;
+/// Passages of one document.
+const SECTIONS: usize = 10;
+const VOCABULARY: usize = 200_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let passages: usize = std::env::args().nth(1).map_or(Ok(100_000), |n| n.parse())?;
+    let folder = tempfile::tempdir()?;
+    let (documents, index) = (folder.path().join("documents"), folder.path().join("index"));
+    let language = Language::new();
+    let mut rng = Rng::with_seed(7);
+    write_documents(&documents, passages, &language, &mut rng)?;
+
+    let start = Instant::now();
+    let report = Library::at(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let again = Library::at(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let seconds_again = start.elapsed().as_secs_f64();
+    assert_eq!(again.unchanged, report.added);
+
+    let index_size = size(&index)?;
+    let index = Index::open(&index)?.ok_or("there is no index")?;
+    let questions: Vec<String> = (0..QUESTIONS).map(|_| language.question(&mut rng)).collect();
+    // Once before, so that the files are in memory.
+    for question in &questions[..100] {
+        index.search(question, 5)?;
+    }
+    let mut times = Vec::with_capacity(QUESTIONS);
+    let mut answered = 0;
+    for question in &questions {
+        let start = Instant::now();
+        answered += usize::from(!index.search(question, 5)?.is_empty());
+        times.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{{\"passages\": {}, \"seconds\": {seconds:.2}, \"passages_per_second\": {:.0}, \"seconds_unchanged\": \
+         {seconds_again:.2}, \"questions\": {QUESTIONS}, \"answered\": {answered}, \"p50_ms\": {:.2}, \"p99_ms\": {:.2}, \
+         \"max_ms\": {:.2}, \"bytes_on_disk\": {index_size}}}",
+        report.passages,
+        report.passages as f64 / seconds,
+        times[QUESTIONS / 2],
+        times[QUESTIONS * 99 / 100],
+        times[QUESTIONS - 1],
+    );
+    Ok(())
+}
+
+/// Words, of which the n-th is about n times rarer than the first.
+struct Language {
+    words: Vec<String>,
+    /// How often a word or one before it is drawn, of all.
+    cumulative: Vec<f64>,
+}
+
+impl Language {
+    fn new() -> Self {
+        const LITTLE: [&str; 20] = [
+            "the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "was", "with", "as", "on", "be", "by",
+            "at", "this", "from", "are",
+        ];
+        const SYLLABLES: [&str; 24] = [
+            "ka", "lo", "mi", "ter", "ing", "pra", "sel", "von", "du", "re", "cor", "ti", "an", "est", "bo", "gra",
+            "ly", "men", "os", "pu", "qui", "sha", "wer", "zen",
+        ];
+        let word = |n: usize| match LITTLE.get(n) {
+            Some(word) => (*word).to_owned(),
+            None => {
+                // Counting in syllables, so that every word is another.
+                let (mut rest, mut word) = (n, String::new());
+                while rest > 0 {
+                    word.push_str(SYLLABLES[rest % SYLLABLES.len()]);
+                    rest /= SYLLABLES.len();
+                }
+                word
+            }
+        };
+        let words: Vec<String> = (0..VOCABULARY).map(word).collect();
+        let mut sum = 0.0;
+        let cumulative = (0..VOCABULARY)
+            .map(|n| {
+                sum += 1.0 / (n as f64 + 2.7);
+                sum
+            })
+            .collect();
+        Self { words, cumulative }
+    }
+
+    fn word(&self, rng: &mut Rng) -> &str {
+        let total = self.cumulative.last().copied().unwrap_or_default();
+        let drawn = rng.f64() * total;
+        &self.words[self.cumulative.partition_point(|sum| *sum < drawn).min(VOCABULARY - 1)]
+    }
+
+    fn sentence(&self, words: usize, rng: &mut Rng) -> String {
+        let words: Vec<&str> = (0..words).map(|_| self.word(rng)).collect();
+        words.join(" ") + "."
+    }
+
+    /// Two to ten words, little, common and rare ones.
+    fn question(&self, rng: &mut Rng) -> String {
+        let words: Vec<&str> = (0..rng.usize(2..=10))
+            .map(|_| match rng.u8(0..10) {
+                0..4 => self.word(rng),
+                4..7 => &self.words[rng.usize(20..2_000)],
+                _ => &self.words[rng.usize(2_000..VOCABULARY)],
+            })
+            .collect();
+        words.join(" ") + "?"
+    }
+}
+
+fn write_documents(folder: &Path, passages: usize, language: &Language, rng: &mut Rng) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(folder)?;
+    let mut written = 0;
+    while written < passages {
+        let mut text = format!("# {}\n\n", language.sentence(4, rng));
+        for _ in 0..SECTIONS.min(passages - written) {
+            text += &format!("## {}\n\n", language.sentence(3, rng));
+            // Between 80 and 180 words.
+            for _ in 0..rng.usize(2..=3) {
+                for _ in 0..rng.usize(3..=4) {
+                    text += &language.sentence(rng.usize(12..=16), rng);
+                    text.push(' ');
+                }
+                text += "\n\n";
+            }
+            written += 1;
+        }
+        fs::write(folder.join(format!("{:05}.md", written / SECTIONS)), text)?;
+    }
+    Ok(())
+}
+
+fn size(folder: &Path) -> Result<u64, Box<dyn Error>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.metadata()?.len())).sum()
+}

@@ -1,0 +1,45 @@
+//! PDF: its text page by page, title and date from its information dictionary.
+
+use jiff::civil::Date;
+use pdf_extract::{Dictionary, Document as Pdf, Object, PlainTextOutput, decode_text_string, output_doc};
+
+use super::Reason;
+use super::text::paragraphs;
+use crate::index::dates;
+use crate::index::document::{Document, squeeze};
+
+const DAMAGED: Reason = "the PDF is damaged, or of a kind that cannot be read";
+
+/// Reads a PDF.
+pub(super) fn read(bytes: &[u8]) -> Result<Document, Reason> {
+    let mut pdf = Pdf::load_mem(bytes).map_err(|_| DAMAGED)?;
+    // Many are encrypted with an empty password, only to forbid printing.
+    if pdf.is_encrypted() && pdf.decrypt("").is_err() {
+        return Err("the PDF is encrypted");
+    }
+    let mut text = String::new();
+    output_doc(&pdf, &mut PlainTextOutput::new(&mut text)).map_err(|_| DAMAGED)?;
+    let information = information(&pdf);
+    let mut document = Document {
+        title: information.and_then(|of| text_of(of, b"Title")).map(|title| squeeze(&title)).filter(|t| !t.is_empty()),
+        date: information.and_then(|of| date_of(of, b"ModDate").or_else(|| date_of(of, b"CreationDate"))),
+        ..Document::default()
+    };
+    for paragraph in paragraphs(&text) {
+        document.paragraph(&paragraph);
+    }
+    Ok(document)
+}
+
+fn information(pdf: &Pdf) -> Option<&Dictionary> {
+    let (_, object) = pdf.dereference(pdf.trailer.get(b"Info").ok()?).ok()?;
+    object.as_dict().ok()
+}
+
+fn text_of(information: &Dictionary, name: &[u8]) -> Option<String> {
+    information.get(name).ok().and_then(|object: &Object| decode_text_string(object).ok())
+}
+
+fn date_of(information: &Dictionary, name: &[u8]) -> Option<Date> {
+    dates::parse(&text_of(information, name)?)
+}

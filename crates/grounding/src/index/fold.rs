@@ -1,0 +1,158 @@
+//! Text as the index compares it: words without case and diacritics, runs of Chinese and Japanese.
+//!
+//! Folding and cutting are the same for documents and questions, whatever their language, so that a word is found by
+//! whoever writes it without its accents. Pure.
+
+use unicode_normalization::char::{decompose_compatible, is_combining_mark};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+/// What is longer is no word that anybody asks for: a digest, an encoded picture.
+const LONGEST_WORD: usize = 64;
+
+/// A stretch of text that stands between spaces, punctuation or a change to or from a script without spaces.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Run<'a> {
+    /// One word, folded.
+    Word(&'a str),
+    /// Chinese or Japanese, where nothing says where a word ends.
+    Unspaced(&'a str),
+}
+
+/// Without case, diacritics and the width of full-width letters. Kana keep their voicing, which is no accent.
+pub(super) fn fold(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    if is_nfc_quick(text.chars()) == IsNormalized::Yes {
+        text.chars().for_each(|c| fold_char(c, &mut folded));
+    } else {
+        text.nfc().for_each(|c| fold_char(c, &mut folded));
+    }
+    folded
+}
+
+/// Calls `each` for every run of a text that is folded already.
+pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
+    let mut start = 0;
+    let mut kind = Kind::Gap;
+    let mut end_run = |kind: Kind, run: &'a str| match kind {
+        Kind::Word if run.len() <= LONGEST_WORD => each(Run::Word(run)),
+        Kind::Unspaced => each(Run::Unspaced(run)),
+        Kind::Word | Kind::Gap => (),
+    };
+    for (at, c) in folded.char_indices() {
+        let next = Kind::of(c);
+        if next != kind {
+            end_run(kind, &folded[start..at]);
+            (start, kind) = (at, next);
+        }
+    }
+    end_run(kind, &folded[start..]);
+}
+
+/// Is that a character of a script that is written without spaces?
+pub(super) fn is_unspaced(c: char) -> bool {
+    let kana = matches!(u32::from(c), 0x3040..=0x30FF | 0x31F0..=0x31FF);
+    kana || matches!(u32::from(c), 0x3005..=0x3007 | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
+}
+
+/// Is that one of the Japanese letters which spell endings and particles?
+pub(super) fn is_hiragana(c: char) -> bool {
+    matches!(u32::from(c), 0x3040..=0x309F)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gap,
+    Word,
+    Unspaced,
+}
+
+impl Kind {
+    fn of(c: char) -> Self {
+        if c.is_ascii_alphanumeric() {
+            Self::Word
+        } else if c.is_ascii() || c == '\u{30FB}' {
+            // The middle dot of katakana separates words.
+            Self::Gap
+        } else if is_unspaced(c) {
+            Self::Unspaced
+        } else if c.is_alphanumeric() {
+            Self::Word
+        } else {
+            Self::Gap
+        }
+    }
+}
+
+fn fold_char(c: char, folded: &mut String) {
+    if c.is_ascii() {
+        folded.push(c.to_ascii_lowercase());
+        return;
+    }
+    // Their parts are letters of their own.
+    if is_unspaced(c) || matches!(u32::from(c), 0xAC00..=0xD7A3) {
+        folded.push(c);
+        return;
+    }
+    for lower in c.to_lowercase() {
+        match lower {
+            // Letters which Unicode does not take apart, as people write them without the key.
+            'ß' => folded.push_str("ss"),
+            'æ' => folded.push_str("ae"),
+            'œ' => folded.push_str("oe"),
+            'đ' | 'ð' => folded.push('d'),
+            'ø' => folded.push('o'),
+            'ł' => folded.push('l'),
+            'ı' => folded.push('i'),
+            // Breaks a word only for the eye.
+            '\u{AD}' | '\u{200B}'..='\u{200D}' | '\u{FEFF}' => (),
+            _ => decompose_compatible(lower, |part| {
+                if !is_combining_mark(part) {
+                    folded.extend(part.to_lowercase());
+                }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str) -> String {
+        let folded = fold(text);
+        let mut cut = Vec::new();
+        runs(&folded, |run| {
+            cut.push(match run {
+                Run::Word(word) => word.to_owned(),
+                Run::Unspaced(run) => format!("<{run}>"),
+            });
+        });
+        cut.join(" ")
+    }
+
+    #[test]
+    fn text_is_folded_and_cut() {
+        for (text, expected) in [
+            ("The Quick, brown fox!", "the quick brown fox"),
+            ("Größe, Straße; ÄRGER", "grosse strasse arger"),
+            ("l'été à Besançon", "l ete a besancon"),
+            ("Đakovo, čćžš ŠĐ", "dakovo cczs sd"),
+            ("canción São João", "cancion sao joao"),
+            ("cafe\u{301} ＡＢＣ１２３", "cafe abc123"),
+            ("東京タワーの高さ", "<東京タワーの高さ>"),
+            ("が か\u{3099}", "<が> <が>"),
+            ("GPU の価格 300円", "gpu <の価格> 300 <円>"),
+            ("ウォーター・ポンプ", "<ウォーター> <ポンプ>"),
+            ("长城有多长？北京。", "<长城有多长> <北京>"),
+            ("soft\u{AD}ware (x AND y)* \"q:\"", "software x and y q"),
+            ("", ""),
+        ] {
+            assert_eq!(cut(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_would_ask_for_is_no_word() {
+        assert_eq!(cut(&format!("a {} b", "x".repeat(65))), "a b");
+    }
+}

@@ -1,0 +1,87 @@
+//! Stems: what the forms of a word have in common. On folded words, so that a form written without its accents has the
+//! same stem; nothing here is for people to read.
+//!
+//! Snowball's algorithms do six languages. There is none for Croatian, so its endings are cut off here: lightly, the
+//! longest that fits, because a stem too short joins words that have nothing to do with each other.
+
+use std::borrow::Cow;
+
+use frostem::{Algorithm, Stemmer};
+
+use super::language::Language;
+
+/// The stem of a folded word.
+pub(super) fn stem(language: Language, word: &str) -> Cow<'_, str> {
+    // Digits have no forms, and a stemmer may take a letter off a type's name.
+    if word.bytes().any(|b| b.is_ascii_digit()) {
+        return Cow::Borrowed(word);
+    }
+    let algorithm = match language {
+        Language::English => Algorithm::English,
+        Language::German => Algorithm::German,
+        Language::French => Algorithm::French,
+        Language::Spanish => Algorithm::Spanish,
+        Language::Italian => Algorithm::Italian,
+        Language::Portuguese => Algorithm::Portuguese,
+        Language::Croatian => return Cow::Borrowed(croatian(word)),
+        Language::Japanese | Language::Chinese => return Cow::Borrowed(word),
+    };
+    Stemmer::new(algorithm).stem(word)
+}
+
+/// Endings of Croatian nouns, adjectives and verbs without diacritics, the longest first.
+const CROATIAN: [&str; 63] = [
+    "ovima", "evima", "ijama", "ajuci", "ujuci", "ovati", "avati", "ivati", "irati", "iraju", "ujemo", "ijim", "ijih",
+    "ijeg", "ijem", "ijom", "anje", "enje", "anja", "enja", "anju", "enju", "ovao", "ujem", "ujes", "uju", "ova",
+    "ove", "ovi", "evi", "eva", "eve", "ama", "ima", "oga", "omu", "ome", "ega", "emu", "ati", "iti", "eti", "aju",
+    "ije", "iju", "ija", "iji", "imo", "amo", "ite", "ate", "om", "em", "og", "eg", "oj", "ih", "im", "a", "e", "i",
+    "o", "u",
+];
+
+fn croatian(word: &str) -> &str {
+    /// Fewer letters than these say nothing.
+    const SHORTEST: usize = 3;
+
+    CROATIAN
+        .iter()
+        .filter_map(|ending| word.strip_suffix(ending))
+        .find(|stem| stem.len() >= SHORTEST && stem.bytes().any(|b| b"aeiour".contains(&b)))
+        .unwrap_or(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_a_word_share_a_stem() {
+        for (language, forms) in [
+            (Language::English, &["engine", "engines"][..]),
+            (Language::English, &["connect", "connected", "connections"]),
+            (Language::German, &["turm", "turme", "turmen", "turmes"]),
+            (Language::German, &["wartung", "wartungen"]),
+            (Language::French, &["marche", "marches", "marcher"]),
+            (Language::French, &["pompe", "pompes"]),
+            (Language::Spanish, &["cancion", "canciones"]),
+            (Language::Spanish, &["torre", "torres"]),
+            (Language::Italian, &["torre", "torri"]),
+            (Language::Italian, &["biblioteca", "biblioteche"]),
+            (Language::Portuguese, &["navio", "navios"]),
+            (Language::Croatian, &["otok", "otoka", "otoku", "otokom", "otoke"]),
+            (Language::Croatian, &["grad", "grada", "gradu", "gradovi", "gradova", "gradovima"]),
+            (Language::Croatian, &["knjiznica", "knjiznice", "knjiznici", "knjiznicu", "knjiznicama"]),
+            (Language::Croatian, &["skola", "skole", "skolama"]),
+            (Language::Croatian, &["visok", "visoka", "visoko", "visokog", "visokim"]),
+        ] {
+            let stems: Vec<_> = forms.iter().map(|form| stem(language, form)).collect();
+            assert!(stems.windows(2).all(|pair| pair[0] == pair[1]), "{language:?} {forms:?} {stems:?}");
+        }
+    }
+
+    #[test]
+    fn short_words_and_names_of_types_stay_whole() {
+        assert_eq!(stem(Language::Croatian, "sto"), "sto");
+        assert_eq!(stem(Language::Croatian, "ima"), "ima");
+        assert_eq!(stem(Language::English, "x100s"), "x100s");
+    }
+}
