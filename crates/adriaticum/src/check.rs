@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
+use grounding::index::Library;
+use grounding::search::{Remote, SearchUrl};
 use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -41,6 +43,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         let pool = Pool::new(PoolSettings { urls: vec![url.clone()], timeout: Duration::from_secs(30) });
         findings.push(("runtime", runtime(url, pool).await));
     }
+    findings.push(("search", search(settings).await));
     let mut out = std::io::stdout().lock();
     let mut bad = 0;
     for (part, finding) in &findings {
@@ -152,6 +155,35 @@ async fn embedded(settings: &Settings) -> Finding {
     supervisor.abort();
     let _ = supervisor.await;
     finding
+}
+
+/// Searches once, or says why nothing is searched.
+async fn search(settings: &Settings) -> Finding {
+    if settings.grounding.is_none() {
+        return Note("not asked: `grounding` is off".into());
+    }
+    if let Some(SearchUrl::Remote(url)) = &settings.search {
+        let place = url.to_string();
+        let checked = match Remote::new(url.clone(), settings.search_timeout) {
+            Ok(remote) => remote.check().await,
+            Err(error) => Err(error),
+        };
+        return match checked {
+            Ok(finding) => Good(finding),
+            Err(error) => Bad(format!("{place}: {error}. Requests that need facts get 503 until then.")),
+        };
+    }
+    let collections = Library::at(settings.index_folder()).list();
+    match collections {
+        Ok(collections) if collections.is_empty() => {
+            Note("nothing is indexed: index documents with `adriaticum index add DIR`, or set `search.url`".into())
+        }
+        Ok(collections) => {
+            let documents: u64 = collections.iter().map(|collection| collection.documents).sum();
+            Good(format!("the index holds {documents} documents of {} folders", collections.len()))
+        }
+        Err(error) => Bad(format!("{error}. Requests that need facts get 503 until then.")),
+    }
 }
 
 /// Asks a runtime for a real completion of one token.

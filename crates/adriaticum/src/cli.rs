@@ -51,6 +51,16 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ModelCommand,
     },
+    /// Indexes folders of documents, in which facts are then searched.
+    Index {
+        #[command(subcommand)]
+        command: IndexCommand,
+    },
+    /// Says which requests need facts, and why.
+    Grounding {
+        #[command(subcommand)]
+        command: GroundingCommand,
+    },
     /// Shows what was used: sums by outcome and by key, or the requests themselves.
     Usage(UsageOptions),
     /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
@@ -182,6 +192,50 @@ pub(crate) enum ModelCommand {
         /// Does nothing unless `serve` would need it: no runtime and no other model is set, and there is none yet.
         #[arg(long, conflicts_with = "from")]
         if_needed: bool,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum IndexCommand {
+    /// Reads the Markdown, text, HTML and PDF files of folders; again, what has changed in them.
+    Add {
+        /// Folders of documents.
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+        /// Where the documents are on the web, such as https://docs.example.org/: sources are then cited by these addresses.
+        #[arg(long, value_name = "PREFIX")]
+        url: Option<String>,
+    },
+    /// Lists what is indexed.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Takes folders out of the index; their documents stay where they are.
+    Remove {
+        /// Folders that were added.
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum GroundingCommand {
+    /// Scores conversations, one JSON object with `messages` a line; prints one JSON object a line.
+    Score {
+        /// The file, or - for standard input.
+        file: PathBuf,
+    },
+    /// Scores labelled conversations, and prints how often the scorer is right, by language and by category.
+    Judge {
+        /// The file, or - for standard input.
+        file: PathBuf,
+    },
+    /// Says whether a message needs facts, what makes it so, and what would be searched for.
+    Explain {
+        /// What somebody says.
+        text: String,
     },
 }
 

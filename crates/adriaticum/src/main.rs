@@ -5,11 +5,14 @@ mod check;
 mod cli;
 mod complaint;
 mod embedded;
+mod facts;
 mod hosts;
+mod index;
 mod keys;
 mod log;
 mod model;
 mod paper;
+mod progress;
 mod serve;
 mod settings;
 mod usage;
@@ -40,6 +43,8 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
+        Command::Grounding { command } => facts::run(command)?,
+        Command::Index { command } => index::run(&settings, command)?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,

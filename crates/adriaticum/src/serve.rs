@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use console::{Console, ConsoleSettings};
 use futures_util::FutureExt;
+use grounding::Grounder;
 use runtimes::{Pool, PoolSettings};
 use server::{Api, ApiSettings, ListenerSettings, Timeouts};
 use store::Store;
@@ -19,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::complaint::Complaint;
 use crate::hosts::BothHosts;
 use crate::settings::{Settings, environment_name};
-use crate::{embedded, log};
+use crate::{embedded, facts, log};
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -46,7 +47,8 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
     let doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
-    let greeting = greeting(settings, &doors, &store, pool.as_deref()).await?;
+    let grounder = facts::grounder(settings)?;
+    let greeting = greeting(settings, &doors, &store, pool.as_deref(), grounder.as_ref()).await?;
     let _ = writeln!(std::io::stdout(), "{greeting}"); // a service that nobody watches serves all the same
 
     let api = ApiSettings {
@@ -54,7 +56,7 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
     };
-    let api = Api::new(api, store.clone(), ledger, pool);
+    let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let served = async {
         let stop = first_signal.nth(1).boxed_local().shared();
         let cut_off = doors.serve(settings, api, store, stop).await;
@@ -207,7 +209,13 @@ async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
 }
 
 /// What the person at the terminal is told: where everything is and what to do next.
-async fn greeting(settings: &Settings, doors: &Doors, store: &Store, pool: Option<&Pool>) -> Result<String, Complaint> {
+async fn greeting(
+    settings: &Settings,
+    doors: &Doors,
+    store: &Store,
+    pool: Option<&Pool>,
+    grounder: Option<&Grounder>,
+) -> Result<String, Complaint> {
     let version = env!("CARGO_PKG_VERSION");
     let address = |listener: &TcpListener| {
         let address = listener.local_addr();
@@ -238,6 +246,9 @@ async fn greeting(settings: &Settings, doors: &Doors, store: &Store, pool: Optio
         })),
         None => lines
             .push("  Runtime   none: completions get 503, because `model` is none and `runtime.urls` is empty".into()),
+    }
+    if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
+        lines.push(format!("  Search    {}  (grounding: {})", grounder.place(), facts::mode(settings)));
     }
     lines.push(format!("  Database  {}", settings.database.display()));
     if store.count_keys().await? == 0 {

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use grounding::Mode;
+use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::RuntimeUrl;
 use server::{ApiAddress, HostName};
 
@@ -52,14 +54,16 @@ const KNOWN: &[Known] = &[
     Known { name: "console.base_url", default: "http://localhost:8081", meaning: "where people reach the console" },
     Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens; the API's address, too, if their hosts differ; or none" },
     Known { name: "ops.listen", default: "127.0.0.1:9464", meaning: "where health and metrics are served" },
-    Known { name: "search.url", default: "", meaning: "where facts are searched" },
-    Known { name: "grounding", default: "auto", meaning: "off, auto or always" },
+    Known { name: "search.url", default: "", meaning: "where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; local once something is indexed unless set" },
+    Known { name: "search.timeout", default: "5s", meaning: "for a search" },
+    Known { name: "search.tokens", default: "1000", meaning: "tokens that what was found may take in a prompt" },
+    Known { name: "grounding", default: "auto", meaning: "which requests get facts from Search: off, auto (those that need facts) or always" },
     Known { name: "log", default: "info", meaning: "error, warn, info, debug or trace" },
 ];
 
 /// Settings whose part of the service is not in this version: they are accepted, so that a configuration can be shared
 /// between versions, and have no effect.
-const LATER: &[&str] = &["ops.listen", "search.url", "grounding"];
+const LATER: &[&str] = &["ops.listen"];
 
 /// The settings in force.
 pub(crate) struct Settings {
@@ -90,6 +94,12 @@ pub(crate) struct Settings {
     pub(crate) console_host: HostName,
     /// Where the console listens; none if it is not wanted.
     pub(crate) console_listen: Option<SocketAddr>,
+    /// Where facts are searched; the built-in index, if there is one, unless said.
+    pub(crate) search: Option<SearchUrl>,
+    pub(crate) search_timeout: Duration,
+    pub(crate) search_tokens: usize,
+    /// Which requests are grounded; none if nothing is to be.
+    pub(crate) grounding: Option<Mode>,
     pub(crate) log: String,
 }
 
@@ -180,6 +190,16 @@ impl Settings {
             "auto" => None,
             _ => Some(reader.count("engine.cells")?),
         };
+        let search = match reader.text("search.url") {
+            "" => None,
+            url => Some(url.parse().map_err(|error: UnusableUrl| reader.wrong("search.url", &error))?),
+        };
+        let grounding = match reader.text("grounding") {
+            "off" => None,
+            "auto" => Some(Mode::Auto),
+            "always" => Some(Mode::Always),
+            _ => return Err(reader.wrong("grounding", &"it must be off, auto or always")),
+        };
         let api_address = ApiAddress::from_base_url(reader.text("api.base_url"))
             .map_err(|error| reader.wrong("api.base_url", &error))?;
         let api_listen = reader.address("api.listen")?;
@@ -217,6 +237,10 @@ impl Settings {
             engine_queue: reader.count("engine.queue")?,
             engine_wait: reader.duration("engine.wait")?,
             retention: reader.duration("ledger.retention")?,
+            search,
+            search_timeout: reader.duration("search.timeout")?,
+            search_tokens: reader.count("search.tokens")?,
+            grounding,
             log,
             warnings,
             values,
@@ -228,6 +252,11 @@ impl Settings {
         let concerns_it = |name: &str| name.starts_with("engine.") || name == "data_dir" || name == "log";
         let settings = self.values.iter().filter(move |(name, _)| concerns_it(name));
         settings.map(|(name, value)| format!("--set={name}={}", value.text))
+    }
+
+    /// Where the built-in index is.
+    pub(crate) fn index_folder(&self) -> PathBuf {
+        self.data_dir.join("index")
     }
 
     /// What is odd about the configuration, but not wrong.

@@ -39,6 +39,32 @@ impl ChatRequest {
         Ok(Self { messages, temperature, max_tokens })
     }
 
+    /// A request as a runtime gets it. Whoever sends it has checked what a caller may send, and may have added to it.
+    pub fn for_runtime(
+        messages: Vec<Message>,
+        temperature: Temperature,
+        max_tokens: MaxTokens,
+    ) -> Result<Self, OutOfBounds> {
+        match messages.is_empty() {
+            true => Err(OutOfBounds::MessageCount(0)),
+            false => Ok(Self { messages, temperature, max_tokens }),
+        }
+    }
+
+    /// The same request with instructions of ours: below the caller's own if the conversation begins with such, or
+    /// else before it.
+    #[must_use]
+    pub fn with_instructions(&self, text: &str) -> Self {
+        let mut messages = self.messages.clone();
+        match messages.first_mut() {
+            Some(first) if first.role == Role::System => {
+                *first = Message::for_runtime(Role::System, format!("{}\n\n{text}", first.content));
+            }
+            _ => messages.insert(0, Message::for_runtime(Role::System, text.to_owned())),
+        }
+        Self { messages, ..*self }
+    }
+
     /// The conversation, oldest first; never empty.
     pub fn messages(&self) -> &[Message] {
         &self.messages
@@ -78,6 +104,11 @@ impl Message {
             return Err(OutOfBounds::ContentLength(chars));
         }
         Ok(Self { role, content, chars })
+    }
+
+    /// A message as a runtime gets it, of any length.
+    pub fn for_runtime(role: Role, content: String) -> Self {
+        Self { role, chars: content.chars().count(), content }
     }
 
     /// Who says it.

@@ -64,7 +64,7 @@ impl Face {
     async fn reply(&self, request: Request<Incoming>) -> Reply {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
-            (&Method::GET, "/v1/models") => self.if_alive(wire::engine::models(&self.name)).await,
+            (&Method::GET, "/v1/models") => self.if_alive(wire::engine::models(&self.name, self.context)).await,
             (&Method::GET, "/health") => self.if_alive(br#"{"status":"ok"}"#.to_vec()).await,
             (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
             _ => json(StatusCode::NOT_FOUND, wire::engine::invalid("There is nothing here.")),

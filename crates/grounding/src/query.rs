@@ -45,7 +45,8 @@ fn essence(text: &str) -> String {
         return text.to_owned();
     }
     let sentences: Vec<&str> = text.split_inclusive(['.', '?', '!', '。', '？', '！']).collect();
-    let questions: String = sentences.iter().copied().filter(|sentence| sentence.trim_end().ends_with(['?', '？'])).collect();
+    let questions: String =
+        sentences.iter().copied().filter(|sentence| sentence.trim_end().ends_with(['?', '？'])).collect();
     if !questions.trim().is_empty() {
         return questions.trim().to_owned();
     }

@@ -10,6 +10,8 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use wire::runtime::ContextOverflow;
 
+use wire::runtime::Model;
+
 use crate::connection::{Answer, Broken, Connection};
 use crate::url::RuntimeUrl;
 
@@ -29,8 +31,8 @@ pub(crate) struct Member {
     pub(crate) url: RuntimeUrl,
     completions_path: String,
     models_path: String,
-    /// The name under which it serves its model, learned from its `/models`.
-    model: RwLock<Option<String>>,
+    /// Its model, learned from its `/models`.
+    model: RwLock<Option<Model>>,
 }
 
 /// Why a member gave no completion. For the log; the caller is told nothing of it.
@@ -128,7 +130,7 @@ impl Member {
     ) -> Result<Reply, Failure> {
         let body = {
             let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
-            Bytes::from(wire::runtime::request(request, model.as_deref().unwrap_or(MODEL)))
+            Bytes::from(wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name)))
         };
         let build = || {
             let mut request = self.request(Method::POST, &self.completions_path, body.clone());
@@ -154,7 +156,7 @@ impl Member {
         }
     }
 
-    /// Whether the member is there. Learns the name of its model on the way.
+    /// Whether the member is there. Learns about its model on the way.
     pub(crate) async fn check(&self, idle: &Idle) -> Result<(), Failure> {
         let build = || self.request(Method::GET, &self.models_path, Bytes::new());
         let answer = tokio::time::timeout(HEALTH_TIMEOUT, self.ask(idle, build)).await;
@@ -165,8 +167,8 @@ impl Member {
                 return Err(Failure::Status(answer.status));
             }
             StatusCode::OK => {
-                if let Some(name) = wire::runtime::first_model(&answer.body) {
-                    *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(name);
+                if let Some(model) = wire::runtime::first_model(&answer.body) {
+                    *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model);
                 }
             }
             _ => {}
@@ -174,8 +176,8 @@ impl Member {
         Ok(())
     }
 
-    /// The name of its model, if it said one.
-    pub(crate) fn model(&self) -> Option<String> {
+    /// Its model, if it said one.
+    pub(crate) fn model(&self) -> Option<Model> {
         self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

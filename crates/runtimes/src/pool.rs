@@ -143,7 +143,7 @@ impl Pool {
                 url: member.url.to_string(),
                 working: load.is_working(),
                 outstanding: load.outstanding(),
-                model: member.model(),
+                model: member.model().map(|model| model.name),
             })
             .collect()
     }
@@ -195,6 +195,11 @@ impl Lane {
     /// Whether there is anybody to ask.
     pub fn availability(&self) -> Availability {
         self.pool.availability()
+    }
+
+    /// Tokens that the context of every member holds, as far as they say.
+    pub fn context(&self) -> Option<usize> {
+        self.pool.members.iter().filter_map(|member| member.model()?.context).min()
     }
 
     /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.

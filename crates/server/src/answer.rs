@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use bytes::Bytes;
-use chat::{Completion, RequestId};
+use chat::RequestId;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use store::{Outcome, Receipt};
 use wire::ErrorCode;
+
+use crate::meter::Cited;
 
 /// What a request is answered with.
 pub type Answer = Response<Full<Bytes>>;
@@ -19,9 +21,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RETRY_AFTER: &str = "1";
 
 /// The answer to a completion whose row is durable. There is no other way to a 200.
-pub(crate) fn completed(receipt: &Receipt, completion: &Completion) -> Answer {
+pub(crate) fn completed(receipt: &Receipt, cited: &Cited) -> Answer {
     let id = receipt.request_id();
-    json(StatusCode::OK, wire::completion(completion, id), id)
+    let mut answer = json(StatusCode::OK, wire::completion(&cited.completion, id), id);
+    for source in &cited.sources {
+        let link = HeaderValue::from_str(&source.link()).expect("a link is visible ASCII");
+        answer.headers_mut().append(header::LINK, link);
+    }
+    answer
 }
 
 /// Why a request gets no completion: what the caller is told, and what only the log is.
@@ -60,6 +67,10 @@ impl Refusal {
 
     pub(crate) fn inference_error(cause: impl Display) -> Self {
         Self::of(ErrorCode::InferenceError).because(cause)
+    }
+
+    pub(crate) fn search_unavailable(cause: impl Display) -> Self {
+        Self::of(ErrorCode::SearchUnavailable).because(cause)
     }
 
     pub(crate) fn unavailable(message: &'static str) -> Self {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chat::KeyId;
+use grounding::Grounder;
 use runtimes::{Availability, Lane, MemberStatus, Pool};
 use store::{Ledger, Store};
 
@@ -30,19 +31,28 @@ pub struct Api {
     pub(crate) store: Arc<Store>,
     pub(crate) ledger: Ledger,
     pub(crate) room: Admission<KeyId>,
+    /// What finds facts; `None` if nothing is to be grounded.
+    pub(crate) grounder: Option<Grounder>,
     pool: Option<Arc<Pool>>,
     cut_off: AtomicBool,
 }
 
 impl Api {
-    /// Puts the API together. Without a pool it runs, unconfigured, and says so.
-    pub fn new(settings: ApiSettings, store: Arc<Store>, ledger: Ledger, pool: Option<Arc<Pool>>) -> Arc<Self> {
+    /// Puts the API together. Without a pool it runs, unconfigured, and says so; without a grounder it grounds nothing.
+    pub fn new(
+        settings: ApiSettings,
+        store: Arc<Store>,
+        ledger: Ledger,
+        pool: Option<Arc<Pool>>,
+        grounder: Option<Grounder>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             address: settings.address,
             body_timeouts: BodyTimeouts::with_idle(settings.body_idle),
             store,
             ledger,
             room: Admission::new(settings.max_requests),
+            grounder,
             pool,
             cut_off: AtomicBool::new(false),
         })
@@ -58,6 +68,7 @@ impl Api {
             ledger: self.ledger.is_healthy(),
             availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
+            search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(Grounder::place),
         }
     }
 
@@ -75,6 +86,8 @@ pub struct Health {
     pub availability: Availability,
     /// How every runtime is.
     pub runtimes: Vec<MemberStatus>,
+    /// Where facts are searched for, if they are.
+    pub search: Option<String>,
 }
 
 /// One thread's place at the API: what is shared, and its own connections to the runtimes.

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::{ChatRequest, Completion, KeyId, RequestId, TokenUsage};
+use grounding::weave::{self, Source};
+use grounding::{Grounder, Passage};
 use runtimes::{Attribution, Availability, InferenceError, Lane};
-use store::{AccountId, Caller, Entry, Outcome, Receipt, Timings};
+use store::{AccountId, Caller, Entry, GroundingRecord, Outcome, Receipt, Timings};
 use wire::runtime::ContextOverflow;
 
 use crate::answer::{CLIENT_CLOSED, Refusal};
@@ -44,33 +46,104 @@ impl MeteredLane {
     }
 }
 
+/// What Search found for a request; `None` if it was not asked.
+pub(crate) struct Facts(Option<Vec<Passage>>);
+
+/// A completion and what it may cite.
+pub(crate) struct Cited {
+    pub(crate) completion: Completion,
+    pub(crate) sources: Vec<Source>,
+}
+
 pub(crate) struct Meter {
     api: Arc<Api>,
     arrival: Arrival,
     key: KeyId,
     owner: Option<AccountId>,
     timings: Timings,
+    grounding: Option<GroundingRecord>,
     settled: bool,
 }
 
 impl Meter {
     pub(crate) fn open(api: &Arc<Api>, arrival: Arrival, caller: &Caller) -> Self {
         let (key, owner) = (caller.key(), caller.owner());
-        Self { api: api.clone(), arrival, key, owner, timings: Timings::default(), settled: false }
+        Self { api: api.clone(), arrival, key, owner, timings: Timings::default(), grounding: None, settled: false }
     }
 
-    /// Runs a completion and notes how long it waited and how long it took.
-    pub(crate) async fn complete(&mut self, lane: &MeteredLane, request: &ChatRequest) -> Result<Completion, Refusal> {
+    /// Finds the facts that a request needs, and notes how much it seemed to need them and how long the search took.
+    /// Without them, if Search is down, there is no completion.
+    pub(crate) async fn find_facts(&mut self, request: &ChatRequest) -> Result<Facts, Refusal> {
+        let api = self.api.clone();
+        let Some(grounder) = &api.grounder else { return Ok(Facts(None)) };
+        let Some(assessed) = grounder.assess(request.messages()) else { return Ok(Facts(None)) };
+        self.grounding = Some(GroundingRecord { score: assessed.score, scorer: assessed.scorer, sources: None });
+        if !assessed.is_grounded {
+            return Ok(Facts(None));
+        }
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrival.at);
-        let attribution = Attribution { id: self.arrival.id, tag: Some(self.key) };
-        let result = lane.0.complete(request, attribution).await;
+        let found = grounder.find(request.messages()).await;
+        self.timings.search = Some(began.elapsed());
+        match found {
+            Ok(passages) => Ok(Facts(Some(passages))),
+            Err(error) => Err(Refusal::search_unavailable(format!("Search at {}: {error}", grounder.place()))),
+        }
+    }
+
+    /// Runs a completion, with the facts woven in, and notes how long it waited and how long it took.
+    pub(crate) async fn complete(
+        &mut self,
+        lane: &MeteredLane,
+        request: &ChatRequest,
+        facts: &Facts,
+    ) -> Result<Cited, Refusal> {
+        let began = Instant::now();
+        self.timings.queue.get_or_insert(began - self.arrival.at);
+        let result = match (facts, &self.api.clone().grounder) {
+            (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(lane, request, grounder, passages).await,
+            _ => self.ask(lane, request).await.map(|completion| Cited { completion, sources: Vec::new() }),
+        };
         self.timings.inference = Some(began.elapsed());
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
             InferenceError::NoRoom => Refusal::no_room(),
             failed @ InferenceError::Failed { .. } => Refusal::inference_error(failed),
         })
+    }
+
+    /// Facts get the room that the conversation and its completion leave. Where the runtime counts more tokens than we
+    /// thought, they get less, and none at last.
+    async fn complete_grounded(
+        &mut self,
+        lane: &MeteredLane,
+        request: &ChatRequest,
+        grounder: &Grounder,
+        passages: &[Passage],
+    ) -> Result<Cited, InferenceError> {
+        let mut tokens = weave::room(request, lane.0.context()).min(grounder.tokens());
+        loop {
+            let woven = grounder.weave(passages, tokens);
+            self.note_sources(woven.sources.len());
+            match self.ask(lane, &request.with_instructions(&woven.text)).await {
+                Err(InferenceError::PromptTooLong(_)) if !woven.sources.is_empty() => tokens /= 3,
+                Err(error) => return Err(error),
+                Ok(completion) => {
+                    let text = weave::without_dangling(&completion.text, woven.sources.len());
+                    return Ok(Cited { completion: Completion { text, ..completion }, sources: woven.sources });
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, lane: &MeteredLane, request: &ChatRequest) -> Result<Completion, InferenceError> {
+        lane.0.complete(request, Attribution { id: self.arrival.id, tag: Some(self.key) }).await
+    }
+
+    fn note_sources(&mut self, count: usize) {
+        if let Some(grounding) = &mut self.grounding {
+            grounding.sources = u16::try_from(count).ok();
+        }
     }
 
     /// Records a success; the receipt is what an answer is made of.
@@ -98,7 +171,15 @@ impl Meter {
     fn settle(&mut self, outcome: Outcome, usage: TokenUsage) -> Entry {
         self.settled = true;
         self.timings.total = self.arrival.at.elapsed();
-        Entry { request_id: self.arrival.id, key: self.key, owner: self.owner, outcome, usage, timings: self.timings }
+        Entry {
+            request_id: self.arrival.id,
+            key: self.key,
+            owner: self.owner,
+            outcome,
+            usage,
+            timings: self.timings,
+            grounding: self.grounding,
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! One request's walk, in the order in which errors win:
 //!
-//! host, route, key, permission, size, parse; then: is there a runtime, a healthy ledger, room; then complete, record,
-//! answer. Every failure becomes the error envelope here, our own panics included.
+//! host, route, key, permission, size, parse; then: is there a runtime, a healthy ledger, room; then ground, complete,
+//! record, answer. Every failure becomes the error envelope here, our own panics included.
 
 use std::panic::AssertUnwindSafe;
 
 use bytes::Bytes;
-use chat::{ChatRequest, Completion};
+use chat::ChatRequest;
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderValue, Request, Version, header};
@@ -19,7 +19,7 @@ use crate::answer::{self, Answer, Refusal};
 use crate::api::Desk;
 use crate::authentication::authenticate;
 use crate::body::{self, Upload};
-use crate::meter::{Arrival, Meter, MeteredLane};
+use crate::meter::{Arrival, Cited, Meter, MeteredLane};
 
 /// Answers a request, whatever it is.
 pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
@@ -77,9 +77,9 @@ async fn walk_with(
 ) -> Result<Answer, Refusal> {
     let mut meter = Meter::open(&desk.api, arrival, caller);
     match complete(desk, &mut meter, caller, body).await {
-        Ok(completion) => {
-            let receipt = meter.succeed(&completion).await?;
-            Ok(answer::completed(&receipt, &completion))
+        Ok(cited) => {
+            let receipt = meter.succeed(&cited.completion).await?;
+            Ok(answer::completed(&receipt, &cited))
         }
         Err(refusal) => {
             meter.fail(&refusal).await;
@@ -93,14 +93,15 @@ async fn complete(
     meter: &mut Meter,
     caller: &Caller,
     body: impl Future<Output = Result<Bytes, Refusal>>,
-) -> Result<Completion, Refusal> {
+) -> Result<Cited, Refusal> {
     if !caller.may_complete() {
         return Err(Refusal::insufficient_permission());
     }
     let body = body.await?;
     let request: ChatRequest = wire::parse_request(&body).map_err(|invalid| Refusal::invalid(invalid.to_string()))?;
     let (lane, _permit) = admit(desk, caller)?;
-    meter.complete(lane, &request).await
+    let facts = meter.find_facts(&request).await?;
+    meter.complete(lane, &request, &facts).await
 }
 
 /// Is there a runtime, a ledger that works, and room? Asked before any work is done.
@@ -153,7 +154,7 @@ mod tests {
             max_requests: 1,
             body_idle: Duration::from_secs(1),
         };
-        let api = Api::new(settings, store.clone(), ledger, None);
+        let api = Api::new(settings, store.clone(), ledger, None, None);
         let new = NewKey { name: "k".into(), completions: true, expires_at: None };
         let key = store.create_key(&Viewer::operator(), new).await.unwrap();
         let caller = store.authenticate(&key).await.unwrap().unwrap();

@@ -96,5 +96,6 @@ fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
             inference: Some(inference),
             total: inference + Duration::from_micros(400),
         },
+        grounding: None,
     }
 }

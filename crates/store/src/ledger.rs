@@ -371,6 +371,7 @@ mod tests {
             outcome: Outcome { status: 200, code: None },
             usage: Default::default(),
             timings: Timings::default(),
+            grounding: None,
         };
         writer.commit(&mut vec![Pending { entry, handed_over: Instant::now(), answer: Some(answer) }]);
         assert_eq!(answered.try_recv(), Ok(Ok(())));

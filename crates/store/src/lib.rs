@@ -29,7 +29,7 @@ pub use id::{AccountId, LinkId, SessionId};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, NotRecorded, Receipt};
-pub use rollup::{Entry, Figures, Measured, Outcome, Timings};
+pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use token::Token;
 pub use usage::{KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Slice, Step, UsageQuery, UsageReport};
 pub use viewer::{Admin, Role, UnknownRole, Viewer};

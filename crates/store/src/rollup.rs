@@ -26,6 +26,19 @@ pub struct Entry {
     pub usage: TokenUsage,
     /// Where its time went.
     pub timings: Timings,
+    /// What was found out about its need for facts; `None` if that was not looked at.
+    pub grounding: Option<GroundingRecord>,
+}
+
+/// What is kept about a request's grounding: figures, never texts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroundingRecord {
+    /// How much it seemed to need facts, from 0 to 1.
+    pub score: f32,
+    /// The version of the scorer that said so.
+    pub scorer: u16,
+    /// How many sources went into the prompt; `None` if facts were not looked for, or could not be.
+    pub sources: Option<u16>,
 }
 
 /// How a request ended: the HTTP status and, unless it succeeded, the error's code.
@@ -313,6 +326,7 @@ mod tests {
                         Outcome { status: 502, code: Some("inference_error") },
                     ][outcome],
                     usage: TokenUsage { prompt, completion, total },
+                    grounding: None,
                     timings: Timings { total: Duration::from_micros(micros), ..Timings::default() },
                 };
             all.into_iter().map(entry).collect()

@@ -3,7 +3,7 @@
 use chat::{KeyId, RequestId, TokenUsage};
 
 use crate::latency::Latencies;
-use crate::rollup::{Figures, Span};
+use crate::rollup::{Figures, GroundingRecord, Span};
 
 /// A stretch of time in whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +156,7 @@ pub struct RequestQuery {
 }
 
 /// One recorded request. Times are microseconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestRecord {
     /// The request's id.
     pub request_id: RequestId,
@@ -180,4 +180,6 @@ pub struct RequestRecord {
     pub total_us: u64,
     /// Making the row durable; known a moment after the row is.
     pub persist_us: Option<u64>,
+    /// What was found out about its need for facts; `None` if that was not looked at.
+    pub grounding: Option<GroundingRecord>,
 }

@@ -159,6 +159,7 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all() {
                 outcome: Outcome { status: 200, code: None },
                 usage: TokenUsage { prompt: Some(5), completion: None, total: None },
                 timings: Timings::default(),
+                grounding: None,
             };
             ids.push((key, entry.request_id));
             ledger.record(entry).await.unwrap();

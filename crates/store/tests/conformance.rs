@@ -71,6 +71,7 @@ fn entry_at(millis: u64, key: KeyId, outcome: Outcome, tokens: Option<u32>) -> E
             total: Duration::from_millis(40),
             ..Timings::default()
         },
+        grounding: None,
     }
 }
 

@@ -24,11 +24,13 @@ pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, 
 }
 
 /// The list of models: one.
-pub fn models(model: &str) -> Vec<u8> {
+pub fn models(model: &str, context: usize) -> Vec<u8> {
     Writer::new(128)
         .raw(r#"{"object":"list","data":[{"id":"#)
         .value(model)
-        .raw(r#","object":"model","owned_by":"adriaticum"}]}"#)
+        .raw(r#","object":"model","owned_by":"adriaticum","max_model_len":"#)
+        .value(&context)
+        .raw("}]}")
         .finish()
 }
 
@@ -81,7 +83,8 @@ mod tests {
         let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
         let answer = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
         assert_eq!(runtime::completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
-        assert_eq!(runtime::first_model(&models("m \"1\"")).as_deref(), Some("m \"1\""));
+        let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192) };
+        assert_eq!(runtime::first_model(&models("m \"1\"", 8192)), Some(model));
 
         let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
         assert_eq!(runtime::context_overflow(&too_long(9000, 8192)), Some(overflow));

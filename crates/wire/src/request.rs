@@ -20,15 +20,23 @@ pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
     let accepted = ["model", "messages", "temperature", "max_tokens"];
     let [model, messages, temperature, max_tokens] = members(document(body)?, Place::Body, accepted)?;
     check_model(required(model, Place::Body, "model")?)?;
-    read_request(messages, temperature, max_tokens)
+    let messages = read_messages(messages, Message::new)?;
+    let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
+    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Place::Body, "messages", bound))
 }
 
-/// Reads the body of a request to a runtime, as `runtime::request` writes it: whatever it calls the model.
+/// Reads the body of a request to a runtime, as `runtime::request` writes it: whatever it calls the model, and however long its
+/// messages have become by what was added to them.
 pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
     let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
     let [_, messages, temperature, max_tokens, stream] = members(document(body)?, Place::Body, accepted)?;
     match stream {
-        None | Some(Json::Bool(false)) => read_request(messages, temperature, max_tokens),
+        None | Some(Json::Bool(false)) => {
+            let messages = read_messages(messages, |role, text| Ok(Message::for_runtime(role, text)))?;
+            let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
+            ChatRequest::for_runtime(messages, temperature, max_tokens)
+                .map_err(|bound| refuse(Place::Body, "messages", bound))
+        }
         Some(_) => Err(refuse(Place::Body, "stream", "must be false: answers are given as a whole")),
     }
 }
@@ -37,15 +45,15 @@ fn document(body: &[u8]) -> Result<Json<'_>, InvalidRequest> {
     Json::parse(body).map_err(|error| InvalidRequest(format!("The body is not valid JSON: {error}.")))
 }
 
-fn read_request(
-    messages: Option<Json<'_>>,
+/// Makes a message, or says which of its bounds was not kept.
+type Make = fn(Role, String) -> Result<Message, OutOfBounds>;
+
+fn read_sampling(
     temperature: Option<Json<'_>>,
     max_tokens: Option<Json<'_>>,
-) -> Result<ChatRequest, InvalidRequest> {
-    let messages = read_messages(required(messages, Place::Body, "messages")?)?;
+) -> Result<(Temperature, MaxTokens), InvalidRequest> {
     let temperature = temperature.map_or(Ok(Temperature::default()), read_temperature)?;
-    let max_tokens = max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?;
-    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Place::Body, "messages", bound))
+    Ok((temperature, max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?))
 }
 
 fn check_model(value: Json<'_>) -> Result<(), InvalidRequest> {
@@ -58,14 +66,16 @@ fn check_model(value: Json<'_>) -> Result<(), InvalidRequest> {
     }
 }
 
-fn read_messages(value: Json<'_>) -> Result<Vec<Message>, InvalidRequest> {
-    match value {
-        Json::Array(elements) => elements.into_iter().enumerate().map(|(at, each)| read_message(at, each)).collect(),
+fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, InvalidRequest> {
+    match required(value, Place::Body, "messages")? {
+        Json::Array(elements) => {
+            elements.into_iter().enumerate().map(|(at, each)| read_message(at, each, make)).collect()
+        }
         other => Err(wrong_type(Place::Body, "messages", "an array of message objects", &other)),
     }
 }
 
-fn read_message(at: usize, value: Json<'_>) -> Result<Message, InvalidRequest> {
+fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, InvalidRequest> {
     let place = Place::Message(at);
     let [role, content] = members(value, place, ["role", "content"])?;
     let role = match required(role, place, "role")? {
@@ -76,7 +86,7 @@ fn read_message(at: usize, value: Json<'_>) -> Result<Message, InvalidRequest> {
         other => return Err(wrong_type(place, "role", "a string", &other)),
     };
     match required(content, place, "content")? {
-        Json::String(text) => Message::new(role, text.into_owned()).map_err(|bound| refuse(place, "content", bound)),
+        Json::String(text) => make(role, text.into_owned()).map_err(|bound| refuse(place, "content", bound)),
         other => Err(wrong_type(place, "content", "a string", &other)),
     }
 }

@@ -106,11 +106,25 @@ impl<'de> Deserialize<'de> for Figure {
 }
 
 /// The name of the first model in a runtime's `/models`.
-pub fn first_model(body: &[u8]) -> Option<String> {
-    match Json::parse(body).ok()?.get("data")? {
-        Json::Array(models) => Some(models.first()?.get("id")?.as_str()?.to_owned()),
+pub fn first_model(body: &[u8]) -> Option<Model> {
+    let document = Json::parse(body).ok()?;
+    let Json::Array(models) = document.get("data")? else { return None };
+    let model = models.first()?;
+    let context = match (model.get("max_model_len"), model.get("meta").and_then(|meta| meta.get("n_ctx"))) {
+        (Some(Json::Integer(tokens)), _) | (_, Some(Json::Integer(tokens))) => usize::try_from(*tokens).ok(),
         _ => None,
-    }
+    };
+    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context })
+}
+
+/// A model as a runtime describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// What it is called there.
+    pub name: String,
+    /// Tokens that its context holds, prompt and completion together, if the runtime says so (vLLM, SGLang, llama.cpp's
+    /// server and our own do).
+    pub context: Option<usize>,
 }
 
 /// Whether a refusal says that there was no room, as our own engine does; no work has been done then.

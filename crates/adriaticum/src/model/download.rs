@@ -14,8 +14,8 @@ use futures_util::{Stream, StreamExt};
 use reqwest::{Client, StatusCode};
 
 use super::place::{self, Place};
-use super::progress::Progress;
 use crate::complaint::Complaint;
+use crate::progress::{Progress, Unit};
 
 /// How long to wait for a server, and how often to try again.
 #[derive(Clone, Copy)]
@@ -192,7 +192,7 @@ impl Transfer<'_> {
         let mut length = opened.offset;
         if let Some(total) = opened.total {
             self.place.room_for(total.saturating_sub(length).saturating_add(self.more)).map_err(Stop::Told)?;
-            self.progress.get_or_insert_with(|| Progress::new(self.name, total, length));
+            self.progress.get_or_insert_with(|| Progress::new(self.name, Unit::Bytes, total, length));
         }
         while let Some(piece) = opened.pieces.next().await {
             let piece = piece?;

@@ -6,7 +6,6 @@ mod hub;
 mod package;
 mod pip;
 mod place;
-mod progress;
 #[cfg(test)]
 mod tests;
 mod web;
@@ -20,9 +19,9 @@ use self::download::Patience;
 use self::gguf::Summary;
 use self::hub::Address;
 use self::place::Place;
-use self::progress::{Progress, note};
 use crate::cli::ModelCommand;
 use crate::complaint::Complaint;
+use crate::progress::{Progress, Unit, note};
 use crate::settings::Settings;
 
 /// How much is copied between two looks at the progress.
@@ -75,7 +74,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, Complaint> {
     let unreadable = |error: io::Error| Complaint::new(format!("{shown} cannot be read: {error}. Make it readable."));
     let source = File::open(path).map_err(unreadable)?;
     let mut candidate = place.fresh()?;
-    let mut progress = Progress::new("copying", summary.bytes, 0);
+    let mut progress = Progress::new("copying", Unit::Bytes, summary.bytes, 0);
     let mut copied = 0;
     loop {
         let copy = io::copy(&mut (&source).take(STRIDE), &mut candidate.file);

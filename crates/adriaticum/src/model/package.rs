@@ -13,9 +13,9 @@ use super::gguf::Summary;
 use super::look_at;
 use super::pip::{self, Found};
 use super::place::{self, Place, sha256};
-use super::progress::note;
 use super::web::WebFile;
 use crate::complaint::Complaint;
+use crate::progress::note;
 
 /// A model, and the package that carries it.
 pub(super) struct PackagedModel {

@@ -136,7 +136,14 @@ pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Fe
 }
 
 /// What was brought along, and what is asked about it.
-fn supplied(turn: &Turn, brought: &Turn, concepts: &[(Concept, usize)], context: &str, lexicon: &Lexicon, features: &mut Features) {
+fn supplied(
+    turn: &Turn,
+    brought: &Turn,
+    concepts: &[(Concept, usize)],
+    context: &str,
+    lexicon: &Lexicon,
+    features: &mut Features,
+) {
     let amount = size(brought.words);
     if brought.words == 0 {
         features.add("brought", &["nothing"]);
@@ -364,10 +371,18 @@ fn looks(turn: &Turn, content: &str, context: &str, features: &mut Features) {
     };
     look(size);
     look(has_names(text));
-    let count = |wanted: fn(&str, Kind) -> bool| text.tokens.iter().filter(|token| wanted(text.str(token), token.kind)).count();
+    let count =
+        |wanted: fn(&str, Kind) -> bool| text.tokens.iter().filter(|token| wanted(text.str(token), token.kind)).count();
     let questions = count(|token, _| token == "?");
-    look(if questions > 1 { "questions" } else if questions == 1 { "a question" } else { "no question" });
-    let last_is_question = text.tokens.iter().rev().find(|token| token.kind != Kind::Line).is_some_and(|token| text.str(token) == "?");
+    look(if questions > 1 {
+        "questions"
+    } else if questions == 1 {
+        "a question"
+    } else {
+        "no question"
+    });
+    let last_is_question =
+        text.tokens.iter().rev().find(|token| token.kind != Kind::Line).is_some_and(|token| text.str(token) == "?");
     if last_is_question {
         look("ends as a question");
     }
@@ -386,7 +401,9 @@ fn looks(turn: &Turn, content: &str, context: &str, features: &mut Features) {
     if count(|_, kind| kind == Kind::Year) > 0 {
         look("a year");
     }
-    let code = count(|token, kind| kind == Kind::Mark && matches!(token, "{" | "}" | "(" | ")" | "=" | ";" | "<" | ">" | "[" | "]" | "`" | "|"));
+    let code = count(|token, kind| {
+        kind == Kind::Mark && matches!(token, "{" | "}" | "(" | ")" | "=" | ";" | "<" | ">" | "[" | "]" | "`" | "|")
+    });
     if code > 5 {
         look("code or tables");
     }
@@ -438,7 +455,13 @@ impl Earlier {
     }
 }
 
-fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, lexicon: &Lexicon, features: &mut Features) {
+fn earlier_turns(
+    turn: &Turn,
+    concepts: &[(Concept, usize)],
+    earlier: &Earlier,
+    lexicon: &Lexicon,
+    features: &mut Features,
+) {
     let short = size(turn.words);
     if earlier.system {
         features.add("earlier", &["system"]);
@@ -447,7 +470,19 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
         features.end_group(0.5);
         return;
     };
-    features.add("earlier", &["turns", if earlier.turns > 2 { "many" } else if earlier.turns == 2 { "two" } else { "one" }]);
+    features.add(
+        "earlier",
+        &[
+            "turns",
+            if earlier.turns > 2 {
+                "many"
+            } else if earlier.turns == 2 {
+                "two"
+            } else {
+                "one"
+            },
+        ],
+    );
     features.add("earlier", &["longest", size(earlier.longest)]);
     features.add("earlier", &["longest", size(earlier.longest), short]);
     if earlier.lines {
@@ -491,7 +526,11 @@ fn earlier_turns(turn: &Turn, concepts: &[(Concept, usize)], earlier: &Earlier, 
     features.end_group(0.8);
     let head = &user.text.tokens[..user.text.tokens.len().min(EARLIER)];
     ngrams("p", &user.text, head, 2, features);
-    let space = match turn.words { 0..4 => "p tiny", 4..9 => "p short", _ => "p long" };
+    let space = match turn.words {
+        0..4 => "p tiny",
+        4..9 => "p short",
+        _ => "p long",
+    };
     ngrams(space, &user.text, head, 2, features);
     if let Some(assistant) = &earlier.assistant {
         let head = &assistant.text.tokens[..assistant.text.tokens.len().min(EARLIER)];
@@ -512,7 +551,8 @@ fn overlap(turn: &Turn, before: &[Message], context: &str, features: &mut Featur
     }
     let text = &turn.text;
     let content = |token: &&Token| {
-        matches!(token.kind, Kind::Name | Kind::Acronym | Kind::Number | Kind::Year) || token.kind == Kind::Word && token.end - token.start > 4
+        matches!(token.kind, Kind::Name | Kind::Acronym | Kind::Number | Kind::Year)
+            || token.kind == Kind::Word && token.end - token.start > 4
     };
     let (mut known, mut new) = (0_usize, 0_usize);
     let (mut known_names, mut new_names) = (0_usize, 0_usize);
@@ -535,4 +575,3 @@ fn overlap(turn: &Turn, before: &[Message], context: &str, features: &mut Featur
     features.add("overlap", &["names", amount(known_names), amount(new_names), context]);
     features.end_group(0.7);
 }
-

@@ -22,7 +22,8 @@ pub(crate) fn split(content: &str, transforms: impl Fn(&str) -> bool) -> Parts {
     blocks(&rest, &mut parts);
     if let Some((before, after)) = parts.ask.split_once(": ").or_else(|| parts.ask.split_once(":\n"))
         && size(after) > 0
-        && (transforms(before) || size(before) <= 12 && size(after) >= PROSE && !after.trim_end().ends_with(['?', '？']))
+        && (transforms(before)
+            || size(before) <= 12 && size(after) >= PROSE && !after.trim_end().ends_with(['?', '？']))
     {
         let (before, after) = (before.to_owned(), after.to_owned());
         keep(&mut parts.material, &after);

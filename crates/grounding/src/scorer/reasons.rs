@@ -18,7 +18,8 @@ pub(super) fn strongest(features: &Features, model: &Model, score: Score) -> Vec
         }
     }
     let direction = if score.is_required() { 1.0 } else { -1.0 };
-    let mut reasons: Vec<(String, f32)> = reasons.into_iter().map(|(reason, weight)| (reason, weight * direction)).collect();
+    let mut reasons: Vec<(String, f32)> =
+        reasons.into_iter().map(|(reason, weight)| (reason, weight * direction)).collect();
     reasons.retain(|(_, weight)| *weight > 0.0);
     reasons.sort_by(|one, other| other.1.total_cmp(&one.1));
     reasons.into_iter().take(TOLD).map(|(reason, _)| reason).collect()

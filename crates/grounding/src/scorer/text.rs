@@ -42,7 +42,10 @@ pub(super) struct Text {
 
 impl Text {
     pub(super) fn read(text: &str) -> Self {
-        let mut reader = Reader { text: Self { folded: String::with_capacity(text.len() + 8), ..Self::default() }, ..Reader::default() };
+        let mut reader = Reader {
+            text: Self { folded: String::with_capacity(text.len() + 8), ..Self::default() },
+            ..Reader::default()
+        };
         for character in text.chars() {
             reader.take(character);
         }

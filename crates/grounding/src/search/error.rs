@@ -65,6 +65,9 @@ pub enum SearchError {
     /// It failed several times in a row and is not asked for a while.
     #[error("it failed several times in a row and is left alone for a moment; the failures before say why")]
     Paused,
+    /// The built-in index cannot be searched.
+    #[error("{0}")]
+    Index(String),
     /// There is no TLS on this machine.
     #[error("TLS cannot be used on this machine; look at the system's certificates")]
     NoTls,

@@ -38,19 +38,30 @@ pub(super) fn line(text: &str, longest: usize) -> String {
 /// Brackets become round ones, what looks like them too; bars and long dashes become short ones.
 fn harmless(character: char) -> char {
     match character {
-        '[' | '【' | '〔' | '〖' | '〘' | '〚' | '⟦' | '⁅' | '⦋' | '❲' | '｢' | '⎡' | '⎢' | '⎣' => '(',
-        ']' | '】' | '〕' | '〗' | '〙' | '〛' | '⟧' | '⁆' | '⦌' | '❳' | '｣' | '⎤' | '⎥' | '⎦' => ')',
-        '<' | '‹' | '〈' | '⟨' | '❮' | '❬' | '❰' | '≺' | '˂' | '《' | '⟪' | '𝈶' | 'ᐸ' | '﹤' => '‹',
+        '[' | '【' | '〔' | '〖' | '〘' | '〚' | '⟦' | '⁅' | '⦋' | '❲' | '｢' | '⎡' | '⎢' | '⎣' => {
+            '('
+        }
+        ']' | '】' | '〕' | '〗' | '〙' | '〛' | '⟧' | '⁆' | '⦌' | '❳' | '｣' | '⎤' | '⎥' | '⎦' => {
+            ')'
+        }
+        '<' | '‹' | '〈' | '⟨' | '❮' | '❬' | '❰' | '≺' | '˂' | '《' | '⟪' | '𝈶' | 'ᐸ' | '﹤' => {
+            '‹'
+        }
         '>' | '›' | '〉' | '⟩' | '❯' | '❭' | '❱' | '≻' | '˃' | '》' | '⟫' | 'ᐳ' | '﹥' => '›',
-        '\u{2500}'..='\u{257f}' | '―' | '⸺' | '⸻' | '⎯' | '‾' | '▬' | '〓' | '゠' | '꞊' | '≡' | '᐀' | '𐆐' => '-',
-        '¦' | 'ǀ' | '∣' | '❘' | '│' | '︱' => '|',
+        '\u{2500}'..='\u{257f}' | '―' | '⸺' | '⸻' | '⎯' | '‾' | '▬' | '〓' | '゠' | '꞊' | '≡' | '᐀' | '𐆐' => {
+            '-'
+        }
+        '¦' | 'ǀ' | '∣' | '❘' | '︱' => '|',
         '´' | 'ˋ' | '‵' | '՝' => '\'',
         other => other,
     }
 }
 
 fn looks_like_html(text: &str) -> bool {
-    let tag = text.as_bytes().windows(2).any(|two| two[0] == b'<' && (two[1].is_ascii_alphabetic() || matches!(two[1], b'/' | b'!')));
+    let tag = text
+        .as_bytes()
+        .windows(2)
+        .any(|two| two[0] == b'<' && (two[1].is_ascii_alphabetic() || matches!(two[1], b'/' | b'!')));
     tag || text.contains('&') && text.contains(';')
 }
 
@@ -60,11 +71,17 @@ fn text_of(html: &str) -> String {
     let fragment = Html::parse_fragment(html);
     for node in fragment.tree.root().descendants() {
         let hidden = |node: ego_tree::NodeRef<'_, Node>| {
-            node.value().as_element().is_some_and(|element| matches!(element.name(), "script" | "style" | "template" | "noscript" | "head"))
+            node.value()
+                .as_element()
+                .is_some_and(|element| matches!(element.name(), "script" | "style" | "template" | "noscript" | "head"))
         };
         match node.value() {
             Node::Text(piece) if !node.ancestors().any(hidden) => text.push_str(piece),
-            Node::Element(element) if !matches!(element.name(), "b" | "i" | "em" | "strong" | "mark" | "span" | "a") => text.push(' '),
+            Node::Element(element)
+                if !matches!(element.name(), "b" | "i" | "em" | "strong" | "mark" | "span" | "a") =>
+            {
+                text.push(' ')
+            }
             _ => {}
         }
     }

@@ -1,12 +1,13 @@
 //! The weaving: passages become numbered sources between two fences, with instructions around them, in a text that goes below the
 //! caller's own system message. A passage stays data, whatever it says.
 
-mod clean;
 mod citations;
+mod clean;
 mod source;
 
 use std::collections::HashSet;
 
+use chat::ChatRequest;
 use jiff::civil::Date;
 
 pub use citations::without_dangling;
@@ -21,6 +22,9 @@ const SOURCES: usize = 8;
 /// Characters of a title, and of one source's text.
 const TITLE: usize = 160;
 const TEXT: usize = 1_600;
+/// Tokens of a chat template around a message, and of our own instructions.
+const PER_MESSAGE: usize = 8;
+const INSTRUCTIONS: usize = 200;
 /// Tokens below which a source is not worth beginning.
 const LEAST: usize = 24;
 
@@ -68,6 +72,13 @@ pub fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
     Woven { text, sources }
 }
 
+/// Tokens that are left for sources when conversation and completion have theirs, as far as the context is known.
+pub fn room(request: &ChatRequest, context: Option<usize>) -> usize {
+    let Some(context) = context else { return usize::MAX };
+    let talk: usize = request.messages().iter().map(|message| estimate(message.content()) + PER_MESSAGE).sum();
+    context.saturating_sub(talk + usize::from(request.max_tokens().get()) + INSTRUCTIONS)
+}
+
 /// Sources with their texts: passages of the same place become one, repetitions go, what cannot be cited goes.
 fn distinct(passages: &[Passage]) -> Vec<(Source, String)> {
     let mut found: Vec<(Source, String)> = Vec::new();
@@ -91,7 +102,8 @@ fn distinct(passages: &[Passage]) -> Vec<(Source, String)> {
 /// Runs of three words, to tell whether two texts say the same in the same words.
 fn shingles(text: &str) -> HashSet<String> {
     let text = text.to_lowercase();
-    let words: Vec<&str> = text.split(|character: char| !character.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> =
+        text.split(|character: char| !character.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     match words.len() {
         0..3 => HashSet::from([words.join(" ")]),
         _ => words.windows(3).map(|three| three.join(" ")).collect(),
@@ -105,7 +117,7 @@ fn is_repetition(one: &HashSet<String>, other: &HashSet<String>) -> bool {
 
 /// How many tokens a text is likely to have, rather too many than too few: three letters to the token, and characters
 /// beyond ASCII one and a half tokens each.
-pub(crate) fn estimate(text: &str) -> usize {
+fn estimate(text: &str) -> usize {
     let ascii = text.bytes().filter(u8::is_ascii).count();
     let others = text.chars().filter(|character| !character.is_ascii()).count();
     ascii.div_ceil(3) + (others * 3).div_ceil(2)

@@ -87,7 +87,8 @@ fn assert_contained(woven: &Woven, allowed: &[&str]) {
     }
     for source in &woven.sources {
         let link = source.link();
-        let exactly_one = r#"^<[!-;=?-~]+>; rel="cite-as"; title="[ !#-\[\]-~]*"(; title\*=UTF-8''[A-Za-z0-9%._~-]+)?$"#;
+        let exactly_one =
+            r#"^<[!-;=?-~]+>; rel="cite-as"; title="[ !#-\[\]-~]*"(; title\*=UTF-8''[A-Za-z0-9%._~-]+)?$"#;
         assert!(regex::Regex::new(exactly_one).unwrap().is_match(&link), "{link:?}");
         let url = url::Url::parse(source.url()).unwrap();
         assert!(allowed.contains(&url.host_str().unwrap_or_default()), "{link}");
@@ -112,7 +113,8 @@ fn no_result_can_forge_a_role_close_the_fence_or_add_a_link() {
 
 #[test]
 fn sources_are_numbered_dated_and_told_apart() {
-    let text = "The ferry from Ancona to Split takes about eleven hours, and leaves at a quarter to eight in the evening.";
+    let text =
+        "The ferry from Ancona to Split takes about eleven hours, and leaves at a quarter to eight in the evening.";
     let dated = Passage { date: Some(date(2025, 5, 1)), ..passage(("Ferries", "https://a.example/f", text)) };
     let repeated = passage(("Ferries again", "https://b.example/f", &format!("{text} Book early.")));
     let same_place = passage(("Ferries", "https://a.example/f", "Cabins cost 90 euros more."));
@@ -126,7 +128,8 @@ fn sources_are_numbered_dated_and_told_apart() {
 
 #[test]
 fn titles_in_any_script_are_told_in_the_header() {
-    let woven = weave(&[passage(("東京の天気 – \"heute\"", "https://a.example/東京", "晴れ"))], date(2026, 1, 2), 1_000);
+    let woven =
+        weave(&[passage(("東京の天気 – \"heute\"", "https://a.example/東京", "晴れ"))], date(2026, 1, 2), 1_000);
     let link = woven.sources[0].link();
     assert!(link.starts_with("<https://a.example/%E6%9D%B1%E4%BA%AC>; rel=\"cite-as\"; title=\""), "{link}");
     assert!(link.contains("title*=UTF-8''%E6%9D%B1%E4%BA%AC%E3%81%AE"), "{link}");

@@ -122,8 +122,8 @@ fn is_the_rows_own_fault(error: &rusqlite::Error) -> bool {
 }
 
 const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, commit_id)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (id) DO NOTHING";
+        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) ON CONFLICT (id) DO NOTHING";
 
 /// Inserts a row; `false` if the request was recorded before.
 fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<bool, rusqlite::Error> {
@@ -141,6 +141,9 @@ fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<
         entry.timings.inference.map(micros),
         micros(entry.timings.total),
         commit,
+        entry.grounding.map(|grounding| grounding.score),
+        entry.grounding.map(|grounding| grounding.scorer),
+        entry.grounding.and_then(|grounding| grounding.sources),
     ])?;
     Ok(inserted == 1)
 }

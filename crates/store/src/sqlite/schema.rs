@@ -126,6 +126,10 @@ const STEPS: &[&str] = &[
         what TEXT NOT NULL,
         subject TEXT NOT NULL
     ) STRICT;",
+    // Grounding: what the scorer said, and how many sources went into the prompt.
+    "ALTER TABLE requests ADD COLUMN score REAL;
+    ALTER TABLE requests ADD COLUMN scorer INTEGER;
+    ALTER TABLE requests ADD COLUMN sources INTEGER;",
 ];
 
 /// Takes the database to the newest schema, under its write lock: several processes may start at once.

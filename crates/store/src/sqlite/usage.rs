@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::Sqlite;
 use super::keys::{key_id, scope};
 use crate::latency::Latencies;
-use crate::rollup::{Figures, KeySum, Measured, Party, Stretch, stretches};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
 use crate::usage::{Period, RequestQuery, Slice, UsageQuery};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, OutcomeUsage, RequestRecord, StoreError, UsageReport};
@@ -232,7 +232,8 @@ fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
 }
 
 const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, '')
+        queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''),
+        score, scorer, sources
     FROM requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
 
 fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
@@ -253,5 +254,12 @@ fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
         inference_us: row.get(9)?,
         total_us,
         persist_us,
+        grounding: grounding(row)?,
     })
+}
+
+fn grounding(row: &Row<'_>) -> Result<Option<GroundingRecord>, rusqlite::Error> {
+    let (score, scorer): (Option<f32>, Option<u16>) = (row.get(13)?, row.get(14)?);
+    let sources = row.get(15)?;
+    Ok(score.zip(scorer).map(|(score, scorer)| GroundingRecord { score, scorer, sources }))
 }

@@ -1,0 +1,117 @@
+//! Grounding, put together from the settings; and the `grounding` commands.
+
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+
+use chat::{Message, Role};
+use grounding::scorer::{self, Judgement, Scorer};
+use grounding::search::{Remote, SearchUrl};
+use grounding::{Grounder, Local, Mode, Search, query};
+use serde::Serialize;
+
+use crate::cli::GroundingCommand;
+use crate::complaint::Complaint;
+use crate::settings::Settings;
+
+/// What grounds requests; none if the settings say that nothing is to be grounded.
+pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, Complaint> {
+    let Some(mode) = settings.grounding else { return Ok(None) };
+    let local = || Local::new(settings.index_folder(), settings.search_timeout);
+    let search = match (&settings.search, mode) {
+        (Some(SearchUrl::Remote(url)), _) => {
+            let remote = Remote::new(url.clone(), settings.search_timeout);
+            Search::Remote(remote.map_err(|error| Complaint::new(format!("Search cannot be used: {error}")))?)
+        }
+        (None, Mode::Auto) => Search::IfIndexed(local()),
+        (Some(SearchUrl::Local), _) | (None, Mode::Always) => Search::Local(local()),
+    };
+    Ok(Some(Grounder::new(mode, search, settings.search_tokens)))
+}
+
+/// Which requests are grounded, in the setting's own word.
+pub(crate) fn mode(settings: &Settings) -> &'static str {
+    match settings.grounding {
+        None => "off",
+        Some(Mode::Auto) => "auto",
+        Some(Mode::Always) => "always",
+    }
+}
+
+pub(crate) fn run(command: GroundingCommand) -> Result<(), Complaint> {
+    match command {
+        GroundingCommand::Score { file } => score(&file),
+        GroundingCommand::Judge { file } => judge(&file),
+        GroundingCommand::Explain { text } => explain(text),
+    }
+}
+
+#[derive(Serialize)]
+struct Scored<'a> {
+    id: &'a str,
+    required: bool,
+    score: f64,
+    reasons: Vec<String>,
+}
+
+fn score(file: &Path) -> Result<(), Complaint> {
+    let text = read(file)?;
+    let scorer = Scorer::new();
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    for row in scorer::rows(&text) {
+        let row = row.map_err(|error| Complaint::new(format!("{}, {error}", file.display())))?;
+        let (score, reasons) = scorer.explain(&row.messages);
+        let scored = Scored { id: &row.id, required: score.is_required(), score: rounded(score.get()), reasons };
+        serde_json::to_writer(&mut out, &scored).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn judge(file: &Path) -> Result<(), Complaint> {
+    let text = read(file)?;
+    let scorer = Scorer::new();
+    let mut judgement = Judgement::default();
+    for row in scorer::rows(&text) {
+        let row = row.map_err(|error| Complaint::new(format!("{}, {error}", file.display())))?;
+        let label = row.required.ok_or_else(|| {
+            Complaint::new(format!("{}: {} has no `required` to be held against", file.display(), row.id))
+        })?;
+        judgement.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
+    }
+    Ok(write!(std::io::stdout(), "{judgement}")?)
+}
+
+fn explain(text: String) -> Result<(), Complaint> {
+    let message = Message::new(Role::User, text).map_err(|error| Complaint::new(format!("the message {error}")))?;
+    let messages = [message];
+    let (score, reasons) = Scorer::new().explain(&messages);
+    let mut out = std::io::stdout().lock();
+    let verdict = if score.is_required() { "needs facts" } else { "needs no facts" };
+    writeln!(out, "{verdict} (score {:.3}, scorer {})", score.get(), scorer::VERSION)?;
+    for reason in reasons {
+        writeln!(out, "  - {reason}")?;
+    }
+    match query::derive(&messages) {
+        Some(query) if score.is_required() => writeln!(out, "Search would be asked: {query}")?,
+        None if score.is_required() => {
+            writeln!(out, "Nothing is left to search for: what it says is code, or personal")?
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<String, Complaint> {
+    let wrong = |error: std::io::Error| Complaint::new(format!("{} cannot be read: {error}", file.display()));
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(wrong)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).map_err(wrong)
+}
+
+/// Four places are plenty, and read better.
+fn rounded(score: f32) -> f64 {
+    (f64::from(score) * 10_000.0).round() / 10_000.0
+}

@@ -1,0 +1,135 @@
+//! The `index` commands.
+
+use std::io::Write;
+use std::path::Path;
+
+use grounding::index::{AddOptions, IndexError, Library, Report};
+use serde::Serialize;
+
+use crate::cli::IndexCommand;
+use crate::complaint::Complaint;
+use crate::paper::{Table, number};
+use crate::progress::{Progress, Unit, note};
+use crate::serve::make_folder;
+use crate::settings::Settings;
+
+/// Files that could not be read, of which each is told.
+const TOLD: usize = 20;
+
+pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), Complaint> {
+    let library = Library::at(settings.index_folder());
+    match command {
+        IndexCommand::Add { folders, url } => {
+            make_folder(&settings.data_dir)?;
+            let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
+            folders.iter().try_for_each(|folder| add(&library, folder, &options))
+        }
+        IndexCommand::List { json } => list(&library, json),
+        IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&library, folder)),
+    }
+}
+
+/// An address that ends where a path can go on.
+fn checked_prefix(prefix: String) -> Result<String, Complaint> {
+    let is_web = url::Url::parse(&prefix).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match is_web || prefix.is_empty() {
+        true if prefix.is_empty() || prefix.ends_with('/') => Ok(prefix),
+        true => Ok(prefix + "/"),
+        false => Err(Complaint::new(format!(
+            "{prefix:?} is not an address to put before paths, such as https://docs.example.org/"
+        ))),
+    }
+}
+
+fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), Complaint> {
+    let name = folder.display().to_string();
+    let mut bar: Option<Progress> = None;
+    let report = library.add(folder, options, &mut |progress| {
+        let total = progress.total as u64;
+        bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).at(progress.done as u64);
+    });
+    drop(bar);
+    let report = report.map_err(complaint)?;
+    for (file, reason) in report.skipped.iter().take(TOLD) {
+        note(&format!("skipped {}: {reason}", file.display()));
+    }
+    if report.skipped.len() > TOLD {
+        note(&format!("… and {} more", report.skipped.len() - TOLD));
+    }
+    say(&format!("{name}: {}", summary(&report)))
+}
+
+fn summary(report: &Report) -> String {
+    let documents = report.added + report.changed + report.unchanged;
+    if documents == 0 {
+        return "no documents; Markdown, text, HTML and PDF files are read".into();
+    }
+    format!(
+        "{} documents in {} passages ({} new, {} changed, {} as before, {} gone, {} skipped)",
+        number(documents),
+        number(report.passages),
+        number(report.added),
+        number(report.changed),
+        number(report.unchanged),
+        number(report.removed),
+        report.skipped.len(),
+    )
+}
+
+fn remove(library: &Library, folder: &Path) -> Result<(), Complaint> {
+    let name = folder.display();
+    match library.remove(folder).map_err(complaint)? {
+        Some(collection) => say(&format!("{name}: {} documents are out of the index.", number(collection.documents))),
+        None => Err(Complaint::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
+    }
+}
+
+fn list(library: &Library, json: bool) -> Result<(), Complaint> {
+    let collections = library.list().map_err(complaint)?;
+    if json {
+        let rows: Vec<_> = collections
+            .iter()
+            .map(|collection| JsonCollection {
+                folder: collection.folder.display().to_string(),
+                url: collection.url_prefix.as_deref(),
+                documents: collection.documents,
+                passages: collection.passages,
+                bytes: collection.bytes,
+                indexed_at: collection.indexed_at.to_string(),
+            })
+            .collect();
+        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+    }
+    if collections.is_empty() {
+        return say("Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR");
+    }
+    let mut table = Table::new(&["FOLDER", ">DOCUMENTS", ">PASSAGES", "CITED AS", "INDEXED"]);
+    for collection in &collections {
+        table.row([
+            collection.folder.display().to_string(),
+            number(collection.documents),
+            number(collection.passages),
+            collection.url_prefix.clone().unwrap_or_else(|| "local:".into()),
+            collection.indexed_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        ]);
+    }
+    say(table.to_string().trim_end())
+}
+
+#[derive(Serialize)]
+struct JsonCollection<'a> {
+    folder: String,
+    url: Option<&'a str>,
+    documents: u64,
+    passages: u64,
+    bytes: u64,
+    indexed_at: String,
+}
+
+fn complaint(error: IndexError) -> Complaint {
+    Complaint::new(error.to_string())
+}
+
+fn say(text: &str) -> Result<(), Complaint> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}

@@ -1,0 +1,109 @@
+//! Grounding put together: score, ask Search, weave.
+
+use std::time::SystemTime;
+
+use chat::Message;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::Passage;
+use crate::local::Local;
+use crate::query;
+use crate::scorer::{self, Scorer};
+use crate::search::{Remote, SearchError};
+use crate::weave::{self, Woven};
+
+/// Results that Search is asked for; some will be repetitions, or not fit.
+const RESULTS: usize = 10;
+
+/// Which requests are grounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Those that the scorer says need facts.
+    Auto,
+    /// All of them.
+    Always,
+}
+
+/// Who is asked for facts.
+pub enum Search {
+    /// The built-in index, if anything is in it: without that, nothing is grounded.
+    IfIndexed(Local),
+    /// The built-in index, come what may.
+    Local(Local),
+    /// Another server.
+    Remote(Remote),
+}
+
+/// What was found out about a request before anything is searched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Assessment {
+    /// From 0 to 1.
+    pub score: f32,
+    /// The scorer's version.
+    pub scorer: u16,
+    /// Whether it is grounded: by its score, or because everything is.
+    pub is_grounded: bool,
+}
+
+/// Grounds requests.
+pub struct Grounder {
+    mode: Mode,
+    search: Search,
+    /// Tokens that sources may take in a prompt.
+    tokens: usize,
+    scorer: Scorer,
+}
+
+impl Grounder {
+    /// Puts grounding together.
+    pub fn new(mode: Mode, search: Search, tokens: usize) -> Self {
+        Self { mode, search, tokens, scorer: Scorer::new() }
+    }
+
+    /// Whether a conversation needs facts; none if there is nothing to search.
+    pub fn assess(&self, messages: &[Message]) -> Option<Assessment> {
+        if !self.is_configured() {
+            return None;
+        }
+        let score = self.scorer.score(messages);
+        let is_grounded = self.mode == Mode::Always || score.is_required();
+        Some(Assessment { score: score.get(), scorer: scorer::VERSION, is_grounded })
+    }
+
+    /// What Search finds for a conversation. Where nothing is left to be searched for, nothing is found.
+    pub async fn find(&self, messages: &[Message]) -> Result<Vec<Passage>, SearchError> {
+        let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
+        match &self.search {
+            Search::IfIndexed(local) | Search::Local(local) => local.search(&query, RESULTS).await,
+            Search::Remote(remote) => remote.search(&query, RESULTS).await,
+        }
+    }
+
+    /// Weaves passages into instructions of at most so many tokens, and not more than was configured.
+    pub fn weave(&self, passages: &[Passage], tokens: usize) -> Woven {
+        let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
+        weave::weave(passages, now.to_zoned(TimeZone::UTC).date(), tokens.min(self.tokens))
+    }
+
+    /// Tokens that sources may take.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Whether there is anything to search.
+    pub fn is_configured(&self) -> bool {
+        match &self.search {
+            Search::IfIndexed(local) => local.is_there(),
+            Search::Local(_) | Search::Remote(_) => true,
+        }
+    }
+
+    /// Who is asked, for people: a URL without secrets, or `local`.
+    pub fn place(&self) -> String {
+        match &self.search {
+            Search::IfIndexed(_) | Search::Local(_) => "local".into(),
+            Search::Remote(remote) => remote.url().to_string(),
+        }
+    }
+}

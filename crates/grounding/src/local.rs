@@ -1,0 +1,53 @@
+//! The built-in index as something to be asked: opened when it is first there, searched beside the requests, under a deadline.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::Passage;
+use crate::index::{Index, IndexError};
+use crate::search::SearchError;
+
+/// The index in a folder, which may come about while we run.
+pub struct Local {
+    folder: PathBuf,
+    deadline: Duration,
+    index: Mutex<Option<Arc<Index>>>,
+}
+
+impl Local {
+    /// The index in that folder.
+    pub fn new(folder: PathBuf, deadline: Duration) -> Self {
+        Self { folder, deadline, index: Mutex::default() }
+    }
+
+    /// Whether anything was ever indexed. An index that cannot be read counts: it is an outage, not an absence.
+    pub fn is_there(&self) -> bool {
+        !matches!(self.open(), Ok(None))
+    }
+
+    /// What it finds, best first, at most `limit`; nothing if nothing was indexed.
+    pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
+        let Some(index) = self.open().map_err(unreadable)? else { return Ok(Vec::new()) };
+        let query = query.to_owned();
+        // A search takes milliseconds, which the other requests of this thread should not wait for.
+        let searched = tokio::task::spawn_blocking(move || index.search(&query, limit));
+        match tokio::time::timeout(self.deadline, searched).await {
+            Ok(Ok(found)) => found.map_err(unreadable),
+            Ok(Err(_panicked)) => Err(SearchError::Index("searching it failed".into())),
+            Err(_elapsed) => Err(SearchError::TimedOut(self.deadline)),
+        }
+    }
+
+    fn open(&self) -> Result<Option<Arc<Index>>, IndexError> {
+        let mut opened = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if opened.is_none() {
+            *opened = Index::open(&self.folder)?.map(Arc::new);
+        }
+        Ok(opened.clone())
+    }
+}
+
+fn unreadable(error: IndexError) -> SearchError {
+    SearchError::Index(error.to_string())
+}
