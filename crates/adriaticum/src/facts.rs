@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::GroundingCommand;
 use crate::complaint::Complaint;
+use crate::paper;
 use crate::settings::Settings;
 
 /// What grounds requests; none if the settings say that nothing is to be grounded.
@@ -60,7 +61,7 @@ fn score(file: &Path) -> Result<(), Complaint> {
     for row in scorer::rows(&text) {
         let row = row.map_err(|error| Complaint::new(format!("{}, {error}", file.display())))?;
         let (score, reasons) = scorer.explain(&row.messages);
-        let scored = Scored { id: &row.id, required: score.is_required(), score: rounded(score.get()), reasons };
+        let scored = Scored { id: &row.id, required: score.is_required(), score: paper::score(score.get()), reasons };
         serde_json::to_writer(&mut out, &scored).map_err(std::io::Error::from)?;
         writeln!(out)?;
     }
@@ -109,9 +110,4 @@ fn read(file: &Path) -> Result<String, Complaint> {
         return Ok(text);
     }
     std::fs::read_to_string(file).map_err(wrong)
-}
-
-/// Four places are plenty, and read better.
-fn rounded(score: f32) -> f64 {
-    (f64::from(score) * 10_000.0).round() / 10_000.0
 }

@@ -74,3 +74,8 @@ mod tests {
         assert_eq!(table.to_string(), "NAME    COUNT\né           7\nlonger  1,000\n");
     }
 }
+
+/// A score of the scorer: four places are plenty, and read better.
+pub(crate) fn score(score: f32) -> f64 {
+    (f64::from(score) * 10_000.0).round() / 10_000.0
+}

@@ -102,7 +102,8 @@ fn measured(figure: Measured, requests: u64) -> String {
 }
 
 fn requests_table(rows: &[RequestLine]) -> Table {
-    let headings = ["REQUEST", "RECEIVED", "KEY", "STATUS", "CODE", ">PROMPT", ">COMPLETION", ">TOTAL", ">TIME"];
+    let headings =
+        ["REQUEST", "RECEIVED", "KEY", "STATUS", "CODE", ">PROMPT", ">COMPLETION", ">TOTAL", ">SOURCES", ">TIME"];
     let mut table = Table::new(&headings);
     for row in rows {
         let tokens = |count: Option<u32>| maybe(count.map(u64::from));
@@ -115,6 +116,7 @@ fn requests_table(rows: &[RequestLine]) -> Table {
             tokens(row.prompt_tokens),
             tokens(row.completion_tokens),
             tokens(row.total_tokens),
+            maybe(row.sources.map(u64::from)),
             latency(Duration::from_micros(row.total_us)),
         ]);
     }
@@ -137,10 +139,15 @@ struct RequestLine {
     inference_us: Option<u64>,
     total_us: u64,
     persist_us: Option<u64>,
+    /// Whether facts were searched for and woven in, even if there were none; `null` if nothing was scored.
+    grounded: Option<bool>,
+    grounding_score: Option<f64>,
+    scorer_version: Option<u16>,
+    sources: Option<u16>,
 }
 
 impl RequestLine {
-    const COLUMNS: [&str; 13] = [
+    const COLUMNS: [&str; 17] = [
         "request_id",
         "received_at",
         "key_id",
@@ -154,6 +161,10 @@ impl RequestLine {
         "inference_us",
         "total_us",
         "persist_us",
+        "grounded",
+        "grounding_score",
+        "scorer_version",
+        "sources",
     ];
 }
 
@@ -174,6 +185,10 @@ impl From<&RequestRecord> for RequestLine {
             inference_us: row.inference_us,
             total_us: row.total_us,
             persist_us: row.persist_us,
+            grounded: row.grounding.map(|grounding| grounding.sources.is_some()),
+            grounding_score: row.grounding.map(|grounding| paper::score(grounding.score)),
+            scorer_version: row.grounding.map(|grounding| grounding.scorer),
+            sources: row.grounding.and_then(|grounding| grounding.sources),
         }
     }
 }
@@ -184,6 +199,8 @@ struct JsonReport {
     until: String,
     #[serde(flatten)]
     totals: Sums,
+    /// Requests for which facts were searched.
+    searched: u64,
     by_outcome: Vec<JsonOutcome>,
     by_key: Vec<JsonKey>,
     latency_us: serde_json::Map<String, serde_json::Value>,
@@ -244,6 +261,7 @@ impl From<&UsageReport> for JsonReport {
             since: paper::time(report.since),
             until: paper::time(report.until),
             totals: (&report.totals).into(),
+            searched: report.latencies.count(Phase::Search),
             by_outcome: report
                 .by_outcome
                 .iter()

@@ -96,6 +96,7 @@ function playground() {
     part("sent").textContent = JSON.stringify(request, null, 2);
     part("answer").textContent = "…";
     part("figures").hidden = true;
+    part("sources").hidden = true;
     button.disabled = true;
     const began = performance.now();
     try {
@@ -109,6 +110,7 @@ function playground() {
       part("received").textContent = JSON.stringify(answer, null, 2);
       part("answer").textContent = response.ok ? answer.choices[0].message.content : answer.error.message;
       figures(response, answer, took);
+      sources(response);
     } catch {
       part("answer").textContent = "There was no answer. If you were signed out meanwhile, load the page again.";
     }
@@ -132,6 +134,25 @@ function playground() {
     where.append(link);
     list.append(make("dt", "Request"), where);
     list.hidden = false;
+  }
+
+  // What the answer may cite, in the order of its numbers: one Link header each, which fetch gives as one text.
+  function sources(response) {
+    const links = response.headers.get("link") ?? "";
+    const each = /<([^>]+)>; rel="cite-as"; title="([^"]*)"(?:; title\*=UTF-8''([^, ]+))?/g;
+    const items = [...links.matchAll(each)].map(([, url, plain, encoded]) => {
+      const title = encoded ? decodeURIComponent(encoded) : plain;
+      const item = make("li", /^https?:/.test(url) ? "" : `${title} (${url})`);
+      if (!item.textContent) {
+        const link = make("a", title);
+        link.href = url;
+        link.rel = "noreferrer";
+        item.append(link);
+      }
+      return item;
+    });
+    part("sources").replaceChildren(...items);
+    part("sources").hidden = items.length === 0;
   }
 
   function make(name, text) {

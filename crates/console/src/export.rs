@@ -64,6 +64,10 @@ pub(crate) async fn requests(room: &Room<'_>, query: &Fields) -> Result<Reply, P
         "inference_us",
         "total_us",
         "persist_us",
+        "grounded",
+        "grounding_score",
+        "scorer_version",
+        "sources",
     ])];
     let maybe = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     lines.extend(rows.iter().map(|row| {
@@ -82,6 +86,10 @@ pub(crate) async fn requests(room: &Room<'_>, query: &Fields) -> Result<Reply, P
             maybe(row.inference_us),
             row.total_us.to_string(),
             maybe(row.persist_us),
+            row.grounding.map_or_else(String::new, |grounding| grounding.sources.is_some().to_string()),
+            row.grounding.map_or_else(String::new, |grounding| format!("{:.4}", grounding.score)),
+            maybe(row.grounding.map(|grounding| grounding.scorer.into())),
+            maybe(row.grounding.and_then(|grounding| grounding.sources).map(u64::from)),
         ]
     }));
     Ok(Reply::download("adriaticum-requests.csv", KIND, csv(&lines)))

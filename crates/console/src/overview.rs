@@ -78,7 +78,18 @@ fn status(room: &Room<'_>) -> Markup {
                         }
                     }
                 }
-                div { dt { "Search" } dd { span.light {} "not configured: answers are not grounded" } }
+                div {
+                    dt { "Search" }
+                    dd {
+                        @match &health.search {
+                            None => { span.light {} "not configured: answers are not grounded" }
+                            Some(place) => {
+                                span class=(light(true)) {} "grounds answers that need facts"
+                                @if room.is_admin() { " · " span.quiet { (place) } }
+                            }
+                        }
+                    }
+                }
                 div {
                     dt { "Ledger" }
                     dd {

@@ -150,11 +150,27 @@ pub(crate) async fn one(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
                 dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
                 dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
                 dt { "Total tokens" } dd { (figure(row.usage.total)) }
+                dt { "Facts" } dd { (facts(&row)) }
             }
         }
         section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
     };
     Ok(Reply::page(page::page(room, Area::Requests, "Request", content)))
+}
+
+/// What is known about its need for facts.
+fn facts(row: &RequestRecord) -> Markup {
+    let Some(grounding) = row.grounding else { return html! { "not looked at" } };
+    html! {
+        @match (grounding.sources, row.search_us) {
+            (Some(0), _) => { "searched for, none found" }
+            (Some(1), _) => { "1 source" }
+            (Some(sources), _) => { (sources) " sources" }
+            (None, Some(_)) => { "searched for in vain: Search was down" }
+            (None, None) => { "not needed" }
+        }
+        " " span.quiet { "score " (format!("{:.2}", grounding.score)) ", scorer " (grounding.scorer) }
+    }
 }
 
 /// When what happened, and how long it took.
