@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
+use grounding::Mode;
 use grounding::index::Library;
 use grounding::search::{Remote, SearchUrl};
 use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
@@ -176,7 +177,11 @@ async fn search(settings: &Settings) -> Finding {
     let collections = Library::at(settings.index_folder()).list();
     match collections {
         Ok(collections) if collections.is_empty() => {
-            Note("nothing is indexed: index documents with `adriaticum index add DIR`, or set `search.url`".into())
+            let anyway = settings.search.is_some() || settings.grounding == Some(Mode::Always);
+            let so = if anyway { "the model is told that nothing was found" } else { "answers are not grounded" };
+            Note(format!(
+                "nothing is indexed, so {so}: index documents with `adriaticum index add DIR`, or set `search.url`"
+            ))
         }
         Ok(collections) => {
             let documents: u64 = collections.iter().map(|collection| collection.documents).sum();

@@ -20,6 +20,9 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), Comp
     let library = Library::at(settings.index_folder());
     match command {
         IndexCommand::Add { folders, url } => {
+            if url.is_some() && folders.len() > 1 {
+                return Err(Complaint::new("each folder has an address of its own: add them one at a time with --url"));
+            }
             make_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
             folders.iter().try_for_each(|folder| add(&library, folder, &options))

@@ -374,11 +374,21 @@ fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
     nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
 }
 
-/// A value with the password of any URL in it hidden.
+/// A value with the user and password of any URL in it hidden.
 fn masked(text: &str) -> String {
-    let mask = |url: &str| match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}://***@{}", &url[..scheme], &url[at + 1..]),
-        _ => url.to_owned(),
-    };
-    text.split(',').map(mask).collect::<Vec<_>>().join(",")
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        let authority = after.split('/').next().unwrap_or(after);
+        shown.push_str(before);
+        shown.push_str("://");
+        rest = match authority.rfind('@') {
+            Some(at) => {
+                shown.push_str("***");
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    shown + rest
 }

@@ -83,9 +83,10 @@ fn status(room: &Room<'_>) -> Markup {
                     dd {
                         @match &health.search {
                             None => { span.light {} "not configured: answers are not grounded" }
-                            Some(place) => {
-                                span class=(light(true)) {} "grounds answers that need facts"
-                                @if room.is_admin() { " · " span.quiet { (place) } }
+                            Some(search) => {
+                                span class=(light(search.working)) {}
+                                (if search.working { "grounds answers that need facts" } else { "does not answer: requests that need facts get 503" })
+                                @if room.is_admin() { " · " span.quiet { (search.place) } }
                             }
                         }
                     }

@@ -99,6 +99,14 @@ impl Grounder {
         }
     }
 
+    /// Whether Search has answered properly of late.
+    pub fn is_working(&self) -> bool {
+        match &self.search {
+            Search::IfIndexed(local) | Search::Local(local) => local.is_readable(),
+            Search::Remote(remote) => remote.is_working(),
+        }
+    }
+
     /// Who is asked, for people: a URL without secrets, or `local`.
     pub fn place(&self) -> String {
         match &self.search {

@@ -21,9 +21,18 @@ impl Local {
         Self { folder, deadline, index: Mutex::default() }
     }
 
-    /// Whether anything was ever indexed. An index that cannot be read counts: it is an outage, not an absence.
+    /// Whether anything is indexed. An index that cannot be read counts: it is an outage, not an absence.
     pub fn is_there(&self) -> bool {
-        !matches!(self.open(), Ok(None))
+        match self.open() {
+            Ok(Some(index)) => !index.is_empty().unwrap_or(false),
+            Ok(None) => false,
+            Err(_unreadable) => true,
+        }
+    }
+
+    /// Whether it can be read, or is not there to be.
+    pub fn is_readable(&self) -> bool {
+        self.open().is_ok()
     }
 
     /// What it finds, best first, at most `limit`; nothing if nothing was indexed.

@@ -33,7 +33,8 @@ pub fn derive(messages: &[Message]) -> Option<String> {
 /// What a turn asks, without what it brings along and without what is nobody else's business.
 fn ask(content: &str) -> String {
     let visible: String = content.chars().filter(|character| !is_invisible(*character)).collect();
-    let parts = split_material(&visible, |_| false);
+    let unfenced = FENCED.replace_all(&visible, " ");
+    let parts = split_material(&unfenced, |_| false);
     let cleaned = without_secrets(&parts.ask);
     let words: Vec<&str> = cleaned.split_whitespace().collect();
     essence(&words.join(" "))
@@ -76,6 +77,10 @@ fn cut(text: &str, longest: usize) -> &str {
     }
 }
 
+/// Code between fences, also one that is never closed.
+static FENCED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"```[\s\S]*?(?:```|$)").expect("the pattern is a constant"));
+
 /// What must not leave, longest forms first: each is replaced by a blank.
 static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
@@ -86,7 +91,7 @@ static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+",
         r"(?i)[\p{L}0-9._%+'-]+\s?(?:@|\(at\)|\[at\])\s?[\p{L}0-9-]+(?:\.[\p{L}0-9-]+)+",
         // Words that announce a secret, with what follows.
-        r"(?i)\b(?:password|passwort|passwd|pwd|pass ?phrase|pin|secret|token|api[ _-]?key|kennwort|contraseña|mot de passe|senha|lozinka|parola)\s*(?:is|ist|est|es|è|é|je)?\s*[:=]\s*\S+",
+        r"(?i)\b(?:password|passwort|passwd|pwd|pass ?phrase|pin|secret|token|api[ _-]?key|kennwort|contraseña|mot de passe|senha|lozinka|parola)(?:\s*[:=]\s*|\s+(?:is|ist|est|es|è|é|je)\s+)\S+",
         r"(?i)\bbearer\s+\S+",
         // Keys as services make them: a prefix with an underscore or hyphen, then noise.
         r"\b(?:adria|sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|npm|pypi|AIza|AKIA|ASIA|ya29|eyJ)[-_]?[A-Za-z0-9][A-Za-z0-9_.\-]{11,}",
@@ -104,6 +109,7 @@ static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"\b\d{3}[-. ]\d{3}[-. ]\d{4}\b",
         // Addresses on the network.
         r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
+        r"(?i)\b(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{0,4}\b",
     ];
     patterns.iter().map(|pattern| Regex::new(pattern).expect("the patterns are constants")).collect()
 });
@@ -146,6 +152,7 @@ mod tests {
         assert_eq!(asked("日本の最新の出生率は？").as_deref(), Some("日本の最新の出生率は？"));
         assert_eq!(asked("  \n "), None);
         assert_eq!(asked("```rust\nfn main() {}\n```\n").as_deref(), None);
+        assert_eq!(asked("```\nfn internal_name() -> u32 { 7 }").as_deref(), None);
         assert_eq!(derive(&talk(&[(Role::System, "be kind"), (Role::Assistant, "yes?")])), None);
     }
 
@@ -191,6 +198,8 @@ mod tests {
             "192.168.17.4",
             "https://example.org/reset?token=abcdef",
             "password: hunter2!",
+            "password is hunter2",
+            "2001:db8:85a3:0:0:8a2e:370:7334",
             "a81bc81bdead4e5dabff90865d1e13b1",
         ];
         for secret in secrets {

@@ -68,7 +68,11 @@ impl Api {
             ledger: self.ledger.is_healthy(),
             availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
-            search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(Grounder::place),
+            search: self
+                .grounder
+                .as_ref()
+                .filter(|grounder| grounder.is_configured())
+                .map(|grounder| SearchStatus { place: grounder.place(), working: grounder.is_working() }),
         }
     }
 
@@ -86,8 +90,17 @@ pub struct Health {
     pub availability: Availability,
     /// How every runtime is.
     pub runtimes: Vec<MemberStatus>,
-    /// Where facts are searched for, if they are.
-    pub search: Option<String>,
+    /// How Search is, if facts are searched for.
+    pub search: Option<SearchStatus>,
+}
+
+/// How Search is.
+#[derive(Debug, Clone)]
+pub struct SearchStatus {
+    /// Where it is: a URL without secrets, or `local`.
+    pub place: String,
+    /// Whether it has answered properly of late.
+    pub working: bool,
 }
 
 /// One thread's place at the API: what is shared, and its own connections to the runtimes.

@@ -17,7 +17,7 @@ mod site;
 mod walk;
 
 pub use answer::Answer;
-pub use api::{Api, ApiSettings, Desk, Health};
+pub use api::{Api, ApiSettings, Desk, Health, SearchStatus};
 pub use body::{BodyTimeouts, Upload};
 pub use connection::Timeouts;
 pub use host::{ApiAddress, HostName, UnusableBaseUrl};

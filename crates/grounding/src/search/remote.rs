@@ -38,6 +38,11 @@ impl Remote {
         &self.url
     }
 
+    /// Whether it has answered properly of late.
+    pub fn is_working(&self) -> bool {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).is_closed()
+    }
+
     /// What it finds, best first, at most `limit`. Dropping the future closes the connection and says nothing about the
     /// server.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {

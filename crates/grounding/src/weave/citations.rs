@@ -19,26 +19,38 @@ fn strip(piece: &str, sources: usize, kept: &mut String) {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
-        let inside = bracket[1..].split_once(']').map(|(inside, _)| inside);
-        let number = inside.filter(|inside| (1..=3).contains(&inside.len())).and_then(|inside| {
-            inside.bytes().all(|byte| byte.is_ascii_digit()).then(|| inside.parse::<usize>().ok())?
-        });
-        let Some((number, length)) = number.zip(inside.map(|inside| inside.len() + 2)) else {
+        let Some((inside, numbers)) =
+            bracket[1..].split_once(']').and_then(|(inside, _)| Some((inside, cited(inside)?)))
+        else {
             kept.push('[');
             rest = &bracket[1..];
             continue;
         };
+        let after = &bracket[inside.len() + 2..];
         let follows_name = kept.chars().next_back().is_some_and(|last| last.is_alphanumeric() || last == '_');
-        let is_link = bracket[length..].starts_with('(');
-        if (1..=sources).contains(&number) || follows_name || is_link {
-            kept.push_str(&bracket[..length]);
+        let known: Vec<String> =
+            numbers.iter().filter(|number| (1..=sources).contains(*number)).map(usize::to_string).collect();
+        if follows_name || after.starts_with('(') || known.len() == numbers.len() {
+            kept.push_str(&bracket[..inside.len() + 2]);
+        } else if !known.is_empty() {
+            kept.push_str(&format!("[{}]", known.join(", ")));
         } else if kept.ends_with(' ') {
             // The blank before it was there for it.
             kept.pop();
         }
-        rest = &bracket[length..];
+        rest = after;
     }
     kept.push_str(rest);
+}
+
+/// The numbers of a mark such as `[1]` or `[1, 2]`; none if it is something else.
+fn cited(inside: &str) -> Option<Vec<usize>> {
+    let number = |text: &str| {
+        let text = text.trim();
+        let is_number = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok())?
+    };
+    inside.split(',').map(number).collect()
 }
 
 #[cfg(test)]
@@ -52,6 +64,7 @@ mod tests {
             ("It is 12 [7].", "It is 12."),
             ("It is 12 [1][7] and [0] more [2]", "It is 12 [1] and more [2]"),
             ("list[7] and `x = [9]` and [5](https://a.example)", "list[7] and `x = [9]` and [5](https://a.example)"),
+            ("so [1, 7] and [1,2] and [8, 9]", "so [1] and [1,2] and"),
             ("[a] [] [12345] [", "[a] [] [12345] ["),
             ("日本 [3]。", "日本。"),
         ];

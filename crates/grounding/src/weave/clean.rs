@@ -3,6 +3,9 @@
 //! What comes out holds no line break, no square or angle bracket in any script's form, no run of marks that could pass for a
 //! fence, and no control token of a chat template. So it cannot begin a line, forge a number, or end the fence around it.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use scraper::{Html, Node};
 use unicode_normalization::UnicodeNormalization;
 
@@ -13,7 +16,7 @@ const RUNS: &str = "=-_*#~`|+^:";
 
 /// One clean line of at most so many characters, cut at the end of a word.
 pub(super) fn line(text: &str, longest: usize) -> String {
-    let text = if looks_like_html(text) { text_of(text) } else { text.to_owned() };
+    let text = if HTML.is_match(text) { text_of(text) } else { text.to_owned() };
     let mut clean = String::with_capacity(text.len());
     let (mut last, mut run, mut count) = (' ', 0, 0);
     for character in text.nfkc().filter(|character| !is_invisible(*character)).map(harmless) {
@@ -57,13 +60,12 @@ fn harmless(character: char) -> char {
     }
 }
 
-fn looks_like_html(text: &str) -> bool {
-    let tag = text
-        .as_bytes()
-        .windows(2)
-        .any(|two| two[0] == b'<' && (two[1].is_ascii_alphabetic() || matches!(two[1], b'/' | b'!')));
-    tag || text.contains('&') && text.contains(';')
-}
+/// Tags and entities of real pages; `Vec<String>` and `a <b` are none.
+static HTML: LazyLock<Regex> = LazyLock::new(|| {
+    let tags = "a|abbr|article|b|blockquote|body|br|button|code|div|em|font|form|h[1-6]|head|hr|html|i|iframe|img|input|li|link|mark|meta|nav|noscript|ol|p|pre|script|section|small|span|strong|style|sub|sup|svg|table|tbody|td|template|th|thead|title|tr|u|ul";
+    let pattern = format!(r"(?i)</?(?:{tags})(?:\s[^<>]*)?/?>|<!--|&(?:[a-z]{{2,8}}|#\d{{1,7}}|#x[0-9a-f]{{1,6}});");
+    Regex::new(&pattern).expect("the pattern is a constant")
+});
 
 /// What one would read of it in a browser.
 fn text_of(html: &str) -> String {

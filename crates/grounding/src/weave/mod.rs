@@ -58,8 +58,8 @@ pub fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
     }
     let text = match sources.is_empty() {
         true => format!(
-            "Today is {today}. The last message asks for facts. Search was asked for them and found nothing that can be \
-             used here. Say that you could not find them; do not guess."
+            "Today is {today}. Search was asked about the last message and found nothing that can be used here. Where the \
+             answer needs facts, say that you could not find them; do not guess."
         ),
         false => format!(
             "Today is {today}. For the last message, Search has found the numbered sources between the two lines of equals \
