@@ -32,9 +32,11 @@ lint: prepare
 
 bench: build
 	$(CARGO) build --release --locked -p store --example fill
+	$(CARGO) build --release --locked -p grounding --examples
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
 	python3 bench/console.py --results bench/RESULTS.md
+	python3 bench/grounding.py --results bench/RESULTS.md
 	python3 bench/engine.py --results bench/RESULTS.md
 
 bench-quick: build
