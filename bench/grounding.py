@@ -48,7 +48,7 @@ SCORER: tuple[Line, ...] = (
     ("a request, mean", "mean_us", lambda value: f"{value:.1f} µs"),
     ("a request, p50", "p50_us", lambda value: f"{value:.1f} µs"),
     ("a request, p99", "p99_us", lambda value: f"{value:.1f} µs"),
-    ("the largest conversations there can be", "worst_case_us", lambda value: f"{value:.1f} µs"),
+    ("the largest conversations there can be", "worst_case_us", lambda value: f"{value:,.1f} µs"),
 )
 
 
