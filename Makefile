@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build portable prepare test lint bench bench-quick
+.PHONY: run build portable prepare test lint scorer bench bench-quick
 
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
@@ -30,11 +30,17 @@ lint: prepare
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	python3 -m py_compile bench/*.py
 
+# Trains the scorer on the labelled rows of crates/grounding/data. docs/grounding.md says what comes before and after.
+scorer:
+	$(CARGO) run --release --locked -p grounding --example train
+
 bench: build
 	$(CARGO) build --release --locked -p store --example fill
+	$(CARGO) build --release --locked -p grounding --examples
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
 	python3 bench/console.py --results bench/RESULTS.md
+	python3 bench/grounding.py --results bench/RESULTS.md
 	python3 bench/engine.py --results bench/RESULTS.md
 
 bench-quick: build
