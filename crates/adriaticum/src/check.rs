@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::complaint::Complaint;
+use crate::paper::count;
 use crate::serve::open_store;
 use crate::settings::{Settings, environment_name};
 
@@ -185,7 +186,8 @@ async fn search(settings: &Settings) -> Finding {
         }
         Ok(collections) => {
             let documents: u64 = collections.iter().map(|collection| collection.documents).sum();
-            Good(format!("the index holds {documents} documents of {} folders", collections.len()))
+            let folders = count(collections.len() as u64, "folder");
+            Good(format!("the index holds {} of {folders}", count(documents, "document")))
         }
         Err(error) => Bad(format!("{error}. Requests that need facts get 503 until then.")),
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::IndexCommand;
 use crate::complaint::Complaint;
-use crate::paper::{Table, number};
+use crate::paper::{Table, count, number};
 use crate::progress::{Progress, Unit, note};
 use crate::serve::make_folder;
 use crate::settings::Settings;
@@ -68,9 +68,9 @@ fn summary(report: &Report) -> String {
         return "no documents; Markdown, text, HTML and PDF files are read".into();
     }
     format!(
-        "{} documents in {} passages ({} new, {} changed, {} as before, {} gone, {} skipped)",
-        number(documents),
-        number(report.passages),
+        "{} in {} ({} new, {} changed, {} as before, {} gone, {} skipped)",
+        count(documents, "document"),
+        count(report.passages, "passage"),
         number(report.added),
         number(report.changed),
         number(report.unchanged),
@@ -82,7 +82,7 @@ fn summary(report: &Report) -> String {
 fn remove(library: &Library, folder: &Path) -> Result<(), Complaint> {
     let name = folder.display();
     match library.remove(folder).map_err(complaint)? {
-        Some(collection) => say(&format!("{name}: {} documents are out of the index.", number(collection.documents))),
+        Some(collection) => say(&format!("{name}: out of the index, {}.", count(collection.documents, "document"))),
         None => Err(Complaint::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
     }
 }

@@ -79,3 +79,8 @@ mod tests {
 pub(crate) fn score(score: f32) -> f64 {
     (f64::from(score) * 10_000.0).round() / 10_000.0
 }
+
+/// So many of something; English adds an s to more than one.
+pub(crate) fn count(of: u64, what: &str) -> String {
+    format!("{} {what}{}", number(of), if of == 1 { "" } else { "s" })
+}

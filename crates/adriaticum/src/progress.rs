@@ -22,7 +22,8 @@ impl Unit {
     fn show(self, count: u64) -> String {
         match self {
             Self::Bytes => DecimalBytes(count).to_string(),
-            Self::Files => HumanCount(count).to_string(),
+            Self::Files if count == 1 => "1 file".into(),
+            Self::Files => format!("{} files", HumanCount(count)),
         }
     }
 }
