@@ -20,6 +20,9 @@ use crate::Passage;
 const LOOKED_FOR: usize = 24;
 /// So many of the best are looked at again.
 const CANDIDATES: usize = 40;
+/// The share of the best passage's score below which another is not worth telling: it would share a word or two with the
+/// question, and lead a small model astray.
+const WORTH_TELLING: f32 = 0.35;
 /// How much of its score a passage keeps that holds nearly nothing of what was asked.
 const LEAST_KEPT: f32 = 0.5;
 
@@ -78,6 +81,8 @@ impl Index {
         let candidates = TopDocs::with_limit(limit.max(CANDIDATES)).order_by_score();
         let mut found = searcher.search(&query(&sought), &candidates)?;
         rank(searcher, &sought, &mut found)?;
+        let best = found.first().map_or(0.0, |(score, _)| *score);
+        found.retain(|(score, _)| *score >= best * WORTH_TELLING);
         found.truncate(limit);
         found.into_iter().map(|(_, address)| self.passage(searcher.doc(address)?)).collect()
     }
