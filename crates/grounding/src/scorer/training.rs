@@ -3,10 +3,10 @@
 //! Nothing here depends on time, threads or the machine: the same rows give the same bytes.
 
 use super::features::{self, Features};
+use super::judgement::Judgement;
 use super::labelled::Labelled;
 use super::lexicon::Lexicon;
 use super::model::{BITS, Model};
-use super::judgement::Judgement;
 
 /// How much errors cost against large weights.
 const COST: f64 = 0.3;
@@ -66,7 +66,7 @@ pub fn train(rows: &[Labelled], our_own: &[Labelled]) -> Report {
 
 fn example<'a>(row: &'a Labelled, cost: f64, lexicon: &Lexicon) -> Option<Example<'a>> {
     let label = row.required?;
-    let mut extracted = Features::default();
+    let mut extracted = Features::new();
     features::extract(&row.messages, lexicon, &mut extracted);
     let mut features: Vec<(u32, f32)> =
         extracted.values.iter().map(|(hash, value)| (hash >> (u32::BITS - BITS), *value)).collect();
@@ -84,7 +84,10 @@ fn example<'a>(row: &'a Labelled, cost: f64, lexicon: &Lexicon) -> Option<Exampl
 /// Rows that share their opening belong together: a number that is the same for all of them.
 fn group(row: &Labelled) -> u64 {
     let opening = row.messages.first().map_or("", |message| message.content());
-    opening.bytes().take(80).fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    opening
+        .bytes()
+        .take(80)
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 struct Solution {
