@@ -12,7 +12,7 @@ use grounding::scorer::{CHECKSUMS, Judgement, Labelled, Scorer, VERSION, train};
 use proptest::prelude::*;
 
 /// What `dev.jsonl`, which is never trained on, must give at the least. Raise it with every better model.
-const F1: f64 = 0.91;
+const F1: f64 = 0.918;
 
 const LEXICON: &[u8] = include_bytes!("../src/scorer/lexicon.txt");
 const MODEL: &[u8] = include_bytes!("../src/scorer/model.bin");
@@ -126,8 +126,8 @@ fn conversations() -> impl Strategy<Value = Vec<Message>> {
         "[a-zA-Z0-9 .,:;?!'\"\n`]{0,200}",
         "(```|\"|“|”|„|«|»|「|」|\n\n|\n|: |：|[0-9]{1,5}|[a-zà-ž]{1,9}|[一-三あ-んア-ン]|[.?!。？]| ){0,60}",
     ];
-    let message =
-        (prop::sample::select(&Role::ALL[..]), piece).prop_map(|(role, text)| Message::new(role, text).unwrap());
+    let message = (prop::sample::select(&Role::ALL[..]), piece)
+        .prop_filter_map("too long", |(role, text)| Message::new(role, text).ok());
     prop::collection::vec(message, 0..8)
 }
 

@@ -29,7 +29,7 @@ impl Lexicon {
             for word in words.split_whitespace() {
                 let prefix = word.strip_suffix('*');
                 let text = prefix.unwrap_or(word).trim_matches('_').replace('_', " ");
-                let anywhere = text.chars().any(|character| !character.is_ascii());
+                let anywhere = !text.is_ascii();
                 patterns.push(if anywhere { text } else { format!(" {text}") });
                 entries.push((concept, prefix.is_none() && !anywhere));
             }

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
+/// Tokens that are read at the most: far more than words fit into what is read of a message, but not more than marks.
+const MOST: usize = 1024;
+
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -48,6 +51,9 @@ impl Text {
         };
         for character in text.chars() {
             reader.take(character);
+            if reader.text.tokens.len() >= MOST {
+                break;
+            }
         }
         reader.finish()
     }

@@ -31,6 +31,13 @@ impl<'a> Earlier<'a> {
         if self.user.is_some() || self.assistant.is_some() { "in" } else { "out" }
     }
 
+    /// How long the longest thing is that was said by a user, or in the system message. Bytes stand for words: it is the order of
+    /// magnitude that counts.
+    pub(super) fn longest(&self) -> &'static str {
+        let supplied = self.before.iter().filter(|message| message.role() != Role::Assistant);
+        size(supplied.map(|message| message.content().len()).max().unwrap_or(0) / 6)
+    }
+
     fn has_system(&self) -> bool {
         self.before.iter().any(|message| message.role() == Role::System)
     }
@@ -74,8 +81,7 @@ pub(super) fn earlier_turns(
 fn layout(turn: &Turn, user: &Turn, earlier: &Earlier<'_>, features: &mut Features) {
     let supplied = || earlier.before.iter().filter(|message| message.role() != Role::Assistant).map(Message::content);
     let turns = earlier.before.iter().filter(|message| message.role() == Role::User).count();
-    // Bytes in place of words: it is the order of magnitude that counts.
-    let longest = size(supplied().map(str::len).max().unwrap_or(0) / 6);
+    let longest = earlier.longest();
     features.add(
         "earlier",
         &[

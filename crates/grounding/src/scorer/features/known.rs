@@ -15,6 +15,9 @@ const BEGINNING: usize = 6;
 /// Bytes of other earlier messages that are read; the last ones are read anyway.
 const FURTHER_BACK: usize = 2048;
 
+/// What the features of the turn itself weigh.
+const GIVEN: f32 = 0.5;
+
 /// A set of words, by a bit for each hash: at a few thousand words it is wrong about one in thirty that is not in it.
 struct Words([u64; 1024]);
 
@@ -134,8 +137,6 @@ pub(super) fn beside_the_question(turn: &Turn, brought: &Turn, features: &mut Fe
     features.add("given", &["statements", amount(statements), asks]);
     features.end_group(GIVEN);
 }
-
-const GIVEN: f32 = 0.5;
 
 fn amount(count: usize) -> &'static str {
     match count {
