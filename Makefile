@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build portable prepare test lint bench bench-quick
+.PHONY: run build portable prepare test lint bench bench-quick scorer
 
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
@@ -40,3 +40,7 @@ bench: build
 bench-quick: build
 	python3 bench/gateways.py --quick
 	python3 bench/engine.py --quick
+
+# Trains the scorer from the labelled rows beside it, and judges it on rows that it has not seen.
+scorer:
+	$(CARGO) run --release --locked -p grounding --example train
