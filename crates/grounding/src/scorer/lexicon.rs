@@ -1,5 +1,7 @@
 //! The lexicon: which words are about what, in nine languages. One automaton finds them all in one pass.
 
+use std::ops::Range;
+
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
 
 const TEXT: &str = include_str!("lexicon.txt");
@@ -27,7 +29,7 @@ impl Lexicon {
             for word in words.split_whitespace() {
                 let prefix = word.strip_suffix('*');
                 let text = prefix.unwrap_or(word).trim_matches('_').replace('_', " ");
-                let anywhere = text.chars().any(|character| !character.is_ascii());
+                let anywhere = !text.is_ascii();
                 patterns.push(if anywhere { text } else { format!(" {text}") });
                 entries.push((concept, prefix.is_none() && !anywhere));
             }
@@ -46,12 +48,71 @@ impl Lexicon {
     }
 
     /// Every concept that a text touches, with where; the text must be one of words joined by single blanks, and begin with one.
-    pub(super) fn touched(&self, plain: &str, mut found: impl FnMut(Concept, usize)) {
+    pub(super) fn touched(&self, plain: &str, mut found: impl FnMut(Concept, Range<usize>)) {
         for hit in self.automaton.find_overlapping_iter(plain) {
             let (concept, whole) = self.entries[hit.pattern().as_usize()];
             if !whole || plain.as_bytes().get(hit.end()).is_none_or(|next| *next == b' ') {
-                found(concept, hit.start());
+                found(concept, hit.range());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::scorer::text::Text;
+
+    const LANGUAGES: [&str; 9] = ["en", "de", "fr", "es", "it", "pt", "hr", "ja", "zh"];
+
+    fn touched(plain: &str) -> BTreeSet<&'static str> {
+        let (lexicon, mut found) = (Lexicon::read(), BTreeSet::new());
+        lexicon.touched(plain, |concept, _| {
+            found.insert(lexicon.name(concept));
+        });
+        found
+    }
+
+    #[test]
+    fn every_line_is_a_remark_a_concept_or_words_of_a_language() {
+        for (index, line) in TEXT.lines().enumerate() {
+            let is_concept = line.starts_with('[') && line.ends_with(']');
+            let language = line.split_once(": ").map(|(language, _)| language);
+            let is_words = language.is_some_and(|language| LANGUAGES.contains(&language));
+            assert!(line.is_empty() || line.starts_with('#') || is_concept || is_words, "line {}: {line}", index + 1);
+        }
+    }
+
+    #[test]
+    fn words_are_written_as_they_are_read() {
+        let words = TEXT.lines().filter(|line| !line.starts_with(['#', '['])).filter_map(|line| line.split_once(": "));
+        for (language, words) in words {
+            for word in words.split_whitespace() {
+                let word = word.trim_end_matches('*').replace('_', " ");
+                let text = Text::read(&word);
+                let read: Vec<&str> = text.tokens.iter().map(|token| text.str(token)).collect();
+                let glue = if matches!(language, "ja" | "zh") { "" } else { " " };
+                assert_eq!(read.join(glue), word.trim(), "{language}");
+            }
+        }
+    }
+
+    #[test]
+    fn concepts_have_names_of_their_own() {
+        let lexicon = Lexicon::read();
+        let unique: BTreeSet<_> = lexicon.names.iter().collect();
+        assert_eq!(unique.len(), lexicon.names.len());
+        assert!(lexicon.find("transform").is_some());
+        assert_eq!(lexicon.find("nothing of the kind"), None);
+    }
+
+    #[test]
+    fn words_match_whole_prefixes_longer_ones_characters_anywhere() {
+        assert!(touched(" who is it").contains("who"));
+        assert!(!touched(" whole thing").contains("who"));
+        assert!(touched(" aktueller stand").contains("now"));
+        assert!(touched("明日は誰").contains("who"));
     }
 }

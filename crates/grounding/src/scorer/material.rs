@@ -120,3 +120,60 @@ fn blocks(rest: &str, parts: &mut Parts) {
         parts.ask.push_str(if brought { "\u{1}block" } else { block });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(content: &str) -> (String, String) {
+        let parts = split(content, |before| before.to_lowercase().contains("translate"));
+        (parts.ask, parts.material)
+    }
+
+    #[track_caller]
+    fn check(content: &str, ask: &str, material: &str) {
+        assert_eq!(parts(content), (ask.to_owned(), material.to_owned()));
+    }
+
+    #[test]
+    fn a_plain_question_brings_nothing() {
+        check("Who was Tesla?", "Who was Tesla?", "");
+        check("", "", "");
+    }
+
+    #[test]
+    fn code_between_fences_is_material() {
+        check("What is wrong?\n```let x = 1;```", "What is wrong?\n\u{1}code", "let x = 1;");
+        check("Fix this ```let x", "Fix this", "let x");
+    }
+
+    #[test]
+    fn a_long_quotation_is_material_a_short_one_is_not() {
+        check(
+            "Shorten \"one two three four five six seven\"",
+            "Shorten \u{1}quote",
+            "one two three four five six seven",
+        );
+        check("Who sang \"Let it be\"?", "Who sang \"Let it be\"?", "");
+        check("an \"open end", "an \"open end", "");
+    }
+
+    #[test]
+    fn what_is_to_be_worked_on_stands_behind_the_colon() {
+        check("Translate: the cat sleeps", "Translate:", "the cat sleeps");
+        check("One thing: who was Tesla?", "One thing: who was Tesla?", "");
+    }
+
+    #[test]
+    fn a_long_block_beside_a_short_one_is_material() {
+        let letter = "word ".repeat(30);
+        let (ask, material) = parts(&format!("Is this polite?\n\n{letter}"));
+        assert_eq!((ask.as_str(), material.as_str()), ("Is this polite?\n\u{1}block", letter.trim()));
+    }
+
+    #[test]
+    fn nothing_but_material_is_the_request_itself() {
+        let letter = "word ".repeat(30);
+        assert_eq!(parts(&letter).0, letter.trim());
+    }
+}

@@ -11,7 +11,7 @@ pub(super) struct Model {
     weights: Vec<i8>,
     /// What one step of a weight is worth.
     step: f32,
-    /// Added to every sum; moves the border to where it is right most often.
+    /// Added to every sum; moves the border to where both verdicts are equally likely.
     bias: f32,
     /// How steeply scores change with sums.
     slope: f32,

@@ -30,6 +30,8 @@ fn in_words(name: &str) -> Option<String> {
     let (space, what) = name.split_once(':')?;
     let quoted = |what: &str| what.replace("<line>", "⏎");
     Some(match space {
+        // A little word alone tells nothing.
+        "w" | "in" | "out" | "first" | "last" | "asks" | "for" if what.is_ascii() && what.len() <= 3 => return None,
         "w" | "in" | "out" | "first" | "last" | "asks" | "for" => format!("says “{}”", quoted(what)),
         "begins" => format!("begins with “{}”", quoted(what.split_once(' ')?.1)),
         "ends" => {
@@ -41,13 +43,36 @@ fn in_words(name: &str) -> Option<String> {
         "about" | "opens" | "closes" => format!("is about: {}", what.split(' ').next()?.replace('_', " ")),
         "both" => format!("brings together: {}", what.replace('_', " ")),
         "looks" => format!("looks like: {what}"),
-        "brought" => format!("supplied material: {}", what.replace('_', " ")),
+        "brought" if !what.starts_with("nothing") => format!("supplied material: {}", what.replace('_', " ")),
         "m" => format!("the material says “{what}”"),
         "earlier" | "before" | "said" => format!("earlier: {}", what.replace('_', " ")),
         "then" => format!("after {}", what.replace('_', " ").replacen(' ', ", now ", 1)),
+        "given" if what != "nothing" => format!("the turn itself tells what it asks about: {what}"),
         "overlap" => format!("what is asked about was there before: {what}"),
         "p" | "p tiny" | "p short" | "p long" => format!("the turn before says “{}”", quoted(what)),
         "a" => format!("the answer before says “{}”", quoted(what)),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn features_become_sentences() {
+        let cases = [
+            ("w:who was", Some("says “who was”")),
+            ("w:the", None),
+            ("c:", None),
+            ("begins:out who was", Some("begins with “who was”")),
+            ("ends:in ? born he", Some("ends with “he born ?”")),
+            ("about:money_rate out", Some("is about: money rate")),
+            ("then:price nothing", Some("after price, now nothing")),
+            ("no space", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(in_words(name).as_deref(), expected, "{name}");
+        }
+    }
 }

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
+/// Tokens that are read at the most: far more than words fit into what is read of a message, but not more than marks.
+const MOST: usize = 1024;
+
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -48,6 +51,9 @@ impl Text {
         };
         for character in text.chars() {
             reader.take(character);
+            if reader.text.tokens.len() >= MOST {
+                break;
+            }
         }
         reader.finish()
     }
@@ -55,21 +61,16 @@ impl Text {
     pub(super) fn str(&self, token: &Token) -> &str {
         &self.folded[token.start as usize..token.end as usize]
     }
-
-    /// Words, names, numbers: whatever is not punctuation.
-    pub(super) fn words(&self) -> impl Iterator<Item = &Token> {
-        self.tokens.iter().filter(|token| token.is_word())
-    }
-
-    /// The tokens of a sentence; none if there is no such sentence.
-    pub(super) fn sentence(&self, index: Option<usize>) -> &[Token] {
-        index.and_then(|index| self.sentences.get(index)).map_or(&[], |range| &self.tokens[range.clone()])
-    }
 }
 
 impl Token {
     pub(super) fn is_word(&self) -> bool {
         !matches!(self.kind, Kind::Mark | Kind::Line)
+    }
+
+    /// Whether it is one character of Chinese or Japanese.
+    pub(super) fn is_cjk(&self) -> bool {
+        matches!(self.kind, Kind::Ideograph | Kind::Katakana)
     }
 }
 
@@ -236,4 +237,50 @@ fn is_ideograph(character: char) -> bool {
 
 fn is_year(text: &str) -> bool {
     matches!(text.as_bytes(), [b'1', b'5'..=b'9', ..] | [b'2', b'0', ..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens with the first letter of what they are.
+    fn read(text: &str) -> String {
+        let text = Text::read(text);
+        let shown = |token: &Token| match token.kind {
+            Kind::Line => "⏎".to_owned(),
+            kind => format!("{}/{}", text.str(token), &format!("{kind:?}")[..1]),
+        };
+        text.tokens.iter().map(shown).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn tokens() {
+        let cases = [
+            ("", ""),
+            ("Where is Zürich?", "where/W is/W zurich/N ?/M"),
+            ("NATO's GPT4", "nato/A s/W gpt4/A"),
+            ("in 1995, 3.14 or 1,000.", "in/W 1995/Y ,/M 3.14/N or/W 1,000/N ./M"),
+            ("Straße ĐAK łódź", "strasse/W dak/A lodz/W"),
+            ("東京タワー？", "東/I 京/I タ/K ワ/K ー/K ?/M"),
+            ("ＡＢＣ ﬁn", "abc/A fin/W"),
+            ("a\u{200b}b \u{ad}c", "ab/W c/W"),
+            ("one\ntwo", "one/W ⏎ two/W"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_composed_letter_is_read_like_a_decomposed_one() {
+        assert_eq!(read("caf\u{e9}"), read("cafe\u{301}"));
+    }
+
+    #[test]
+    fn sentences_end_with_their_marks() {
+        let text = Text::read("Hello! How are you?? Fine\nThanks...");
+        assert_eq!(text.sentences, [0..2, 2..7, 7..9, 9..13]);
+        let text = Text::read("...");
+        assert!(text.sentences.is_empty());
+    }
 }

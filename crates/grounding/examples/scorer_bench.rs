@@ -1,0 +1,71 @@
+//! How long the scorer takes for a request, on one thread: over the labelled rows, and for the largest conversations there can be.
+//! One line of JSON.
+
+mod data;
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::Instant;
+
+use chat::{Message, Role};
+use grounding::scorer::Scorer;
+
+/// Each row counts with the best of so many.
+const TIMES: usize = 5;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let scorer = Scorer::new();
+    let mut rows = data::read("dev")?;
+    rows.extend(data::read("train-")?);
+    let mut best = vec![f64::MAX; rows.len()];
+    let mut total = 0.0;
+    for _ in 0..TIMES {
+        for (row, best) in rows.iter().zip(&mut best) {
+            let took = time(&scorer, &row.messages);
+            total += took;
+            *best = best.min(took);
+        }
+    }
+    best.sort_by(f64::total_cmp);
+    let worst = largest()?
+        .iter()
+        .map(|messages| (0..TIMES).map(|_| time(&scorer, messages)).fold(f64::MAX, f64::min))
+        .fold(0.0, f64::max);
+    #[expect(clippy::cast_precision_loss, reason = "thousands of rows")]
+    let mean = total / (rows.len() * TIMES) as f64;
+    println!(
+        "{{\"rows\": {}, \"mean_us\": {mean:.1}, \"p50_us\": {:.1}, \"p99_us\": {:.1}, \"worst_case_us\": {worst:.1}}}",
+        rows.len(),
+        best[best.len() / 2],
+        best[best.len() * 99 / 100],
+    );
+    Ok(())
+}
+
+/// Microseconds for one request.
+fn time(scorer: &Scorer, messages: &[Message]) -> f64 {
+    let started = Instant::now();
+    black_box(scorer.score(black_box(messages)));
+    started.elapsed().as_secs_f64() * 1e6
+}
+
+/// Conversations at the bounds: twenty messages or one, of words, of characters, of marks.
+fn largest() -> Result<Vec<Vec<Message>>, Box<dyn Error>> {
+    let mut found = Vec::new();
+    for content in [
+        "Who was the mayor of Zagreb in 1995, and why? ",
+        "東京の明日の天気を教えてください。",
+        "Čovjek\n\nžaba: \"ž\" ",
+        "a.",
+        "(1) ",
+    ] {
+        for (messages, length) in [(20, 1_600), (3, 10_000)] {
+            let content: String = content.chars().cycle().take(length).collect();
+            let role = |index: usize| if index % 2 == messages % 2 { Role::Assistant } else { Role::User };
+            let all: Result<Vec<_>, _> =
+                (0..messages).map(|index| Message::new(role(index), content.clone())).collect();
+            found.push(all?);
+        }
+    }
+    Ok(found)
+}

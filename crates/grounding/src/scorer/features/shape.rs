@@ -1,0 +1,50 @@
+//! The frame of a sentence: short words as they are, others by what they are about or by what they look like. It carries over to
+//! names and topics that no row has.
+
+use super::collected::{Features, Key};
+use super::turn::Turn;
+use crate::scorer::lexicon::Lexicon;
+use crate::scorer::text::Kind;
+
+/// Runs of two to four shapes.
+const LONGEST: usize = 4;
+
+pub(super) fn shape(turn: &Turn, lexicon: &Lexicon, features: &mut Features) {
+    let about = turn.about();
+    let shape_of = |index: usize| -> Option<&str> {
+        let token = &turn.text.tokens[index];
+        Some(match token.kind {
+            Kind::Name => "Name",
+            Kind::Acronym => "ACRONYM",
+            Kind::Number => "<number>",
+            Kind::Katakana => "Katakana",
+            Kind::Year | Kind::Mark | Kind::Line => turn.said(index),
+            Kind::Ideograph => return None,
+            Kind::Word => match about[index] {
+                Some(concept) => lexicon.name(concept),
+                None if token.end - token.start <= 4 => turn.said(index),
+                None => "word",
+            },
+        })
+    };
+    let space = Key::of("shape");
+    for range in turn.close() {
+        let shapes: Vec<Option<(&str, Key)>> =
+            range.map(|index| shape_of(index).map(|shape| (shape, Key::of(shape)))).collect();
+        for start in 0..shapes.len() {
+            let mut key = space;
+            for (before, shape) in shapes[start..].iter().take(LONGEST).enumerate() {
+                let Some((_, shape)) = shape else { break };
+                key = key.then(*shape);
+                if before > 0 {
+                    features.add_key(key, || {
+                        let run = &shapes[start..=start + before];
+                        let run: Vec<&str> = run.iter().flatten().map(|(shape, _)| *shape).collect();
+                        format!("shape:{}", run.join(" "))
+                    });
+                }
+            }
+        }
+    }
+    features.end_group(0.7);
+}

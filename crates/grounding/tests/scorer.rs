@@ -1,0 +1,145 @@
+//! The scorer through its interface: how well it judges, that it always judges the same, how long it takes, and that its model is
+//! what the labelled rows beside it make.
+
+#[path = "../examples/data/mod.rs"]
+mod data;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use chat::{Message, Role};
+use grounding::scorer::{CHECKSUMS, Judgement, Labelled, Scorer, VERSION, train};
+use proptest::prelude::*;
+
+/// What `dev.jsonl`, which is never trained on, must give at the least. Raise it with every better model.
+const F1: f64 = 0.918;
+
+const LEXICON: &[u8] = include_bytes!("../src/scorer/lexicon.txt");
+const MODEL: &[u8] = include_bytes!("../src/scorer/model.bin");
+
+#[test]
+fn it_judges_requests_that_it_has_never_seen() {
+    let scorer = Scorer::new();
+    let mut judgement = Judgement::default();
+    for row in data::read("dev").unwrap() {
+        let verdict = scorer.score(&row.messages).is_required();
+        judgement.add(&row.lang, &row.category, row.required.unwrap(), verdict);
+    }
+    assert_eq!(judgement.all().count(), 420);
+    assert!(judgement.all().f1() >= F1, "{judgement}");
+}
+
+#[test]
+fn the_labelled_rows_make_this_model() {
+    let report = train(&data::read("train-").unwrap(), &data::read("own-").unwrap());
+    assert!(report.model == MODEL, "the rows, the features or the training changed: `make scorer` trains again");
+}
+
+#[test]
+fn a_change_of_lexicon_or_model_raises_the_version() {
+    let now = [LEXICON, MODEL].map(crc32fast::hash);
+    assert_eq!(CHECKSUMS, now, "raise VERSION (now {VERSION}) and set CHECKSUMS to {now:#010x?}");
+}
+
+#[test]
+fn nothing_judged_is_judged_by_what_it_was_trained_on() {
+    // Case and marks make no difference between requests.
+    let letters = |message: &Message| message.content().to_lowercase().replace(|c: char| !c.is_alphanumeric(), "");
+    let key = |row: &Labelled| row.messages.iter().map(letters).collect::<Vec<_>>();
+    let (given, own) = (data::read("train-").unwrap(), data::read("own-").unwrap());
+    let trained: HashSet<_> = given.iter().chain(&own).map(key).collect();
+    let both: Vec<_> = data::read("dev").unwrap().into_iter().filter(|row| trained.contains(&key(row))).collect();
+    assert!(both.is_empty(), "{} rows of dev.jsonl are trained on, the first is {}", both.len(), both[0].id);
+}
+
+#[test]
+fn the_same_request_always_gets_the_same_score() {
+    let (one, other) = (Scorer::new(), Scorer::new());
+    for row in data::read("dev").unwrap() {
+        let score = one.score(&row.messages);
+        assert_eq!(score, other.score(&row.messages));
+        assert_eq!(score, one.explain(&row.messages).0, "explaining changes nothing: {}", row.id);
+    }
+}
+
+/// A bound that a busy machine keeps, too; `scorer_bench` measures.
+#[test]
+fn a_score_takes_well_below_a_millisecond() {
+    let (scorer, rows) = (Scorer::new(), data::read("dev").unwrap());
+    let started = Instant::now();
+    let required = rows.iter().filter(|row| scorer.score(&row.messages).is_required()).count();
+    let mean = started.elapsed() / u32::try_from(rows.len()).unwrap();
+    assert!(required > 0 && mean < Duration::from_micros(500), "{mean:?} for a request");
+}
+
+#[test]
+fn the_largest_conversation_takes_no_longer_than_a_blink() {
+    let scorer = Scorer::new();
+    for content in ["a", "Is 3.14 (π) \"true\"? ", "東京の天気は？", "\n", "word word\n\n", ": \"« ``` "] {
+        let content: String = content.chars().cycle().take(1600).collect();
+        let turn = |n: usize| if n % 2 == 1 { Role::User } else { Role::Assistant };
+        let messages: Vec<_> = (0..20).map(|n| Message::new(turn(n), content.clone()).unwrap()).collect();
+        let started = Instant::now();
+        scorer.score(&messages);
+        assert!(
+            started.elapsed() < Duration::from_millis(50),
+            "{:?} for {}",
+            started.elapsed(),
+            &messages[0].content()
+        );
+    }
+}
+
+#[test]
+fn reasons_are_told_in_words() {
+    let scorer = Scorer::new();
+    let explain = |content: &str| scorer.explain(&[Message::new(Role::User, content.to_owned()).unwrap()]);
+    let (score, reasons) = explain("What is the weather in Zagreb tomorrow?");
+    assert!(score.is_required());
+    assert!(reasons.iter().any(|reason| reason.starts_with("is about: ")), "{reasons:?}");
+    let (score, reasons) = explain("Write a short poem about a sleepy cat.");
+    assert!(!score.is_required());
+    assert!(reasons.iter().any(|reason| reason.contains("poem") || reason.contains("write")), "{reasons:?}");
+    assert!((1..=5).contains(&reasons.len()), "{reasons:?}");
+}
+
+#[test]
+fn without_a_user_nothing_is_required() {
+    let scorer = Scorer::new();
+    assert!(!scorer.score(&[]).is_required());
+    let said = Message::new(Role::Assistant, "The capital of Croatia is Zagreb.".to_owned()).unwrap();
+    assert!(!scorer.score(&[said]).is_required());
+}
+
+#[test]
+fn a_broken_model_is_none() {
+    assert!(Scorer::with_model(MODEL).is_some());
+    for broken in [&MODEL[1..], &MODEL[..MODEL.len() - 1], b"", b"AGSM"] {
+        assert!(Scorer::with_model(broken).is_none());
+    }
+}
+
+fn conversations() -> impl Strategy<Value = Vec<Message>> {
+    let piece = prop_oneof![
+        any::<String>(),
+        "\\PC{0,80}",
+        "[a-zA-Z0-9 .,:;?!'\"\n`]{0,200}",
+        "(```|\"|“|”|„|«|»|「|」|\n\n|\n|: |：|[0-9]{1,5}|[a-zà-ž]{1,9}|[一-三あ-んア-ン]|[.?!。？]| ){0,60}",
+    ];
+    let message = (prop::sample::select(&Role::ALL[..]), piece)
+        .prop_filter_map("too long", |(role, text)| Message::new(role, text).ok());
+    prop::collection::vec(message, 0..8)
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_said_gets_a_score(messages in conversations()) {
+        thread_local!(static SCORER: Scorer = Scorer::new());
+        SCORER.with(|scorer| {
+            let (score, reasons) = scorer.explain(&messages);
+            prop_assert!((0.0..=1.0).contains(&score.get()), "{score:?}");
+            prop_assert!(reasons.len() <= 5);
+            Ok(())
+        })?;
+    }
+}
