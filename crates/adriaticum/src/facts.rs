@@ -21,7 +21,8 @@ pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, Complain
     let search = match (&settings.search, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = Remote::new(url.clone(), settings.search_timeout);
-            Search::Remote(remote.map_err(|error| Complaint::new(format!("Search cannot be used: {error}")))?)
+            let remote = remote.map_err(|error| Complaint::new(format!("Search cannot be used: {error}")))?;
+            Search::Remote(Box::new(remote))
         }
         (None, Mode::Auto) => Search::IfIndexed(local()),
         (Some(SearchUrl::Local), _) | (None, Mode::Always) => Search::Local(local()),

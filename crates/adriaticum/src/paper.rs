@@ -61,6 +61,16 @@ pub(crate) fn latency(duration: Duration) -> String {
     }
 }
 
+/// A score of the scorer: four places are plenty, and read better.
+pub(crate) fn score(score: f32) -> f64 {
+    (f64::from(score) * 10_000.0).round() / 10_000.0
+}
+
+/// So many of something; English adds an s to more than one.
+pub(crate) fn count(of: u64, what: &str) -> String {
+    format!("{} {what}{}", number(of), if of == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,14 +83,4 @@ mod tests {
         table.row(["longer".into(), "1,000".into()]);
         assert_eq!(table.to_string(), "NAME    COUNT\né           7\nlonger  1,000\n");
     }
-}
-
-/// A score of the scorer: four places are plenty, and read better.
-pub(crate) fn score(score: f32) -> f64 {
-    (f64::from(score) * 10_000.0).round() / 10_000.0
-}
-
-/// So many of something; English adds an s to more than one.
-pub(crate) fn count(of: u64, what: &str) -> String {
-    format!("{} {what}{}", number(of), if of == 1 { "" } else { "s" })
 }

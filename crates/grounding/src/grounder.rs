@@ -32,7 +32,7 @@ pub enum Search {
     /// The built-in index, come what may.
     Local(Local),
     /// Another server.
-    Remote(Remote),
+    Remote(Box<Remote>),
 }
 
 /// What was found out about a request before anything is searched.

@@ -143,6 +143,7 @@ pub(crate) fn start(file: LedgerFile, retention: Duration) -> Result<(Ledger, Le
 
 type Answer = oneshot::Sender<Result<(), NotRecorded>>;
 
+#[expect(clippy::large_enum_variant, reason = "almost every order is a record; a box would cost each an allocation")]
 enum Order {
     Record(Pending),
     Stop,

@@ -447,7 +447,7 @@ fn a_caller_that_hangs_up_while_search_is_asked_costs_no_inference() {
     let service = setup.start();
     let key = service.key();
     let mut connection = service.connect();
-    connection.send(&Request::chat(&key, ask(FACTUAL)).bytes());
+    connection.send(Request::chat(&key, ask(FACTUAL)).bytes());
     eventually("Search to be asked", || (!search.heads().is_empty()).then_some(()));
     drop(connection);
     search.wait_for_hang_ups(1);
