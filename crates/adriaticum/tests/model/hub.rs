@@ -67,7 +67,7 @@ fn a_download_from_the_hub_is_gone_on_from() {
     let half =
         |name: &String| fs::metadata(home.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
     eventually("half of the model on disk", || home.files().iter().any(half));
-    kill_process(Pid::from_child(&first), Signal::INT).unwrap();
+    kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
     first.wait_with_output().unwrap();
 
     let ran = home.fetch(&["--from", "owner/repo"]);

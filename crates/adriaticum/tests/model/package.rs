@@ -73,7 +73,7 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
     complains(&home.fetch(&[]), &["another `model fetch` is at work in data"]);
     home.file("tiny.gguf", &model("Tiny"));
     complains(&home.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is at work in data"]);
-    kill_process(Pid::from_child(&first), Signal::INT).unwrap();
+    kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
     assert_eq!(Ran::from(first.wait_with_output().unwrap()).stdout, "");
     assert_eq!(arrived(&part), half);
 
