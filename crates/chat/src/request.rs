@@ -239,3 +239,31 @@ fn shown(number: f64) -> String {
         _ => number.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn talk(turns: &[(Role, &str)]) -> ChatRequest {
+        let messages = turns.iter().map(|(role, text)| Message::new(*role, (*text).into()).unwrap()).collect();
+        ChatRequest::new(messages, Temperature::new(0.25).unwrap(), MaxTokens::new(7).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn our_instructions_stand_below_the_callers_or_before_the_conversation() {
+        let both = talk(&[(Role::System, "Be kind."), (Role::User, "Hi")]).with_instructions("Facts.");
+        assert_eq!(both, talk(&[(Role::System, "Be kind.\n\nFacts."), (Role::User, "Hi")]));
+        let ours = talk(&[(Role::User, "Hi")]).with_instructions("Facts.");
+        assert_eq!(ours, talk(&[(Role::System, "Facts."), (Role::User, "Hi")]));
+    }
+
+    #[test]
+    fn there_is_room_for_instructions_in_the_largest_request() {
+        let longest = "x".repeat(limits::CONTENT_CHARS);
+        let talk = talk(&[(Role::System, &longest), (Role::User, &longest), (Role::User, &longest)]);
+        let instructed = talk.with_instructions("Facts.");
+        assert!(instructed.messages()[0].content().ends_with("Facts."));
+        let many = vec![(Role::User, "x"); *limits::MESSAGES.end()];
+        assert_eq!(self::talk(&many).with_instructions("Facts.").messages().len(), 21);
+    }
+}

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::{ApiKey, KeyId, RequestId, TokenUsage};
 use store::{
-    Entry, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery, RequestRecord, Step, Store,
-    Timings, UsageQuery, UsageReport, Viewer,
+    Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery,
+    RequestRecord, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
 };
 
 const DAYS_90: Duration = Duration::from_secs(90 * 86_400);
@@ -149,6 +149,29 @@ async fn a_receipt_means_that_another_process_sees_the_row() {
     assert_eq!((seen[0].request_id, seen[0].status, seen[0].code.as_deref()), (row.request_id, 200, None));
     assert_eq!(seen[0].usage, row.usage);
     assert_eq!((seen[0].inference_us, seen[0].total_us, seen[0].queue_us), (Some(30_000), 40_000, None));
+}
+
+#[tokio::test]
+async fn what_was_found_out_about_the_need_for_facts_is_kept() {
+    let fixture = Fixture::new();
+    let key = fixture.key("k").await.id();
+    let (ledger, writer) = fixture.ledger();
+    let records = [
+        None,
+        Some(GroundingRecord { score: 0.25, scorer: 3, sources: None }),
+        Some(GroundingRecord { score: 1.0, scorer: 3, sources: Some(0) }),
+        Some(GroundingRecord { score: 0.5, scorer: u16::MAX, sources: Some(8) }),
+    ];
+    for grounding in records {
+        let mut row = entry(key, OK, None);
+        row.grounding = grounding;
+        row.timings.search = grounding.and_then(|grounding| grounding.sources).map(|_| Duration::from_millis(2));
+        ledger.record(row.clone()).await.unwrap();
+        let kept = newest(&fixture.store, 10).await.into_iter().find(|kept| kept.request_id == row.request_id);
+        assert_eq!(kept.unwrap().grounding, grounding);
+    }
+    writer.stop();
+    assert_eq!(usage(&fixture.store, 0).await.latencies.count(Phase::Search), 2);
 }
 
 #[tokio::test]

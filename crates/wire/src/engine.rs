@@ -92,6 +92,15 @@ mod tests {
     }
 
     #[test]
+    fn what_was_added_to_a_callers_request_is_read_however_long() {
+        let messages: Vec<_> = (0..20).map(|_| Message::new(Role::User, "x".repeat(1_600)).unwrap()).collect();
+        let request = ChatRequest::new(messages, Temperature::default(), MaxTokens::default()).unwrap();
+        let instructed = request.with_instructions(&"facts ".repeat(2_000));
+        assert_eq!(parse_request(&runtime::request(&instructed, "any")), Ok(instructed));
+        assert!(parse_request(br#"{"messages":[]}"#).is_err());
+    }
+
+    #[test]
     fn streams_are_refused() {
         let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
         assert!(parse_request(body).unwrap_err().to_string().contains("`stream`"));
