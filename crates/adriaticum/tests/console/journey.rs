@@ -123,6 +123,40 @@ fn the_playground_sends_a_real_request_in_ones_own_name() {
 }
 
 #[test]
+fn an_answer_from_facts_shows_its_sources() {
+    let site = Site::start();
+    let folder = site.service.folder().join("handbook");
+    std::fs::create_dir(&folder).unwrap();
+    let text = "# Öffnungszeiten\n\nThe library of Zadar is open on Saturday from 9 to 13.\n";
+    std::fs::write(folder.join("hours.md"), text).unwrap();
+    let mut page = site.person("Ada", "admin");
+    page.assert_says("not configured: answers are not grounded");
+    site.service.output(&["index", "add", "handbook", "--url", "https://docs.example.org/"]);
+    page.go("/");
+    page.assert_says("grounds answers that need facts · local");
+
+    page.go("/playground");
+    page.fill("[name=user]", "When is the library of Zadar open on Saturday?");
+    page.press("#ask button");
+    page.wait_until("!document.getElementById('sources').hidden");
+    assert_eq!(page.eval("document.querySelector('#sources a').textContent"), "Öffnungszeiten");
+    assert_eq!(page.eval("document.querySelector('#sources a').href"), "https://docs.example.org/hours.md");
+    if let Ok(pictures) = std::env::var("CONSOLE_PICTURES") {
+        page.picture(&std::path::Path::new(&pictures).join("sources.png"));
+    }
+    page.click("#figures a");
+    page.assert_says("1 source");
+    page.assert_says("Searched");
+    page.go("/playground");
+    page.fill("[name=user]", "Write a short poem about the sea.");
+    page.press("#ask button");
+    page.wait_until("!document.getElementById('figures').hidden");
+    page.click("#figures a");
+    page.assert_says("not needed");
+    assert_eq!(page.problems(), Vec::<String>::new());
+}
+
+#[test]
 fn a_team_is_invited_given_roles_and_turned_away() {
     let site = Site::start();
     let mut admin = site.person("Ada", "admin");
