@@ -151,7 +151,7 @@ function playground() {
       }
       return item;
     });
-    part("sources").replaceChildren(...items);
+    part("sources").querySelector("ol").replaceChildren(...items);
     part("sources").hidden = items.length === 0;
   }
 

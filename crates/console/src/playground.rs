@@ -35,7 +35,7 @@ pub(crate) fn page(room: &Room<'_>) -> Result<Reply, Problem> {
                 h2 { "Answer" }
                 div #answer role="status" aria-live="polite" { p.quiet { "Nothing sent yet." } }
                 dl.facts #figures hidden {}
-                ol.sources #sources hidden {}
+                div #sources hidden { h3 { "Sources" } ol.sources {} }
                 details { summary { "Request" } pre tabindex="0" { code #sent {} } }
                 details { summary { "Response" } pre tabindex="0" { code #received {} } }
             }

@@ -1,0 +1,75 @@
+//! An index that is not what was written.
+
+use std::fs;
+use std::path::Path;
+
+use grounding::index::{Index, IndexError};
+
+use crate::{Change, Outcome, Place};
+
+#[test]
+fn what_is_damaged_is_an_error_and_not_empty() -> Outcome {
+    let damage: [(&str, Change); 5] = [
+        ("the list is cut off", |folder| {
+            let meta = fs::read(folder.join("meta.json"))?;
+            fs::write(folder.join("meta.json"), &meta[..meta.len() / 2])
+        }),
+        ("the list is empty", |folder| fs::write(folder.join("meta.json"), "")),
+        ("segments are gone", |folder| each_segment_file(folder, |path| fs::remove_file(path))),
+        ("segments are cut off", |folder| {
+            each_segment_file(folder, |path| fs::File::options().write(true).open(path)?.set_len(10))
+        }),
+        ("segments are noise", |folder| {
+            each_segment_file(folder, |path| fs::write(path, vec![0xA5; fs::metadata(path)?.len() as usize]))
+        }),
+    ];
+    for (what, damage) in damage {
+        let place = Place::new()?;
+        place.write("a.txt", "The anchor is heavy.")?;
+        place.add()?;
+        damage(&place.index_folder())?;
+        let searched = Index::open(&place.index_folder()).and_then(|index| match index {
+            Some(index) => index.search("anchor", 5).map(Some),
+            None => Ok(None),
+        });
+        assert!(matches!(searched, Err(IndexError::Unreadable(_))), "{what}: {searched:?}");
+        assert!(place.add().is_err(), "{what}");
+    }
+    Ok(())
+}
+
+fn each_segment_file(folder: &Path, change: Change) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending != "json" && ending != "lock") {
+            change(&path)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_index_that_vanishes_under_a_reader_is_an_error() -> Outcome {
+    let place = Place::new()?;
+    place.write("a.txt", "The anchor is heavy.")?;
+    place.add()?;
+    let index = place.index()?;
+    fs::remove_dir_all(place.index_folder())?;
+    assert!(matches!(index.search("anchor", 5), Err(IndexError::Unreadable(_))));
+    Ok(())
+}
+
+#[test]
+fn an_index_of_another_version_says_what_to_do() -> Outcome {
+    let place = Place::new()?;
+    place.write("a.txt", "The anchor is heavy.")?;
+    place.add()?;
+    let meta = place.index_folder().join("meta.json");
+    fs::write(&meta, fs::read_to_string(&meta)?.replace("adriaticum index 1", "adriaticum index 0"))?;
+    let opened = Index::open(&place.index_folder()).map(|index| index.is_some());
+    assert!(matches!(opened, Err(IndexError::OtherVersion)), "{opened:?}");
+    let added = place.add();
+    assert!(matches!(added, Err(IndexError::OtherVersion)), "{added:?}");
+    assert!(IndexError::OtherVersion.to_string().contains("add your folders again"));
+    Ok(())
+}
