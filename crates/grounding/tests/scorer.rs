@@ -12,7 +12,7 @@ use grounding::scorer::{CHECKSUMS, Judgement, Labelled, Scorer, VERSION, train};
 use proptest::prelude::*;
 
 /// What `dev.jsonl`, which is never trained on, must give at the least. Raise it with every better model.
-const F1: f64 = 0.918;
+const F1: f64 = 0.93;
 
 const LEXICON: &[u8] = include_bytes!("../src/scorer/lexicon.txt");
 const MODEL: &[u8] = include_bytes!("../src/scorer/model.bin");

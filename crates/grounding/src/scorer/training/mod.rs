@@ -18,7 +18,7 @@ use super::lexicon::Lexicon;
 use super::model::{self, Model};
 
 /// How much errors cost against large weights.
-const COST: f64 = 0.3;
+const COST: f64 = 0.4;
 /// Rows that we wrote to fill gaps cost less: they are harder than what people ask.
 const OUR_OWN: f64 = 0.25;
 /// Parts of the data for judging rows by a model that has not seen them.
