@@ -73,9 +73,9 @@ fn assert_contained(woven: &Woven, allowed: &[&str]) {
         assert_eq!(lines.len(), 1, "{}", woven.text);
         return;
     }
-    assert_eq!(lines.len(), 3 + 2 * count, "a source is two lines: {}", woven.text);
-    assert_eq!((lines[1], lines[lines.len() - 1]), (FENCE, END));
-    for (index, source) in lines[2..lines.len() - 1].chunks(2).enumerate() {
+    assert_eq!(lines.len(), 4 + 2 * count, "a source is two lines: {}", woven.text);
+    assert_eq!((lines[1], lines[lines.len() - 2]), (FENCE, END));
+    for (index, source) in lines[2..lines.len() - 2].chunks(2).enumerate() {
         let number = format!("[{}] ", index + 1);
         let title = source[0].strip_prefix(&number).unwrap_or_else(|| panic!("no number: {}", source[0]));
         for quoted in [title, source[1]] {
@@ -151,7 +151,7 @@ fn the_budget_is_kept() {
         .collect();
     for budget in [0, 30, 100, 500, 2_000] {
         let woven = weave(&long, date(2026, 1, 2), budget);
-        let block = woven.text.split_once(FENCE).map_or("", |(_, block)| block);
+        let block = woven.text.split_once(FENCE).map_or("", |(_, block)| block.split(END).next().unwrap());
         assert!(estimate(block) <= budget + 24 + 2 * SOURCES, "{budget}: {}", estimate(block));
         assert_eq!(woven.sources.is_empty(), budget < 30);
     }
