@@ -1,8 +1,9 @@
 //! Grounding put together: score, ask Search, weave.
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use chat::Message;
+use chat::{ChatRequest, Message};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -52,13 +53,18 @@ pub struct Grounder {
     search: Search,
     /// Tokens that sources may take in a prompt.
     tokens: usize,
-    scorer: Scorer,
+    /// Read when it is first needed: where nothing is searched, nothing is scored.
+    scorer: OnceLock<Scorer>,
 }
 
 impl Grounder {
     /// Puts grounding together.
     pub fn new(mode: Mode, search: Search, tokens: usize) -> Self {
-        Self { mode, search, tokens, scorer: Scorer::new() }
+        let grounder = Self { mode, search, tokens, scorer: OnceLock::new() };
+        if grounder.is_configured() {
+            grounder.scorer();
+        }
+        grounder
     }
 
     /// Whether a conversation needs facts; none if there is nothing to search.
@@ -66,7 +72,7 @@ impl Grounder {
         if !self.is_configured() {
             return None;
         }
-        let score = self.scorer.score(messages);
+        let score = self.scorer().score(messages);
         let is_grounded = self.mode == Mode::Always || score.is_required();
         Some(Assessment { score: score.get(), scorer: scorer::VERSION, is_grounded })
     }
@@ -80,15 +86,15 @@ impl Grounder {
         }
     }
 
-    /// Weaves passages into instructions of at most so many tokens, and not more than was configured.
-    pub fn weave(&self, passages: &[Passage], tokens: usize) -> Woven {
+    /// Weaves passages into instructions of at most about so many tokens.
+    pub fn weave(passages: &[Passage], tokens: usize) -> Woven {
         let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
-        weave::weave(passages, now.to_zoned(TimeZone::UTC).date(), tokens.min(self.tokens))
+        weave::weave(passages, now.to_zoned(TimeZone::UTC).date(), tokens)
     }
 
-    /// Tokens that sources may take.
-    pub fn tokens(&self) -> usize {
-        self.tokens
+    /// Tokens that sources may take: what was configured, or what conversation and completion leave of the context.
+    pub fn room(&self, request: &ChatRequest, context: Option<usize>) -> usize {
+        weave::room(request, context).min(self.tokens)
     }
 
     /// Whether there is anything to search.
@@ -113,5 +119,9 @@ impl Grounder {
             Search::IfIndexed(_) | Search::Local(_) => "local".into(),
             Search::Remote(remote) => remote.url().to_string(),
         }
+    }
+
+    fn scorer(&self) -> &Scorer {
+        self.scorer.get_or_init(Scorer::new)
     }
 }

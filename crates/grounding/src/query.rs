@@ -33,8 +33,7 @@ pub fn derive(messages: &[Message]) -> Option<String> {
 /// What a turn asks, without what it brings along and without what is nobody else's business.
 fn ask(content: &str) -> String {
     let visible: String = content.chars().filter(|character| !is_invisible(*character)).collect();
-    let unfenced = FENCED.replace_all(&visible, " ");
-    let parts = split_material(&unfenced, |_| false);
+    let parts = split_material(&visible, |_| false);
     let cleaned = without_secrets(&parts.ask);
     let words: Vec<&str> = cleaned.split_whitespace().collect();
     essence(&words.join(" "))
@@ -76,10 +75,6 @@ fn cut(text: &str, longest: usize) -> &str {
         false => head.rfind(char::is_whitespace).map_or(head, |space| &head[..space]),
     }
 }
-
-/// Code between fences, also one that is never closed.
-static FENCED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"```[\s\S]*?(?:```|$)").expect("the pattern is a constant"));
 
 /// What must not leave, longest forms first: each is replaced by a blank.
 static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {

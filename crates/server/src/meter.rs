@@ -121,9 +121,9 @@ impl Meter {
         grounder: &Grounder,
         passages: &[Passage],
     ) -> Result<Cited, InferenceError> {
-        let mut tokens = weave::room(request, lane.0.context()).min(grounder.tokens());
+        let mut tokens = grounder.room(request, lane.0.context());
         loop {
-            let woven = grounder.weave(passages, tokens);
+            let woven = Grounder::weave(passages, tokens);
             self.note_sources(woven.sources.len());
             match self.ask(lane, &request.with_instructions(&woven.text)).await {
                 Err(InferenceError::PromptTooLong(_)) if !woven.sources.is_empty() => tokens /= 3,

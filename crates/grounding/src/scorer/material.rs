@@ -29,10 +29,14 @@ pub(crate) fn split(content: &str, transforms: impl Fn(&str) -> bool) -> Parts {
         keep(&mut parts.material, &after);
         parts.ask = before + ":";
     }
-    if size(&parts.ask) == 0 {
-        parts.ask = content.to_owned();
-    }
     parts
+}
+
+impl Parts {
+    /// Whether there is material and nothing else.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        size(&self.ask) == 0
+    }
 }
 
 fn keep(material: &mut String, piece: &str) {
@@ -145,6 +149,8 @@ mod tests {
     fn code_between_fences_is_material() {
         check("What is wrong?\n```let x = 1;```", "What is wrong?\n\u{1}code", "let x = 1;");
         check("Fix this ```let x", "Fix this", "let x");
+        check("```let x", "", "let x");
+        assert!(split("```let x", |_| false).asks_nothing());
     }
 
     #[test]

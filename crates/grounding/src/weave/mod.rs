@@ -38,7 +38,7 @@ pub struct Woven {
 }
 
 /// Weaves what was found into a text of at most about so many tokens, the instructions not counted.
-pub fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
+pub(crate) fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
     let mut block = String::new();
     let mut sources = Vec::new();
     let mut room = tokens;
@@ -74,7 +74,7 @@ pub fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
 }
 
 /// Tokens that are left for sources when conversation and completion have theirs, as far as the context is known.
-pub fn room(request: &ChatRequest, context: Option<usize>) -> usize {
+pub(crate) fn room(request: &ChatRequest, context: Option<usize>) -> usize {
     let Some(context) = context else { return usize::MAX };
     let talk: usize = request.messages().iter().map(|message| estimate(message.content()) + PER_MESSAGE).sum();
     context.saturating_sub(talk + usize::from(request.max_tokens().get()) + INSTRUCTIONS)

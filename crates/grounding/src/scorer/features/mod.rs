@@ -38,7 +38,8 @@ pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Fe
         transform.is_some_and(|transform| Turn::read(before, lexicon).concepts().contains(&transform))
     });
     let whole = Turn::read(content, lexicon);
-    let asked = (parts.ask != content).then(|| Turn::read(&parts.ask, lexicon));
+    // Where there is nothing but material, that is what is judged.
+    let asked = (parts.ask != content && !parts.asks_nothing()).then(|| Turn::read(&parts.ask, lexicon));
     let turn = asked.as_ref().unwrap_or(&whole);
     let brought = Turn::read(cut(&parts.material, LONGEST_EARLIER), lexicon);
     let earlier = Earlier::read(&messages[..last], lexicon);
