@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -71,6 +72,12 @@ pub(crate) enum Command {
         /// Also reads every page of the database.
         #[arg(long)]
         deep: bool,
+    },
+    /// Asks a running service whether it can serve requests, and says what keeps it from that; for container probes.
+    Health {
+        /// Where it tells about its health; the setting `ops.listen` unless given.
+        #[arg(long, value_name = "ADDRESS")]
+        ops: Option<SocketAddr>,
     },
     /// Prints every setting in force and where its value came from.
     Config,

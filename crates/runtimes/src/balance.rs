@@ -69,6 +69,11 @@ impl Load {
     pub fn is_working(&self) -> bool {
         self.breaker.is_closed()
     }
+
+    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    pub fn is_askable(&self, now: u64) -> bool {
+        self.breaker.allows(now)
+    }
 }
 
 impl Balance {

@@ -53,6 +53,8 @@ pub struct MemberStatus {
     pub url: String,
     /// Whether it counts as working.
     pub working: bool,
+    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    pub askable: bool,
     /// Requests under way.
     pub outstanding: usize,
     /// The name of its model, if it said one.
@@ -136,12 +138,13 @@ impl Pool {
 
     /// How every member is.
     pub fn status(&self) -> Vec<MemberStatus> {
-        let balance = self.balance();
+        let (now, balance) = (self.now(), self.balance());
         let members = self.members.iter().zip(balance.members());
         members
             .map(|(member, load)| MemberStatus {
                 url: member.url.to_string(),
                 working: load.is_working(),
+                askable: load.is_askable(now),
                 outstanding: load.outstanding(),
                 model: member.model().map(|model| model.name),
             })
