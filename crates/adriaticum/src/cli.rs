@@ -197,7 +197,7 @@ pub(crate) enum ModelCommand {
         #[arg(long, value_name = "PATH-OR-REPO")]
         from: Option<PathBuf>,
         /// Does nothing unless `serve` would need it: no runtime and no other model is set, and there is none yet.
-        #[arg(long, conflicts_with = "from")]
+        #[arg(long)]
         if_needed: bool,
     },
 }
