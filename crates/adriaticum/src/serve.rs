@@ -12,7 +12,7 @@ use console::{Console, ConsoleSettings};
 use grounding::Grounder;
 use runtimes::{Pool, PoolSettings};
 use server::{Api, ApiSettings, ListenerSettings, Ops, Phase, Timeouts, TrustedProxies};
-use store::Store;
+use store::{Database, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<ExitCode, Complaint> {
 async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
-    let store = Arc::new(open_store(settings)?);
+    let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
@@ -204,16 +204,18 @@ impl Watchtower {
 }
 
 /// Opens the database, with the data folder around it.
-pub(crate) fn open_store(settings: &Settings) -> Result<Store, Complaint> {
-    let folder = settings.database.parent().unwrap_or(&settings.data_dir);
+pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> {
     make_folder(&settings.data_dir)?;
-    make_folder(folder)?;
-    Store::open(&settings.database).map_err(|error| {
-        let database = settings.database.display();
-        Complaint::new(format!(
-            "the database {database} cannot be opened: {error}. Make it and its folder writable, or set `data_dir` to another folder."
-        ))
-    })
+    let remedy = match &settings.database {
+        Database::Sqlite(path) => {
+            make_folder(path.parent().unwrap_or(&settings.data_dir))?;
+            "Make it and its folder writable, or set `data_dir` to another folder."
+        }
+        Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
+    };
+    let database = &settings.database;
+    let opened = Store::open(database).await;
+    opened.map_err(|error| Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}")))
 }
 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.
@@ -297,7 +299,7 @@ async fn greeting(
     if let Some(listener) = &doors.ops {
         lines.push(format!("  Ops       http://{}  (health and metrics)", address(listener)?));
     }
-    lines.push(format!("  Database  {}", settings.database.display()));
+    lines.push(format!("  Database  {}", settings.database));
     if store.count_keys().await? == 0 {
         let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
         lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));

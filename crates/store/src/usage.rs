@@ -183,3 +183,9 @@ pub struct RequestRecord {
     /// What was found out about its need for facts; `None` if that was not looked at.
     pub grounding: Option<GroundingRecord>,
 }
+
+/// How long it took to make a row durable, given when it was. If the clock was set back meanwhile, the difference means
+/// nothing and is left out.
+pub(crate) fn persist_us(request: RequestId, total_us: u64, persisted_at_us: u64) -> Option<u64> {
+    persisted_at_us.checked_sub(request.unix_micros() + total_us)
+}

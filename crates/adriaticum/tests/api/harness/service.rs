@@ -9,8 +9,14 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::Cluster;
 
 use super::{Answer, Connection, Request, Runtime, ask, eventually};
+
+/// Whether the suite runs on PostgreSQL this time, rather than on SQLite.
+pub(crate) fn on_postgres() -> bool {
+    std::env::var_os("TEST_DATABASE").is_some_and(|database| database == "postgres")
+}
 
 /// A data folder, its settings, and the commands that work on it. Settings are given as the environment gives them.
 pub(crate) struct Home {
@@ -40,6 +46,9 @@ impl Home {
         let mut home = Self { settings: Vec::new(), data: PathBuf::new(), folder };
         settings.into_iter().for_each(|(name, value)| home.set(name, value));
         home.set_data(home.folder.path().join("data"));
+        if on_postgres() {
+            home.set("database_url", &Cluster::shared().create_database());
+        }
         home
     }
 
