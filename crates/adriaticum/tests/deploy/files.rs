@@ -6,7 +6,7 @@ use std::process::Command;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::harness::{Home, deploy, files};
+use crate::harness::{Home, Ran, deploy, files};
 
 /// The settings that there are: their names, and the variables that set them.
 fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
@@ -63,6 +63,25 @@ fn yaml_and_json_can_be_read() {
         }
     }
     assert!(read >= 3, "{read}");
+}
+
+/// Not only the names: the values, too, as the program will get them.
+#[test]
+fn the_replicas_of_compose_are_configured_as_they_stand_there() {
+    let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
+    let compose: Value = serde_saphyr::from_str(&compose).unwrap();
+    let given = Regex::new(r"\$\{[A-Z_]+(?::-([^}]*)|:\?[^}]*)\}").unwrap();
+    let home = Home::new();
+    let mut command = home.command(&["config"]);
+    for (name, value) in compose["services"]["replica-1"]["environment"].as_object().unwrap() {
+        let value = given.replace_all(value.as_str().unwrap(), |found: &regex::Captures<'_>| {
+            found.get(1).map_or("secret", |default| default.as_str()).to_owned()
+        });
+        command.env(name, &*value);
+    }
+    let ran = Ran::of(&mut command);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stdout.contains("database_url = \"postgres://***@database/adriaticum"), "{}", ran.stdout);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Two replicas behind nginx: restarted one after the other under load, and what callers see when nginx must refuse.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use testbed::Cluster;
 
 use crate::harness::{Answer, Nginx, Reply, Runtime, Service, Setup, ask, eventually, free_port};
 
@@ -16,19 +16,16 @@ const PACE: Duration = Duration::from_millis(25);
 /// More than nginx leaves a failed replica alone for.
 const DRAIN: &str = "2500ms";
 
-fn replica(runtime: &Runtime, data: Option<PathBuf>) -> (Service, SocketAddr) {
+fn replica(runtime: &Runtime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let mut setup = Setup::with(&[runtime])
+    let setup = Setup::with(&[runtime])
         .set("api.listen", &address.to_string())
         .set("console.listen", &address.to_string())
         .set("api.base_url", "https://api.example.com/v1")
         .set("console.base_url", "https://console.example.com")
         .set("trusted_proxies", "127.0.0.1")
         .set("api.drain", DRAIN);
-    if let Some(data) = data {
-        setup = setup.data(data);
-    }
-    (setup.start(), address)
+    (shared.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start(), address)
 }
 
 fn client(nginx: &Nginx) -> reqwest::Client {
@@ -83,10 +80,22 @@ impl Tally {
 }
 
 #[test]
-fn replicas_are_restarted_one_after_the_other_and_no_request_fails() {
+fn replicas_on_one_machine_are_restarted_and_no_request_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", folder.path().join("shared.db").display());
+    no_request_fails_while_replicas_restart(&[("database_url", &file)]);
+}
+
+#[test]
+fn replicas_over_postgresql_are_restarted_and_no_request_fails() {
+    let database = Cluster::shared().create_database();
+    no_request_fails_while_replicas_restart(&[("database_url", &database), ("database.connections", "4")]);
+}
+
+fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
     let runtime = Runtime::that(Reply::Echoes);
-    let (mut one, first) = replica(&runtime, None);
-    let (mut other, second) = replica(&runtime, Some(one.data().to_owned()));
+    let (mut one, first) = replica(&runtime, shared);
+    let (mut other, second) = replica(&runtime, shared);
     let key = one.key();
     let (nginx, tally) = (Arc::new(Nginx::before(&[first, second])), Arc::new(Tally::default()));
 
@@ -116,7 +125,7 @@ fn replicas_are_restarted_one_after_the_other_and_no_request_fails() {
 #[test]
 fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
     let runtime = Runtime::that(Reply::Echoes);
-    let (mut service, address) = replica(&runtime, None);
+    let (mut service, address) = replica(&runtime, &[]);
     let key = service.key();
     let nginx = Nginx::before(&[address]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -21,7 +21,7 @@ pub(crate) use answer::Answer;
 pub(crate) use client::{Connection, Request, ask};
 pub(crate) use nginx::Nginx;
 pub(crate) use runtime::{Reply, Runtime};
-pub(crate) use service::{Home, Service, Setup};
+pub(crate) use service::{Home, Ran, Service, Setup};
 
 /// How long a test waits for anything before it fails: far longer than anything takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
