@@ -29,6 +29,8 @@ const REFUSED_AT_ONCE: RangeInclusive<usize> = 8..=64;
 const REFUSAL_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle: Duration::from_millis(100) };
 /// How long to wait when the system has no more file descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that may have been waiting to be accepted when the stop began.
+const LAST_ONES: usize = 1024;
 
 /// What one may set about connections.
 #[derive(Debug, Clone)]
@@ -150,7 +152,7 @@ impl<'a> Reception<'a> {
     fn accept_last(&mut self, listener: TcpListener) {
         // The system itself is asked, because we may not have been told of them yet.
         let Ok(listener) = listener.into_std() else { return };
-        while let Ok((socket, peer)) = listener.accept() {
+        for (socket, peer) in std::iter::from_fn(|| listener.accept().ok()).take(LAST_ONES) {
             if socket.set_nonblocking(true).is_ok() {
                 self.receive(socket, peer.ip());
             }
