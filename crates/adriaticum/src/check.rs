@@ -95,7 +95,10 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     if deep {
         findings.push(match store.faults().await {
             Ok(faults) if faults.is_empty() => Good("the database is sound".into()),
-            Ok(faults) => Bad(format!("the database is not sound: {}. Restore it from a back-up, or mend the server.", faults.join("; "))),
+            Ok(faults) => Bad(format!(
+                "the database is not sound: {}. Restore it from a back-up, or mend the server.",
+                faults.join("; ")
+            )),
             Err(error) => Bad(format!("the database cannot be read: {error}. Restore it from a back-up.")),
         });
     }

@@ -74,6 +74,7 @@ pub(crate) struct Settings {
     warnings: Vec<String>,
     pub(crate) data_dir: PathBuf,
     pub(crate) database: Database,
+    pub(crate) database_timeout: Duration,
     pub(crate) api_base_url: String,
     pub(crate) api_address: ApiAddress,
     pub(crate) api_listen: SocketAddr,
@@ -218,6 +219,7 @@ impl Settings {
         }
         Ok(Self {
             database: database(&reader, &data_dir)?,
+            database_timeout: reader.duration("database.timeout")?,
             data_dir,
             api_base_url: reader.text("api.base_url").trim_end_matches('/').to_owned(),
             api_address,

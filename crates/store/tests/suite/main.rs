@@ -1,6 +1,7 @@
 //! What any backend of the store must hold, tested through the public interface alone, on SQLite and on a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod copying;
 mod ledger;
 mod outages;
 mod people;
