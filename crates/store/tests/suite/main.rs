@@ -7,6 +7,7 @@ mod outages;
 mod people;
 mod place;
 mod replicas;
+mod tls;
 
 /// Makes every function a test on each backend. One that is left out is dead code, which the linter minds.
 macro_rules! on_each_backend {
