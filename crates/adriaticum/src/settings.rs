@@ -72,6 +72,7 @@ pub(crate) struct Settings {
     warnings: Vec<String>,
     pub(crate) data_dir: PathBuf,
     pub(crate) database: Database,
+    pub(crate) database_timeout: Duration,
     pub(crate) api_base_url: String,
     pub(crate) api_address: ApiAddress,
     pub(crate) api_listen: SocketAddr,
@@ -225,6 +226,7 @@ impl Settings {
         let trusted_proxies = trusted_proxies.map_err(|error: NoNetwork| reader.wrong("trusted_proxies", &error))?;
         Ok(Self {
             database: database(&reader, &data_dir)?,
+            database_timeout: reader.duration("database.timeout")?,
             data_dir,
             api_base_url: reader.text("api.base_url").trim_end_matches('/').to_owned(),
             api_address,

@@ -290,7 +290,10 @@ impl Writer {
             return;
         }
         let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
-        match self.book.prune(RequestId::first_of_millis(oldest)) {
+        self.health.commit_begins(); // what hangs here holds up rows, too
+        let pruned = self.book.prune(RequestId::first_of_millis(oldest));
+        self.health.commit_ends(pruned.is_ok());
+        match pruned {
             Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
             Err(failure) => self.give_up(failure),
         }

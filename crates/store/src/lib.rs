@@ -6,6 +6,7 @@
 //! updated in the same transaction as the rows. Message text never gets here.
 
 mod accounts;
+mod copy;
 mod id;
 mod keys;
 mod latency;
@@ -28,6 +29,7 @@ pub use accounts::{
     Account, AuditRecord, Begun, Credentials, Declined, Email, Link, LinkFor, NewAccount, NotAnEmail, Origin, Session,
     SessionRecord,
 };
+pub use copy::{Copied, NotCopied, copy};
 pub use id::{AccountId, LinkId, SessionId};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};

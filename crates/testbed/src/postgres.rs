@@ -2,7 +2,9 @@
 //! waits for the end of its standard input, which that process holds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -62,9 +64,21 @@ impl Cluster {
         cluster
     }
 
-    /// The folder of the cluster, for files that its settings name.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Puts a file that only the server may read into the cluster's folder; where it is.
+    pub fn keep(&self, name: &str, contents: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        std::fs::write(&path, contents).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        if let Some(owner) = as_nobody(Path::new("true")).1 {
+            run(Command::new("chown").arg(owner).arg(&path));
+        }
+        path
+    }
+
+    /// Changes a setting of the running server.
+    pub fn set(&self, setting: &str, value: &str) {
+        self.sql("postgres", &format!("ALTER SYSTEM SET {setting} = '{value}'"));
+        self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
     /// Starts the server again after a stop, on the same port.

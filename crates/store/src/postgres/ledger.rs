@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chat::RequestId;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
@@ -118,15 +118,21 @@ impl Book for LedgerLink {
         let pruned = self.with(async |open| {
             let client = &mut open.client;
             prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await?;
-            drop_days_before(client, before.unix_micros() / 1000 / DAY_MILLIS).await?;
-            let old = "DELETE FROM requests_others WHERE id IN (
-                SELECT id FROM requests_others WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)";
+            let before_millis = before.unix_micros() / 1000;
+            drop_days_before(client, before_millis / DAY_MILLIS).await?;
+            // Where rows are kept for days, the rest of the oldest day may stay until the day is over.
+            let among = if before_millis + 2 * DAY_MILLIS < now_millis() { "_others" } else { "" };
+            let old = format!(
+                "DELETE FROM requests WHERE id IN (
+                     SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
             let id = Uuid::from_bytes(before.to_bytes());
-            let deleted =
-                client.execute_typed(old, &[(&id, tokio_postgres::types::Type::UUID), number(&PRUNE_ROWS)]).await?;
-            let old = "DELETE FROM commits_others WHERE id IN (
-                SELECT id FROM commits_others WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)";
-            client.execute_typed(old, &[number(&first_commit_at(before.unix_micros())), number(&PRUNE_ROWS)]).await?;
+            let deleted = client.execute_typed(&old, &[(&id, Type::UUID), number(&PRUNE_ROWS)]).await?;
+            let old = format!(
+                "DELETE FROM commits WHERE id IN (
+                     SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
+            client.execute_typed(&old, &[number(&first_commit_at(before.unix_micros())), number(&PRUNE_ROWS)]).await?;
             Ok(deleted == PRUNE_ROWS as u64)
         });
         match pruned {

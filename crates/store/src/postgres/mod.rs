@@ -6,6 +6,7 @@
 
 mod accounts;
 mod audit;
+mod import;
 mod keys;
 mod ledger;
 mod links;
@@ -30,6 +31,7 @@ use crate::StoreError;
 use crate::id::Id;
 use crate::viewer::Viewer;
 
+pub(crate) use import::Import;
 use ledger::LedgerLink;
 use server::Server;
 use shared::Shared;

@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::url::PostgresUrl;
 use super::{PostgresSettings, tls};
 use crate::StoreError;
 
@@ -47,7 +46,7 @@ impl Driver {
 
 impl Server {
     pub(super) fn new(settings: &PostgresSettings) -> Result<Self, StoreError> {
-        let PostgresUrl { mut config, .. } = settings.url.clone();
+        let mut config = Config::clone(&settings.url.config);
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT);
         }

@@ -11,7 +11,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 /// there, separated by commas: whichever can be written to is used. Displayed without user and password.
 #[derive(Debug, Clone)]
 pub struct PostgresUrl {
-    pub(super) config: Config,
+    pub(super) config: Box<Config>,
     pub(super) trust: Trust,
     pub(super) roots: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl FromStr for PostgresUrl {
         if config.get_application_name().is_none() {
             config.application_name("adriaticum");
         }
-        Ok(Self { config, trust, roots })
+        Ok(Self { config: Box::new(config), trust, roots })
     }
 }
 

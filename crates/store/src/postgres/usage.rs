@@ -90,6 +90,14 @@ impl Postgres {
     }
 }
 
+/// All sums of everyone, in the finest steps.
+pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
+    let query = UsageQuery::everything();
+    let mut report = read(client, Party::Everyone, &query, 0).await?;
+    report.by_key = by_key(client, &Viewer::operator(), query.period, None).await?;
+    Ok(report)
+}
+
 async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool, StoreError> {
     let find = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND ($2 IS NULL OR owner = $2)";
     Ok(client.query_typed_one(find, &[text(&key.as_str()), text(&scope(viewer))]).await?.try_get(0)?)

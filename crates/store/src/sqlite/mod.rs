@@ -2,6 +2,7 @@
 
 mod accounts;
 mod audit;
+mod export;
 mod keys;
 mod ledger;
 mod links;
@@ -18,6 +19,7 @@ use rusqlite::{Connection, OpenFlags, Row};
 use crate::StoreError;
 use crate::id::Id;
 
+pub(crate) use export::Export;
 use ledger::LedgerFile;
 
 /// Older versions can lose the race between a checkpoint and a commit, and corrupt the log.

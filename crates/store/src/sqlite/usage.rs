@@ -96,6 +96,14 @@ impl Sqlite {
     }
 }
 
+/// All sums of everyone, in the finest steps.
+pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
+    let query = UsageQuery::everything();
+    let mut report = read(connection, Party::Everyone, &query, 0)?;
+    report.by_key = by_key(connection, &Viewer::operator(), query.period, None)?;
+    Ok(report)
+}
+
 fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bool, rusqlite::Error> {
     let mut find =
         connection.prepare_cached("SELECT count(*) > 0 FROM keys WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)")?;

@@ -1,11 +1,13 @@
 //! What any backend of the store must hold, tested through the public interface alone, on SQLite and on a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod copying;
 mod ledger;
 mod outages;
 mod people;
 mod place;
 mod replicas;
+mod tls;
 
 /// Makes every function a test on each backend. One that is left out is dead code, which the linter minds.
 macro_rules! on_each_backend {

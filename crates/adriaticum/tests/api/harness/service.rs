@@ -68,9 +68,14 @@ impl Home {
     }
 
     pub(crate) fn set(&mut self, setting: &str, value: &str) {
-        let variable = format!("ADRIATICUM_{}", setting.replace('.', "_").to_ascii_uppercase());
+        let variable = variable(setting);
         self.settings.retain(|(name, _)| *name != variable);
         self.settings.push((variable, value.to_owned()));
+    }
+
+    fn setting(&self, setting: &str) -> Option<String> {
+        let variable = variable(setting);
+        self.settings.iter().find(|(name, _)| *name == variable).map(|(_, value)| value.clone())
     }
 
     /// The binary with the home's settings and nothing of this process's own.
@@ -137,6 +142,11 @@ impl Home {
     }
 }
 
+/// The variable that sets a setting.
+fn variable(setting: &str) -> String {
+    format!("ADRIATICUM_{}", setting.replace('.', "_").to_ascii_uppercase())
+}
+
 impl Ran {
     pub(crate) fn of(command: &mut Command) -> Self {
         let output = command.output().unwrap();
@@ -167,6 +177,15 @@ impl Setup {
     pub(crate) fn data(mut self, data: PathBuf) -> Self {
         self.0.set_data(data);
         self
+    }
+
+    /// One more replica over a home's database.
+    pub(crate) fn beside(mut self, home: &Home) -> Self {
+        self.0.set_data(home.data.clone());
+        match home.setting("database_url") {
+            Some(url) => self.set("database_url", &url),
+            None => self,
+        }
     }
 
     pub(crate) fn start(self) -> Service {
