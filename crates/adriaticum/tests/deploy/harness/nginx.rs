@@ -20,7 +20,9 @@ impl Nginx {
     pub(crate) fn before(replicas: &[SocketAddr]) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let file = configure(folder.path(), port, replicas);
-        let mut command = Command::new("nginx");
+        // Where Debian has it, which is not on everybody's path.
+        let debian = Path::new("/usr/sbin/nginx");
+        let mut command = Command::new(if debian.exists() { debian } else { Path::new("nginx") });
         command.arg("-p").arg(folder.path()).arg("-c").arg(file).arg("-e").arg(folder.path().join("error.log"));
         let test = command.arg("-t").output().expect("nginx, which `tools/prepare --tests` installs");
         assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
