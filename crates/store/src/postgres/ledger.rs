@@ -4,12 +4,13 @@
 //! commit, so that nobody waits in a circle and nobody waits for long. A connection that breaks is replaced, and the
 //! group tried once more: rows that did get committed are not counted again.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use chat::RequestId;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
 use super::number;
@@ -166,8 +167,9 @@ impl Open {
         if let (true, Some(trail)) = (noted?, trail) {
             rollups = trail.rollups.clone();
         }
-        let inserted = inserted?;
-        rows.iter().filter(|entry| inserted.contains(&entry.request_id)).for_each(|entry| rollups.add(entry));
+        // Taken out once it is counted: a request may stand in a group twice.
+        let mut new = inserted?;
+        rows.iter().filter(|entry| new.remove(&entry.request_id)).for_each(|entry| rollups.add(entry));
         // Then, with nothing in between, what all replicas write to.
         let (used, sums, hours, committed) = tokio::join!(
             self.use_keys(&rollups),
@@ -189,17 +191,14 @@ impl Open {
     }
 
     /// Inserts rows, and says which of them were not there before.
-    async fn insert(&self, commit: i64, rows: &[&Entry]) -> Result<Vec<RequestId>, StoreError> {
+    async fn insert(&self, commit: i64, rows: &[&Entry]) -> Result<HashSet<RequestId>, StoreError> {
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok(HashSet::new());
         }
         let columns = Columns::of(rows);
         let inserted = self.client.query(&self.insert, &columns.parameters(&commit)).await?;
-        let mut ids = Vec::with_capacity(inserted.len());
-        for row in inserted {
-            ids.push(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()));
-        }
-        Ok(ids)
+        let id = |row: &Row| Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()));
+        inserted.iter().map(id).collect()
     }
 
     async fn use_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {

@@ -95,13 +95,29 @@ const STEPS: &[&str] = &[
         filler bytea NOT NULL
     );
 
-    -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots.
+    -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots. Nearly always every
+    -- slot is there already. In one pass and in this language a merge takes a tenth of the time that a query would.
     CREATE FUNCTION merge_latencies(one bigint[], other bigint[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-        SELECT coalesce(array_agg(slot << 40 | counted ORDER BY slot), '{}') FROM (
-            SELECT each >> 40 AS slot, sum(each & 1099511627775)::bigint AS counted
-            FROM unnest(one || other) AS each GROUP BY each >> 40
-        ) AS merged
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    DECLARE
+        merged bigint[] := one;
+        size integer := cardinality(one);
+        place integer := 1;
+        each bigint;
+    BEGIN
+        FOREACH each IN ARRAY other LOOP
+            WHILE place <= size AND merged[place] >> 40 < each >> 40 LOOP
+                place := place + 1;
+            END LOOP;
+            IF place <= size AND merged[place] >> 40 = each >> 40 THEN
+                merged[place] := merged[place] + (each & 1099511627775);
+            ELSE
+                merged := merged[:place - 1] || each || merged[place:];
+                size := size + 1;
+            END IF;
+        END LOOP;
+        RETURN merged;
+    END
     $$;
 
     CREATE TABLE accounts (

@@ -301,3 +301,39 @@ async fn a_database_of_a_newer_version_is_refused() {
         assert!(refusal.contains("newer version"), "{refusal}");
     }
 }
+
+#[tokio::test]
+async fn both_backends_tell_the_same_of_the_same_rows() {
+    let (file, server) = (Fixture::new(Place::sqlite()).await, Fixture::new(Place::postgres()).await);
+    let keys = ["000000000001", "000000000002", "000000000003"].map(|key| key.parse::<KeyId>().unwrap());
+    let owners = [None, Some("A00000000001".parse().unwrap()), Some("A00000000002".parse().unwrap())];
+    // Scattered over times and latencies, so that roll-ups meet slots that they have and slots that they have not.
+    let rows: Vec<_> = (0..600u64)
+        .map(|number| {
+            let chance = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let (outcome, tokens) = if chance % 5 == 0 { (FAILED, None) } else { (OK, Some(number as u32)) };
+            let key = (chance >> 20) as usize % 3;
+            let mut row = entry_at(now_millis() - (chance >> 40) % 20_000_000, keys[key], outcome, tokens);
+            row.owner = owners[key];
+            row.timings.total = Duration::from_micros(1 << (chance >> 50) % 30);
+            row.timings.queue = (chance % 3 == 0).then_some(Duration::from_micros(chance >> 48));
+            row
+        })
+        .collect();
+    let mut reports = Vec::new();
+    for fixture in [&file, &server] {
+        let (ledger, writer) = fixture.ledger();
+        for group in rows.chunks(7) {
+            group.iter().for_each(|row| ledger.note(row.clone()).unwrap());
+            ledger.record(group[0].clone()).await.unwrap(); // once more, which is not counted, and waits for the others
+        }
+        writer.stop();
+        let report = usage(&fixture.store, 0).await;
+        let phases = [Phase::Total, Phase::Queue, Phase::Inference];
+        let shares = [0.0, 0.25, 0.5, 0.9, 0.99, 1.0];
+        let percentiles = phases.map(|phase| shares.map(|share| report.latencies.percentile(phase, share)));
+        reports.push((report.totals, report.succeeded, report.by_outcome, percentiles));
+    }
+    assert_eq!(reports[0], reports[1]);
+    assert_eq!(reports[0].0.requests, 600);
+}
