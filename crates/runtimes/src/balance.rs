@@ -262,7 +262,7 @@ impl Balance {
             load.pace.given_up(took, self.yardstick, now);
         }
         if let Some(tokens) = ending.tokens {
-            load.pace.completed(tokens, took, now);
+            load.pace.completed(tokens, took, self.yardstick, now);
         }
         if load.is_draining() && load.outstanding == 0 {
             load.place = Place::Vacant;

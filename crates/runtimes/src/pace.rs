@@ -9,9 +9,11 @@ const FIXED_WORK: f64 = 16.0;
 /// What any request may take without a word about it: a busy machine's scheduler is no sign of a slow runtime.
 const SLACK: f64 = 20.0;
 /// Half of what is known is forgotten after that time,
-const HALF_LIFE: f64 = 10_000.0;
+const HALF_LIFE: f64 = 7_000.0;
 /// and of more requests than that, the oldest are.
 const WINDOW: f64 = 32.0;
+/// Slower than so many times the median is as bad as that, or else it would take for ever to be forgotten.
+const WORST: f64 = 8.0;
 /// Everyone is credited with that many requests at the median's pace, so that a few alone say little.
 const CREDIT: f64 = 2.0;
 /// Below that many requests one is no yardstick for others.
@@ -45,12 +47,14 @@ pub(crate) struct Yardstick {
 
 impl Pace {
     /// A completion of that many tokens came after that time.
-    pub(crate) fn completed(&mut self, tokens: u32, took: u64, now: u64) {
+    pub(crate) fn completed(&mut self, tokens: u32, took: u64, yardstick: Option<Yardstick>, now: u64) {
         self.fade(now);
+        let work = FIXED_WORK + f64::from(tokens);
+        let worst = yardstick.map_or(f64::INFINITY, |yardstick| WORST * work * yardstick.time_per_work);
         self.requests += 1.0;
         self.tokens += f64::from(tokens);
-        self.work += FIXED_WORK + f64::from(tokens);
-        self.time += SLACK + took as f64;
+        self.work += work;
+        self.time += (SLACK + took as f64).min(worst);
         if self.requests > WINDOW {
             self.scale(WINDOW / self.requests);
         }
@@ -59,7 +63,11 @@ impl Pace {
     /// Somebody gave up after that time. How much would have come is not known, so only what was too long counts.
     pub(crate) fn given_up(&mut self, took: u64, yardstick: Option<Yardstick>, now: u64) {
         self.fade(now);
-        self.time += yardstick.map_or(0.0, |yardstick| (took as f64 - yardstick.patience()).max(0.0));
+        let too_long = |yardstick: Yardstick| {
+            let most = WORST * WINDOW * yardstick.time_per_request;
+            (took as f64 - yardstick.patience()).clamp(0.0, most)
+        };
+        self.time += yardstick.map_or(0.0, too_long);
     }
 
     /// The part of a full share that a member deserves whose oldest news are that old: 1 unless it is slow or silent.
@@ -130,7 +138,7 @@ mod tests {
 
     fn after(requests: usize, tokens: u32, took: u64) -> Pace {
         let mut pace = Pace::default();
-        (0..requests).for_each(|_| pace.completed(tokens, took, 0));
+        (0..requests).for_each(|_| pace.completed(tokens, took, None, 0));
         pace
     }
 
@@ -142,7 +150,7 @@ mod tests {
         let slow = paces[2].deserves(0, yard, 0);
         assert!((0.05..0.2).contains(&slow), "{slow}");
         // Once it is quick again, its next requests show it.
-        (0..64).for_each(|at| paces[2].completed(100, 1000, at));
+        (0..64).for_each(|at| paces[2].completed(100, 1000, Some(yard), at));
         let recovered = paces[2].deserves(0, yard, 64);
         assert!(recovered > 0.5, "{recovered}");
         // And without any, it is forgotten.
@@ -178,7 +186,7 @@ mod tests {
         (0..50).for_each(|_| paces[1].given_up(500, Some(yard), 0));
         assert_eq!(paces[1].deserves(0, yard, 0), 1.0);
         paces[1].given_up(60_000, Some(yard), 0);
-        assert!(paces[1].deserves(0, yard, 0) < 0.1);
+        assert!(paces[1].deserves(0, yard, 0) < 0.2);
     }
 
     proptest! {
@@ -194,8 +202,8 @@ mod tests {
             let mut now = 0;
             for (tokens, took, pause) in history {
                 now += pause;
-                quick.completed(tokens, took, now);
-                slow.completed(tokens, took + extra, now);
+                quick.completed(tokens, took, None, now);
+                slow.completed(tokens, took + extra, None, now);
             }
             let yard = yardstick(&[peer.clone(), peer], 0);
             let (quick_share, slow_share) = (quick.deserves(0, yard, now), slow.deserves(0, yard, now));
