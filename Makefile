@@ -24,6 +24,7 @@ prepare:
 test:
 	@tools/prepare --tests
 	$(CARGO) test --workspace --lib --bins --tests --locked
+	TEST_DATABASE=postgres $(CARGO) test --locked -p adriaticum --test api --test console
 
 lint: prepare
 	$(CARGO) fmt --all --check
@@ -35,10 +36,11 @@ scorer:
 	$(CARGO) run --release --locked -p grounding --example train
 
 bench: build
-	$(CARGO) build --release --locked -p store --example fill
+	$(CARGO) build --release --locked -p store --examples
 	$(CARGO) build --release --locked -p grounding --examples
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
+	python3 bench/replicas.py --results bench/RESULTS.md
 	python3 bench/console.py --results bench/RESULTS.md
 	python3 bench/grounding.py --results bench/RESULTS.md
 	python3 bench/pool.py --results bench/RESULTS.md

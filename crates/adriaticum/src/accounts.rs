@@ -12,7 +12,7 @@ use crate::serve::open_store;
 use crate::settings::Settings;
 
 pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), Complaint> {
-    let store = open_store(settings)?;
+    let store = open_store(settings).await?;
     let operator = Viewer::operator();
     let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
     match command {

@@ -69,11 +69,11 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
 }
 
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
-    let store = match open_store(settings) {
+    let store = match open_store(settings).await {
         Ok(store) => store,
         Err(complaint) => return vec![Bad(complaint.to_string())],
     };
-    let database = settings.database.display();
+    let database = &settings.database;
     let mut findings = vec![Good(format!("the database {database} opens"))];
     if let Ok(room) = rustix::fs::statvfs(&settings.data_dir) {
         let free = room.f_bavail.saturating_mul(room.f_frsize);
@@ -95,8 +95,11 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     }
     if deep {
         findings.push(match store.faults().await {
-            Ok(faults) if faults.is_empty() => Good("every page of the database is sound".into()),
-            Ok(faults) => Bad(format!("the database is damaged ({}). Restore it from a back-up.", faults.join("; "))),
+            Ok(faults) if faults.is_empty() => Good("the database is sound".into()),
+            Ok(faults) => Bad(format!(
+                "the database is not sound: {}. Restore it from a back-up, or mend the server.",
+                faults.join("; ")
+            )),
             Err(error) => Bad(format!("the database cannot be read: {error}. Restore it from a back-up.")),
         });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chat::KeyId;
 use clap::{Args, Parser, Subcommand};
-use store::{Email, Role};
+use store::{Email, PostgresUrl, Role};
 
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     },
     /// Shows what was used: sums by outcome and by key, or the requests themselves.
     Usage(UsageOptions),
+    /// Copies everything from SQLite to PostgreSQL, and checks that both agree.
+    Migrate(MigrateOptions),
     /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
     #[command(args_conflicts_with_subcommands = true)]
     Engine(EngineOptions),
@@ -74,6 +76,16 @@ pub(crate) enum Command {
     },
     /// Prints every setting in force and where its value came from.
     Config,
+}
+
+#[derive(Args)]
+pub(crate) struct MigrateOptions {
+    /// The PostgreSQL database, such as postgres://USER:PASSWORD@HOST/NAME. It must be empty, or an unused copy.
+    #[arg(long, value_name = "URL", value_parser = postgres_url)]
+    pub(crate) to: PostgresUrl,
+    /// The SQLite file; the setting `database_url` unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -261,6 +273,13 @@ pub(crate) struct UsageOptions {
 fn name_and_value(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn postgres_url(text: &str) -> Result<PostgresUrl, String> {
+    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+        return Err("it must begin with postgres://".into());
+    }
+    text.parse().map_err(|error: store::UnusableDatabase| error.to_string())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -14,7 +14,7 @@ use crate::serve::open_store;
 use crate::settings::Settings;
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), Complaint> {
-    let store = open_store(settings)?;
+    let store = open_store(settings).await?;
     match command {
         KeysCommand::Create { name, without_completions, expires } => {
             let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));

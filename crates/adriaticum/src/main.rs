@@ -10,6 +10,7 @@ mod hosts;
 mod index;
 mod keys;
 mod log;
+mod migrate;
 mod model;
 mod paper;
 mod progress;
@@ -50,6 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Grounding { command } => facts::run(command)?,
         Command::Index { command } => index::run(&settings, command)?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
+        Command::Migrate(options) => block_on(migrate::run(&settings, options))?,
         Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,
     }

@@ -9,6 +9,7 @@ use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressStyle};
 pub(crate) enum Unit {
     Bytes,
     Files,
+    Rows,
 }
 
 impl Unit {
@@ -16,6 +17,7 @@ impl Unit {
         match self {
             Self::Bytes => "{msg} {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta}",
             Self::Files => "{msg} {wide_bar} {human_pos} of {human_len} files, {eta}",
+            Self::Rows => "{msg} {wide_bar} {human_pos} of {human_len} rows, {eta}",
         }
     }
 
@@ -24,6 +26,8 @@ impl Unit {
             Self::Bytes => DecimalBytes(count).to_string(),
             Self::Files if count == 1 => "1 file".into(),
             Self::Files => format!("{} files", HumanCount(count)),
+            Self::Rows if count == 1 => "1 row".into(),
+            Self::Rows => format!("{} rows", HumanCount(count)),
         }
     }
 }

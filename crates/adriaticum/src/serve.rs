@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use grounding::Grounder;
 use runtimes::Pool;
 use server::{Api, ApiSettings, ListenerSettings, Timeouts};
-use store::Store;
+use store::{Database, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -45,7 +45,7 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
-    let store = Arc::new(open_store(settings)?);
+    let store = Arc::new(open_store(settings).await?);
     let doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
@@ -164,16 +164,18 @@ impl Doors {
 }
 
 /// Opens the database, with the data folder around it.
-pub(crate) fn open_store(settings: &Settings) -> Result<Store, Complaint> {
-    let folder = settings.database.parent().unwrap_or(&settings.data_dir);
+pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> {
     make_folder(&settings.data_dir)?;
-    make_folder(folder)?;
-    Store::open(&settings.database).map_err(|error| {
-        let database = settings.database.display();
-        Complaint::new(format!(
-            "the database {database} cannot be opened: {error}. Make it and its folder writable, or set `data_dir` to another folder."
-        ))
-    })
+    let remedy = match &settings.database {
+        Database::Sqlite(path) => {
+            make_folder(path.parent().unwrap_or(&settings.data_dir))?;
+            "Make it and its folder writable, or set `data_dir` to another folder."
+        }
+        Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
+    };
+    let database = &settings.database;
+    let opened = Store::open(database).await;
+    opened.map_err(|error| Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}")))
 }
 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.
@@ -255,7 +257,7 @@ async fn greeting(
     if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
         lines.push(format!("  Search    {}  (grounding: {})", grounder.place(), facts::mode(settings)));
     }
-    lines.push(format!("  Database  {}", settings.database.display()));
+    lines.push(format!("  Database  {}", settings.database));
     if store.count_keys().await? == 0 {
         let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
         lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));

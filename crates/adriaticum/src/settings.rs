@@ -14,6 +14,7 @@ use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
 use server::{ApiAddress, HostName};
+use store::{Database, PostgresSettings};
 
 use crate::complaint::Complaint;
 use crate::secret::shown;
@@ -34,7 +35,9 @@ struct Known {
 #[rustfmt::skip]
 const KNOWN: &[Known] = &[
     Known { name: "data_dir", default: "data", meaning: "the folder for everything that is kept" },
-    Known { name: "database_url", default: "", meaning: "sqlite:PATH; adriaticum.db in data_dir unless set" },
+    Known { name: "database_url", default: "", meaning: "sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; adriaticum.db in data_dir unless set" },
+    Known { name: "database.connections", default: "8", meaning: "connections to PostgreSQL at the most, beside the two that requests share" },
+    Known { name: "database.timeout", default: "5s", meaning: "for PostgreSQL to answer" },
     Known { name: "api.base_url", default: "http://localhost:8080/v1", meaning: "where callers reach the API; its host is the API's host" },
     Known { name: "api.listen", default: "127.0.0.1:8080", meaning: "where the API listens" },
     Known { name: "api.threads", default: "auto", meaning: "threads that serve the API; auto is one per core" },
@@ -75,7 +78,8 @@ pub(crate) struct Settings {
     values: BTreeMap<&'static str, Value>,
     warnings: Vec<String>,
     pub(crate) data_dir: PathBuf,
-    pub(crate) database: PathBuf,
+    pub(crate) database: Database,
+    pub(crate) database_timeout: Duration,
     pub(crate) api_base_url: String,
     pub(crate) api_address: ApiAddress,
     pub(crate) api_listen: SocketAddr,
@@ -228,6 +232,7 @@ impl Settings {
         }
         Ok(Self {
             database: database(&reader, &data_dir)?,
+            database_timeout: reader.duration("database.timeout")?,
             data_dir,
             api_base_url: reader.text("api.base_url").trim_end_matches('/').to_owned(),
             api_address,
@@ -338,17 +343,25 @@ impl Reader<'_> {
     }
 }
 
-fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<PathBuf, Complaint> {
+fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<Database, Complaint> {
     match reader.text("database_url") {
-        "" => Ok(data_dir.join("adriaticum.db")),
+        "" => Ok(Database::Sqlite(data_dir.join("adriaticum.db"))),
         url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-            Err(reader.wrong("database_url", &"this version keeps its data in SQLite only; remove the setting"))
+            postgres(reader, url).map(Database::Postgres)
         }
         url => match url.strip_prefix("sqlite:").map(|path| path.strip_prefix("//").unwrap_or(path)) {
-            Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-            _ => Err(reader.wrong("database_url", &"it must be sqlite:PATH")),
+            Some(path) if !path.is_empty() => Ok(Database::Sqlite(PathBuf::from(path))),
+            _ => Err(reader.wrong("database_url", &"it must be sqlite:PATH or postgres://USER:PASSWORD@HOST/NAME")),
         },
     }
+}
+
+fn postgres(reader: &Reader<'_>, url: &str) -> Result<PostgresSettings, Complaint> {
+    Ok(PostgresSettings {
+        url: url.parse().map_err(|error: store::UnusableDatabase| reader.wrong("database_url", &error))?,
+        connections: reader.count("database.connections")?,
+        timeout: reader.duration("database.timeout")?,
+    })
 }
 
 fn read_file(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Complaint> {

@@ -13,7 +13,7 @@ use crate::serve::open_store;
 use crate::settings::Settings;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), Complaint> {
-    let store = open_store(settings)?;
+    let store = open_store(settings).await?;
     let since = SystemTime::now().checked_sub(options.since).unwrap_or(UNIX_EPOCH);
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     // Standard output by itself writes line by line, and a report has thousands.

@@ -139,7 +139,7 @@ mod tests {
     use std::time::Duration;
 
     use http_body_util::BodyExt;
-    use store::{NewKey, RequestQuery, Store, Viewer};
+    use store::{Database, NewKey, RequestQuery, Store, Viewer};
 
     use super::*;
     use crate::{Api, ApiAddress, ApiSettings};
@@ -147,7 +147,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_our_own_is_answered_logged_and_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(folder.path().join("test.db")).unwrap());
+        let store = Arc::new(Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap());
         let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
         let settings = ApiSettings {
             address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::{ApiKey, KeyId, RequestId, TokenUsage};
-use store::{Entry, NotRecorded, Outcome, Store, Timings};
+use store::{Database, Entry, NotRecorded, Outcome, Store, Timings};
 
 const DAYS: u64 = 30;
 const BUSY_KEYS: usize = 1_000;
@@ -40,7 +40,8 @@ fn main() -> ExitCode {
 }
 
 fn fill(database: &str, keys: usize, requests: u64, busy: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let store = Store::open(database)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let store = runtime.block_on(Store::open(&Database::Sqlite(database.into())))?;
     let keys = insert_keys(database, keys)?;
     let busy = &keys[..keys.len().min(busy)];
     let (ledger, writer) = store.start_ledger(Duration::from_secs(90 * 86_400))?;

@@ -179,6 +179,12 @@ impl From<rusqlite::Error> for Declined {
     }
 }
 
+impl From<tokio_postgres::Error> for Declined {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
 impl From<getrandom::Error> for Declined {
     fn from(error: getrandom::Error) -> Self {
         Self::Store(error.into())

@@ -124,3 +124,8 @@ pub(crate) fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) ->
         completions: stored.completions,
     })
 }
+
+/// How the audit log names a key.
+pub(crate) fn named(id: KeyId, name: &str) -> String {
+    format!("{name} ({id})")
+}

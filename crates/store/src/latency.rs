@@ -111,6 +111,24 @@ impl Latencies {
     }
 }
 
+/// Bits of a packed number that hold the count; those above hold the slot.
+const COUNT_BITS: u32 = 40;
+
+impl Latencies {
+    /// The form for a database that adds up arrays of numbers: each count with its slot above it.
+    pub(crate) fn packed(&self) -> impl Iterator<Item = i64> {
+        self.counts.iter().map(|&(slot, count)| i64::from(slot) << COUNT_BITS | count as i64)
+    }
+
+    /// Reads `packed`'s form back; `None` if it is not that.
+    pub(crate) fn unpack(packed: &[i64]) -> Option<Self> {
+        let count = |each: i64| (each & ((1 << COUNT_BITS) - 1)) as u64;
+        let pairs = packed.iter().map(|&each| Some((u16::try_from(each >> COUNT_BITS).ok()?, count(each))));
+        let counts = pairs.collect::<Option<Vec<_>>>()?;
+        counts.is_sorted_by(|(a, _), (b, _)| a < b).then_some(Self { counts })
+    }
+}
+
 /// Adds up two encoded forms without taking them apart: whole stretches of `base` are copied as they are. Roll-ups are
 /// merged for every group of rows, so this is where the ledger's time would go otherwise. `None` if either is not encoded.
 pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
@@ -218,6 +236,8 @@ mod tests {
         #[test]
         fn the_database_gives_back_what_it_got(a in latencies()) {
             let all = counted(&a);
+            let packed: Vec<_> = all.packed().collect();
+            prop_assert_eq!(Latencies::unpack(&packed), Some(all.clone()));
             prop_assert_eq!(Latencies::decode(&all.encode()), Some(all));
         }
 

@@ -4,7 +4,6 @@
 //! collect more. A `Receipt` exists only for a row that is durable. When a commit fails, everyone in it is told, the
 //! ledger counts as failing, and a probe that writes in earnest finds out when it works again.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -15,7 +14,6 @@ use chat::RequestId;
 use tokio::sync::oneshot;
 
 use crate::rollup::{Entry, Rollups};
-use crate::sqlite::{CommitFailed, LedgerFile};
 use crate::{StoreError, now_millis};
 
 /// Rows that may wait for the writer; more are refused.
@@ -124,18 +122,38 @@ impl LedgerWriter {
     }
 }
 
-/// Starts the writer on a ledger that was opened for it.
-pub(crate) fn start(file: LedgerFile, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
+/// A database's side of the ledger. Each call ends well or has changed nothing; a connection that cannot be trusted any
+/// more is opened anew by the next call.
+pub(crate) trait Book: Send {
+    /// Commits a group of rows, their roll-ups, and what became known of the last commit. All or nothing, except that a
+    /// row which the database refuses for itself does not fail its neighbours.
+    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed>;
+
+    /// Writes in earnest, to find out whether writing works.
+    fn probe(&mut self) -> Result<(), CommitFailed>;
+
+    /// Deletes some of the rows before that id; `true` if there may be more.
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed>;
+}
+
+/// A transaction that was committed.
+pub(crate) struct Committed {
+    /// Its number.
+    pub(crate) commit: i64,
+    /// The places in the group of rows that the database refused.
+    pub(crate) refused: Vec<usize>,
+}
+
+/// Why nothing of a group is known to be committed, for the log.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct CommitFailed(pub(crate) String);
+
+/// Starts the writer on a book that was opened for it.
+pub(crate) fn start(book: Box<dyn Book>, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
     let (orders, received) = sync_channel(QUEUE_ROWS);
     let health = Arc::new(Health::default());
-    let writer = Writer {
-        health: health.clone(),
-        path: file.path().to_owned(),
-        file: Some(file),
-        retention,
-        trail: None,
-        next_prune: Instant::now(),
-    };
+    let writer = Writer { health: health.clone(), book, retention, trail: None, next_prune: Instant::now() };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
     Ok((Ledger { orders: orders.clone(), health }, LedgerWriter { orders, thread }))
@@ -157,6 +175,12 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// A row that nobody waits for.
+    #[cfg(test)]
+    pub(crate) fn new(entry: Entry) -> Self {
+        Self { entry, handed_over: Instant::now(), answer: None }
+    }
+
     fn answer(self, result: Result<(), NotRecorded>) {
         match (self.answer, result) {
             // A caller that hung up meanwhile does not read its answer; its row stands all the same.
@@ -176,9 +200,7 @@ pub(crate) struct Trail {
 
 struct Writer {
     health: Arc<Health>,
-    path: PathBuf,
-    /// `None` after a failed fsync: that connection is not to be trusted, another is opened in its place.
-    file: Option<LedgerFile>,
+    book: Box<dyn Book>,
     retention: Duration,
     trail: Option<Trail>,
     next_prune: Instant,
@@ -229,7 +251,7 @@ impl Writer {
     fn commit(&mut self, group: &mut Vec<Pending>) {
         self.health.commit_begins();
         let trail = self.trail.take();
-        let result = self.open_file().and_then(|file| file.commit(group, trail));
+        let result = self.book.commit(group, trail);
         self.health.commit_ends(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
@@ -256,7 +278,7 @@ impl Writer {
         if !self.health.is_good() {
             self.try_again();
         } else if let Some(trail) = self.trail.take()
-            && let Err(failure) = self.open_file().and_then(|file| file.commit(&[], Some(trail)))
+            && let Err(failure) = self.book.commit(&[], Some(trail))
         {
             self.give_up(failure);
         }
@@ -268,33 +290,24 @@ impl Writer {
             return;
         }
         let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
-        match self.open_file().and_then(|file| file.prune(RequestId::first_of_millis(oldest))) {
+        self.health.commit_begins(); // what hangs here holds up rows, too
+        let pruned = self.book.prune(RequestId::first_of_millis(oldest));
+        self.health.commit_ends(pruned.is_ok());
+        match pruned {
             Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
             Err(failure) => self.give_up(failure),
         }
     }
 
-    /// The connection, opened anew if the last one was given up.
-    fn open_file(&mut self) -> Result<&mut LedgerFile, CommitFailed> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => LedgerFile::reopen(&self.path)?,
-        };
-        Ok(self.file.insert(file))
-    }
-
-    fn give_up(&mut self, failure: CommitFailed) {
+    fn give_up(&self, failure: CommitFailed) {
         if self.health.now_failing() {
             tracing::error!(cause = %failure, "the ledger cannot write: completions are refused until it can");
-        }
-        if failure.connection_is_lost() {
-            self.file = None;
         }
     }
 
     /// Finds out whether the ledger can write again, by writing.
     fn try_again(&mut self) {
-        match self.open_file().and_then(LedgerFile::probe) {
+        match self.book.probe() {
             Ok(()) => self.health.commit_ends(true),
             Err(failure) => tracing::debug!(cause = %failure, "the ledger still cannot write"),
         }
@@ -344,38 +357,5 @@ impl Health {
     /// Marks the ledger as failing; `true` if it was not before.
     fn now_failing(&self) -> bool {
         !self.failing.swap(true, Ordering::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rollup::{Outcome, Timings};
-    use crate::sqlite::Sqlite;
-
-    /// After a failed fsync there may be no pause in which to open the ledger again: the next row has to do it.
-    #[test]
-    fn a_connection_that_was_given_up_is_opened_again_by_the_next_row() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("test.db");
-        let _database = Sqlite::open(path.clone()).unwrap();
-        let health = Arc::new(Health::default());
-        health.now_failing();
-        let retention = Duration::from_secs(86_400);
-        let mut writer = Writer { health, path, file: None, retention, trail: None, next_prune: Instant::now() };
-
-        let (answer, mut answered) = oneshot::channel();
-        let entry = Entry {
-            request_id: RequestId::now(),
-            key: "000000000001".parse().unwrap(),
-            owner: None,
-            outcome: Outcome { status: 200, code: None },
-            usage: Default::default(),
-            timings: Timings::default(),
-            grounding: None,
-        };
-        writer.commit(&mut vec![Pending { entry, handed_over: Instant::now(), answer: Some(answer) }]);
-        assert_eq!(answered.try_recv(), Ok(Ok(())));
-        assert!(writer.health.is_good());
     }
 }

@@ -215,7 +215,7 @@ impl KeySum {
 }
 
 /// What a group of rows adds to the roll-ups, in the order in which they are to be written.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
     sums: BTreeMap<SumKey, KeySum>,

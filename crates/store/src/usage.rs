@@ -59,6 +59,13 @@ pub struct UsageQuery {
     pub by_key: bool,
 }
 
+impl UsageQuery {
+    /// All there is, in the finest steps.
+    pub(crate) fn everything() -> Self {
+        Self { period: Period::since(0), key: None, step: Step::Hour, by_key: true }
+    }
+}
+
 /// How long a slice of time is. Days begin at midnight UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -83,7 +90,7 @@ impl Step {
 }
 
 /// Sums, each grouping from the same roll-ups.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageReport {
     /// The start of the first hour counted, in milliseconds since 1970.
     pub since: u64,
@@ -104,7 +111,7 @@ pub struct UsageReport {
 }
 
 /// Sums of one slice of time.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slice {
     /// When it begins, in milliseconds since 1970.
     pub start: u64,
@@ -117,7 +124,7 @@ pub struct Slice {
 }
 
 /// Sums of one outcome.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutcomeUsage {
     /// The HTTP status.
     pub status: u16,
@@ -128,7 +135,7 @@ pub struct OutcomeUsage {
 }
 
 /// Sums of one key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUsage {
     /// The key's public id.
     pub key: KeyId,
@@ -182,4 +189,10 @@ pub struct RequestRecord {
     pub persist_us: Option<u64>,
     /// What was found out about its need for facts; `None` if that was not looked at.
     pub grounding: Option<GroundingRecord>,
+}
+
+/// How long it took to make a row durable, given when it was. If the clock was set back meanwhile, the difference means
+/// nothing and is left out.
+pub(crate) fn persist_us(request: RequestId, total_us: u64, persisted_at_us: u64) -> Option<u64> {
+    persisted_at_us.checked_sub(request.unix_micros() + total_us)
 }

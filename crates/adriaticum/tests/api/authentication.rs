@@ -109,7 +109,7 @@ fn every_key_that_is_not_active_gets_the_same_401() {
 #[test]
 fn a_key_revoked_by_another_process_is_refused_by_the_next_request() {
     let (runtime, service) = service();
-    let replica = Setup::with(&[&runtime]).data(service.data().to_owned()).start();
+    let replica = Setup::with(&[&runtime]).beside(&service).start();
     let (key, other) = (service.key(), service.key());
     let request = Request::chat(&key, ask("hello")).bytes();
     let (mut here, mut there) = (service.connect(), replica.connect());

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Connection, Home, Ran, Reply, Request, Runtime, Setup, eventually, unreachable_url};
+use crate::harness::{Connection, Home, Ran, Reply, Request, Runtime, Setup, eventually, on_postgres, unreachable_url};
 
 fn keys(home: &Home) -> Vec<Value> {
     serde_json::from_str(&home.output(&["keys", "list", "--json"])).unwrap()
@@ -322,6 +322,9 @@ fn a_data_folder_that_cannot_be_is_one_sentence() {
 
 #[test]
 fn a_file_that_is_no_database_is_one_sentence() {
+    if on_postgres() {
+        return;
+    }
     let home = Home::new();
     std::fs::create_dir(home.data()).unwrap();
     std::fs::write(
@@ -347,7 +350,8 @@ fn checks(ran: &Ran, code: i32, lines: &[(&str, &str, &str)]) {
 fn check_says_what_would_not_work_and_how_to_mend_it() {
     let runtime = Runtime::that(Reply::Echoes);
     let mut home = Home::new();
-    let good = [("ok", "settings", ""), ("ok", "storage", "adriaticum.db"), ("ok", "api", "free")];
+    let database = if on_postgres() { "postgres://127.0.0.1" } else { "adriaticum.db" };
+    let good = [("ok", "settings", ""), ("ok", "storage", database), ("ok", "api", "free")];
     checks(
         &home.run(&["check"]),
         1,

@@ -22,6 +22,7 @@ fn members_come_and_go_without_a_failed_request() {
     let key = service.key();
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         for thread in 0..4 {
             let (service, key, stop, sent) = (&service, &key, &stop, &sent);
             scope.spawn(move || {
@@ -46,8 +47,16 @@ fn members_come_and_go_without_a_failed_request() {
         service.configure(&urls(&[&old]));
         service.reload();
         old.wait_until_asked(before.0 + 20);
-        stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Tells threads to stop, also if the test fails before.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

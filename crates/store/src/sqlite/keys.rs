@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::audit::audit_by;
 use super::{Sqlite, id};
 use crate::id::AccountId;
-use crate::keys::StoredKey;
+use crate::keys::{StoredKey, named};
 use crate::viewer::Viewer;
 use crate::{Caller, KeyRecord, NewKey, StoreError};
 
@@ -152,11 +152,6 @@ fn record(row: &Row<'_>) -> Result<KeyRecord, rusqlite::Error> {
         owner: row.get(7)?,
         playground: row.get(8)?,
     })
-}
-
-/// How the audit log names a key.
-fn named(id: KeyId, name: &str) -> String {
-    format!("{name} ({id})")
 }
 
 /// Whose rows a viewer may see, as a parameter.

@@ -1,6 +1,5 @@
 //! The ledger's own connection: one transaction for a group of rows and all their roll-ups.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavio
 
 use super::connect;
 use crate::latency::merge_encoded;
-use crate::ledger::{Pending, Trail};
+use crate::ledger::{Book, CommitFailed, Committed, Pending, Trail};
 use crate::rollup::{Entry, KeySum, Rollups, Span};
 
 /// Pages of write-ahead log after which it is moved into the database file (16 MiB).
@@ -20,98 +19,115 @@ const PROBE_BYTES: i64 = 256 * 1024;
 /// Rows deleted in one transaction.
 const PRUNE_ROWS: usize = 500;
 
+/// The book in a file.
 pub(crate) struct LedgerFile {
-    connection: Connection,
     path: PathBuf,
-}
-
-/// A transaction that was committed.
-pub(crate) struct Committed {
-    /// Its number.
-    pub(crate) commit: i64,
-    /// The places in the group of rows that the database refused.
-    pub(crate) refused: Vec<usize>,
+    /// `None` after a failed fsync: that connection is not to be trusted, another is opened in its place.
+    connection: Option<Connection>,
 }
 
 impl LedgerFile {
-    pub(super) fn new(connection: Connection, path: PathBuf) -> Result<Self, rusqlite::Error> {
-        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        connection.set_prepared_statement_cache_capacity(32);
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        connection.create_scalar_function("merge_latencies", 2, flags, |values| {
-            let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
-            merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies do not read back".into()))
-        })?;
-        Ok(Self { connection, path })
+    pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
+        Ok(Self { path: path.to_owned(), connection: Some(open(path)?) })
     }
 
-    /// Commits a group of rows, their roll-ups, and what became known of the last commit. All or nothing, except that a
-    /// row which the database refuses for itself does not fail its neighbours.
-    pub(crate) fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut rollups = Rollups::default();
-        if let Some(trail) = trail {
-            let mut note = transaction.prepare_cached("UPDATE commits SET persisted_at_us = ?2 WHERE id = ?1")?;
-            note.execute(params![trail.commit, trail.persisted_at_micros])?;
-            rollups = trail.rollups;
-        }
-        let mut committed = Committed { commit: 0, refused: Vec::new() };
-        if !group.is_empty() {
-            transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
-            committed.commit = transaction.last_insert_rowid();
-            let mut insert = transaction.prepare_cached(INSERT)?;
-            for (at, pending) in group.iter().enumerate() {
-                match insert_row(&mut insert, &pending.entry, committed.commit) {
-                    Ok(true) => rollups.add(&pending.entry),
-                    Ok(false) => {} // recorded before: counted once
-                    Err(error) if is_the_rows_own_fault(&error) => committed.refused.push(at),
-                    Err(other) => return Err(other.into()),
-                }
+    /// Runs something on the connection, opened anew if the last one was given up.
+    fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, CommitFailed> {
+        let result = match &mut self.connection {
+            Some(connection) => run(connection),
+            None => reopen(&self.path).and_then(|opened| run(self.connection.insert(opened))),
+        };
+        result.map_err(|failure| {
+            if failure.connection_is_lost() {
+                self.connection = None;
+            }
+            CommitFailed(failure.to_string())
+        })
+    }
+}
+
+impl Book for LedgerFile {
+    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
+        self.with(|connection| commit(connection, group, trail))
+    }
+
+    fn probe(&mut self) -> Result<(), CommitFailed> {
+        self.with(|connection| {
+            connection.execute(
+                "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1)) ON CONFLICT DO UPDATE SET filler = excluded.filler",
+                [PROBE_BYTES],
+            )?;
+            Ok(())
+        })
+    }
+
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
+        self.with(|connection| prune(connection, before))
+    }
+}
+
+fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = connect(path)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("merge_latencies", 2, flags, |values| {
+        let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
+        merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies do not read back".into()))
+    })?;
+    Ok(connection)
+}
+
+/// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is moved
+/// into the database file, with its own fsyncs, before anything is written behind it.
+fn reopen(path: &Path) -> Result<Connection, Failure> {
+    let connection = open(path)?;
+    let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if blocked == 0 { Ok(connection) } else { Err(Failure::CheckpointBlocked) }
+}
+
+fn commit(connection: &mut Connection, group: &[Pending], trail: Option<Trail>) -> Result<Committed, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut rollups = Rollups::default();
+    if let Some(trail) = trail {
+        let mut note = transaction.prepare_cached("UPDATE commits SET persisted_at_us = ?2 WHERE id = ?1")?;
+        note.execute(params![trail.commit, trail.persisted_at_micros])?;
+        rollups = trail.rollups;
+    }
+    let mut committed = Committed { commit: 0, refused: Vec::new() };
+    if !group.is_empty() {
+        transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
+        committed.commit = transaction.last_insert_rowid();
+        let mut insert = transaction.prepare_cached(INSERT)?;
+        for (at, pending) in group.iter().enumerate() {
+            match insert_row(&mut insert, &pending.entry, committed.commit) {
+                Ok(true) => rollups.add(&pending.entry),
+                Ok(false) => {} // recorded before: counted once
+                Err(error) if is_the_rows_own_fault(&error) => committed.refused.push(at),
+                Err(other) => return Err(other.into()),
             }
         }
-        write_rollups(&transaction, &rollups)?;
-        transaction.commit()?;
-        Ok(committed)
     }
+    write_rollups(&transaction, &rollups)?;
+    transaction.commit()?;
+    Ok(committed)
+}
 
-    /// Writes in earnest, to find out whether writing works.
-    pub(crate) fn probe(&mut self) -> Result<(), CommitFailed> {
-        self.connection.execute(
-            "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1)) ON CONFLICT DO UPDATE SET filler = excluded.filler",
-            [PROBE_BYTES],
-        )?;
-        Ok(())
-    }
-
-    /// Deletes some of the rows before that id; `true` if there may be more.
-    pub(crate) fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let deleted = transaction
-            .prepare_cached(
-                "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
-            )?
-            .execute(params![before.to_bytes(), PRUNE_ROWS])?;
-        transaction
-            .prepare_cached(
-                "DELETE FROM commits WHERE id IN (SELECT id FROM commits ORDER BY id LIMIT ?1)
-                 AND persisted_at_us < ?2",
-            )?
-            .execute(params![PRUNE_ROWS, before.unix_micros()])?;
-        transaction.commit()?;
-        Ok(deleted == PRUNE_ROWS)
-    }
-
-    /// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is moved
-    /// into the database file, with its own fsyncs, before anything is written behind it.
-    pub(crate) fn reopen(path: &Path) -> Result<Self, CommitFailed> {
-        let file = Self::new(connect(path)?, path.to_owned())?;
-        let blocked: i64 = file.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if blocked == 0 { Ok(file) } else { Err(CommitFailed::checkpoint_blocked()) }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
+fn prune(connection: &mut Connection, before: RequestId) -> Result<bool, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let deleted = transaction
+        .prepare_cached(
+            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .execute(params![before.to_bytes(), PRUNE_ROWS])?;
+    transaction
+        .prepare_cached(
+            "DELETE FROM commits WHERE id IN (SELECT id FROM commits ORDER BY id LIMIT ?1)
+             AND persisted_at_us < ?2",
+        )?
+        .execute(params![PRUNE_ROWS, before.unix_micros()])?;
+    transaction.commit()?;
+    Ok(deleted == PRUNE_ROWS)
 }
 
 /// Whether another row could still go into the same transaction.
@@ -218,34 +234,49 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
     Ok(())
 }
 
-/// Why nothing of a group was committed.
-#[derive(Debug)]
-pub(crate) struct CommitFailed(Option<rusqlite::Error>);
-
-impl CommitFailed {
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
     /// Another process keeps the log from being moved into the database file.
-    fn checkpoint_blocked() -> Self {
-        Self(None)
-    }
+    #[error("the log cannot be moved into the database file yet")]
+    CheckpointBlocked,
+}
 
+impl Failure {
     /// After a failed fsync nobody knows what is on the disk; the same connection must not go on as if it did.
-    pub(crate) fn connection_is_lost(&self) -> bool {
-        let code = self.0.as_ref().and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
+    fn connection_is_lost(&self) -> bool {
+        let Self::Sqlite(error) = self else { return true };
+        let code = error.sqlite_error().map(|error| error.extended_code);
         matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC | ffi::SQLITE_IOERR_TRUNCATE))
     }
 }
 
-impl From<rusqlite::Error> for CommitFailed {
-    fn from(error: rusqlite::Error) -> Self {
-        Self(Some(error))
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollup::{Outcome, Timings};
+    use crate::sqlite::Sqlite;
 
-impl fmt::Display for CommitFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(error) => error.fmt(f),
-            None => f.write_str("the log cannot be moved into the database file yet"),
-        }
+    /// After a failed fsync there may be no pause in which to open the ledger again: the next row has to do it.
+    #[test]
+    fn a_connection_that_was_given_up_is_opened_again_by_the_next_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.db");
+        let _database = Sqlite::open(path.clone()).unwrap();
+        let entry = Entry {
+            request_id: RequestId::now(),
+            key: "000000000001".parse().unwrap(),
+            owner: None,
+            outcome: Outcome { status: 200, code: None },
+            usage: Default::default(),
+            timings: Timings::default(),
+            grounding: None,
+        };
+        let mut book = LedgerFile { path, connection: None };
+        let committed = book.commit(&[Pending::new(entry)], None).unwrap();
+        assert!(committed.commit > 0 && committed.refused.is_empty());
+        assert!(book.connection.is_some());
     }
 }

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod audit;
+mod export;
 mod keys;
 mod ledger;
 mod links;
@@ -18,7 +19,8 @@ use rusqlite::{Connection, OpenFlags, Row};
 use crate::StoreError;
 use crate::id::Id;
 
-pub(crate) use ledger::{CommitFailed, LedgerFile};
+pub(crate) use export::Export;
+use ledger::LedgerFile;
 
 /// Older versions can lose the race between a checkpoint and a commit, and corrupt the log.
 const OLDEST_GOOD_VERSION: i32 = 3_051_003;
@@ -41,8 +43,8 @@ impl Sqlite {
         Ok(Self { path, idle: Mutex::new(vec![connection]) })
     }
 
-    pub(crate) fn open_ledger(&self) -> Result<LedgerFile, StoreError> {
-        Ok(LedgerFile::new(connect(&self.path)?, self.path.clone())?)
+    pub(crate) fn open_book(&self) -> Result<Box<LedgerFile>, StoreError> {
+        Ok(Box::new(LedgerFile::open(&self.path)?))
     }
 
     pub(crate) fn faults(&self) -> Result<Vec<String>, StoreError> {

@@ -148,6 +148,11 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(transaction.commit()?)
 }
 
+/// The schema in a database, and the newest one.
+pub(super) fn versions(connection: &Connection) -> Result<(i64, i64), rusqlite::Error> {
+    Ok((version(connection)?, STEPS.len() as i64))
+}
+
 fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }

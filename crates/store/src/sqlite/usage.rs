@@ -1,7 +1,5 @@
 //! Reading the ledger: sums from the roll-ups, rows from the end of `requests`.
 
-use std::collections::BTreeMap;
-
 use chat::{KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -9,9 +7,10 @@ use super::Sqlite;
 use super::keys::{key_id, scope};
 use crate::latency::Latencies;
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
-use crate::usage::{Period, RequestQuery, Slice, UsageQuery};
+use crate::summing::{ByKey, NamedKey, Part, Summing};
+use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
-use crate::{KeyUsage, OutcomeUsage, RequestRecord, StoreError, UsageReport};
+use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
 
 /// The columns of `Figures`.
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
@@ -34,11 +33,10 @@ impl Sqlite {
                 (None, Some(account)) => Party::Owner(account),
                 (None, None) => Party::Everyone,
             };
-            let mut report = read(&snapshot, party, query)?;
+            let mut report = read(&snapshot, party, query, now)?;
             if query.by_key {
                 report.by_key = by_key(&snapshot, viewer, query.period, query.key)?;
             }
-            report.until = now;
             Ok(Some(report))
         })
     }
@@ -98,6 +96,14 @@ impl Sqlite {
     }
 }
 
+/// All sums of everyone, in the finest steps.
+pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
+    let query = UsageQuery::everything();
+    let mut report = read(connection, Party::Everyone, &query, 0)?;
+    report.by_key = by_key(connection, &Viewer::operator(), query.period, None)?;
+    Ok(report)
+}
+
 fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bool, rusqlite::Error> {
     let mut find =
         connection.prepare_cached("SELECT count(*) > 0 FROM keys WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)")?;
@@ -105,49 +111,29 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 }
 
 /// Sums up a party's roll-ups in one pass, by everything but the key.
-fn read(connection: &Connection, party: Party, query: &UsageQuery) -> Result<UsageReport, StoreError> {
+fn read(connection: &Connection, party: Party, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
          WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
     ))?;
     let hours = query.period.seconds();
     let mut rows = rollups.query(params![party.to_string(), hours.start, hours.end])?;
-    let mut report = UsageReport { since: hours.start * 1000, ..UsageReport::default() };
-    let mut outcomes: BTreeMap<(u16, String), Figures> = BTreeMap::new();
+    let mut sums = Summing::new(query);
     while let Some(row) = rows.next()? {
-        let part = figures(row)?;
-        let (start, status, code): (u64, u16, String) = (row.get(8)?, row.get(9)?, row.get(10)?);
         let blob = row.get_ref(11)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
-        let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
-        let succeeded = if code.is_empty() { part.requests } else { 0 };
-        let start = query.step.span().start_of(start) * 1000;
-        if report.by_time.last().is_none_or(|slice| slice.start != start) {
-            report.by_time.push(Slice { start, ..Slice::default() });
-        }
-        if let Some(slice) = report.by_time.last_mut() {
-            slice.figures.merge(&part);
-            slice.succeeded += succeeded;
-            slice.latencies.merge(&latencies);
-        }
-        outcomes.entry((status, code)).or_default().merge(&part);
+        sums.add(Part {
+            start: row.get(8)?,
+            status: row.get(9)?,
+            code: row.get(10)?,
+            figures: figures(row)?,
+            latencies: Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?,
+        });
     }
-    for slice in &report.by_time {
-        report.totals.merge(&slice.figures);
-        report.succeeded += slice.succeeded;
-        report.latencies.merge(&slice.latencies);
-    }
-    let outcomes = outcomes.into_iter().map(|((status, code), figures)| OutcomeUsage {
-        status,
-        code: (!code.is_empty()).then_some(code),
-        figures,
-    });
-    report.by_outcome = outcomes.collect();
-    Ok(report)
+    Ok(sums.finish(now))
 }
 
-/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. Keys come in one
-/// order from both tables, so that each row finds its key by going on from the one before, or from the first one where
-/// the next slice of time begins. There are ten rows for each key, so every column that is not read counts.
+/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. There are ten rows
+/// for each key, so every column that is not read counts.
 fn by_key(
     connection: &Connection,
     viewer: &Viewer,
@@ -158,10 +144,9 @@ fn by_key(
         "SELECT id, name, last_used_at FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
     let named = names.query_map(params![scope(viewer), only.as_ref().map(KeyId::as_str)], |row| {
-        Ok((key_id(row, 0)?, row.get::<_, String>(1)?, row.get::<_, Option<u64>>(2)?))
+        Ok(NamedKey { id: key_id(row, 0)?, name: row.get(1)?, last_used_at: row.get(2)? })
     })?;
-    let keys: Vec<(KeyId, String, Option<u64>)> = named.collect::<Result<_, _>>()?;
-    let mut sums = vec![KeySum::default(); keys.len()];
+    let mut sums = ByKey::new(named.collect::<Result<_, _>>()?);
     let mut scan = connection.prepare_cached(
         "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
              total_tokens, total_measured FROM key_sums
@@ -169,37 +154,12 @@ fn by_key(
     )?;
     for Stretch { span, starts, added } in stretches(&period.seconds()) {
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
-        let mut at = 0;
         while let Some(row) = rows.next()? {
             let key = row.get_ref(0)?.as_bytes().map_err(|_| StoreError::Corrupt("sum"))?;
-            if at > 0 && keys[at - 1].0.as_bytes() >= key {
-                at = 0;
-            }
-            while keys.get(at).is_some_and(|(id, ..)| id.as_bytes() < key) {
-                at += 1;
-            }
-            if keys.get(at).is_some_and(|(id, ..)| id.as_bytes() == key) {
-                let part = key_sum(row)?;
-                if added {
-                    sums[at].merge(&part)
-                } else {
-                    sums[at].take_away(&part)
-                }
-                at += 1;
-            }
+            sums.add(key, added, || key_sum(row))?;
         }
     }
-    let mut used: Vec<_> = keys
-        .into_iter()
-        .zip(sums)
-        .filter(|(_, sum)| sum.figures.requests > 0)
-        .map(|((key, name, last_used), KeySum { figures, succeeded })| {
-            let figures = Figures { last_at: last_used.unwrap_or(0), ..figures };
-            KeyUsage { key, name, figures, succeeded }
-        })
-        .collect();
-    used.sort_unstable_by_key(|usage| (std::cmp::Reverse(usage.figures.requests), usage.key));
-    Ok(used)
+    Ok(sums.finish())
 }
 
 /// Reads a key's sums behind its id.
@@ -238,10 +198,7 @@ const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, com
 
 fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
     let request_id = RequestId::from_bytes(row.get(0)?);
-    let total_us: u64 = row.get(10)?;
-    let handed_over = request_id.unix_micros() + total_us;
-    // If the clock was set back meanwhile, the difference means nothing and is left out.
-    let persist_us = row.get::<_, Option<u64>>(11)?.and_then(|persisted| persisted.checked_sub(handed_over));
+    let total_us = row.get(10)?;
     Ok(RequestRecord {
         request_id,
         key: key_id(row, 1)?,
@@ -253,7 +210,7 @@ fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
         search_us: row.get(8)?,
         inference_us: row.get(9)?,
         total_us,
-        persist_us,
+        persist_us: row.get::<_, Option<u64>>(11)?.and_then(|at| persist_us(request_id, total_us, at)),
         grounding: grounding(row)?,
     })
 }

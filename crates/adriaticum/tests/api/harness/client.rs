@@ -113,6 +113,12 @@ impl Connection {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
+    /// A connection, if anybody listens there.
+    #[allow(dead_code, reason = "the tests of several replicas use it")]
+    pub(crate) fn try_to(address: SocketAddr) -> Option<Self> {
+        TcpStream::connect(address).ok().map(Self::over)
+    }
+
     /// A connection from another of this machine's addresses.
     pub(crate) fn from_to(source: IpAddr, address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();

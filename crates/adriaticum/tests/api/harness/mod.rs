@@ -12,7 +12,7 @@ pub(crate) use answer::Answer;
 pub(crate) use client::{Connection, Request, ask};
 pub(crate) use http2::Http2;
 pub(crate) use runtime::{Reply, Runtime, unreachable_url};
-pub(crate) use service::{Home, Ran, Service, Setup};
+pub(crate) use service::{Home, Ran, Service, Setup, on_postgres};
 
 /// How long a test waits for anything before it fails: far longer than anything takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

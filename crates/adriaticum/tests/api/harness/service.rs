@@ -9,8 +9,14 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::Cluster;
 
 use super::{Answer, Connection, Request, Runtime, ask, eventually};
+
+/// Whether the suite runs on PostgreSQL this time, rather than on SQLite.
+pub(crate) fn on_postgres() -> bool {
+    std::env::var_os("TEST_DATABASE").is_some_and(|database| database == "postgres")
+}
 
 /// A data folder, its settings, and the commands that work on it. Settings are given as the environment gives them.
 pub(crate) struct Home {
@@ -40,6 +46,9 @@ impl Home {
         let mut home = Self { settings: Vec::new(), data: PathBuf::new(), folder };
         settings.into_iter().for_each(|(name, value)| home.set(name, value));
         home.set_data(home.folder.path().join("data"));
+        if on_postgres() {
+            home.set("database_url", &Cluster::shared().create_database());
+        }
         home
     }
 
@@ -64,9 +73,14 @@ impl Home {
     }
 
     pub(crate) fn set(&mut self, setting: &str, value: &str) {
-        let variable = format!("ADRIATICUM_{}", setting.replace('.', "_").to_ascii_uppercase());
+        let variable = variable(setting);
         self.settings.retain(|(name, _)| *name != variable);
         self.settings.push((variable, value.to_owned()));
+    }
+
+    fn setting(&self, setting: &str) -> Option<String> {
+        let variable = variable(setting);
+        self.settings.iter().find(|(name, _)| *name == variable).map(|(_, value)| value.clone())
     }
 
     /// The binary with the home's settings and nothing of this process's own.
@@ -133,6 +147,11 @@ impl Home {
     }
 }
 
+/// The variable that sets a setting.
+fn variable(setting: &str) -> String {
+    format!("ADRIATICUM_{}", setting.replace('.', "_").to_ascii_uppercase())
+}
+
 impl Ran {
     pub(crate) fn of(command: &mut Command) -> Self {
         let output = command.output().unwrap();
@@ -170,6 +189,15 @@ impl Setup {
     pub(crate) fn data(mut self, data: PathBuf) -> Self {
         self.0.set_data(data);
         self
+    }
+
+    /// One more replica over a home's database.
+    pub(crate) fn beside(mut self, home: &Home) -> Self {
+        self.0.set_data(home.data.clone());
+        match home.setting("database_url") {
+            Some(url) => self.set("database_url", &url),
+            None => self,
+        }
     }
 
     pub(crate) fn start(self) -> Service {

@@ -54,6 +54,16 @@ impl Engine {
         Self { child, place: place.unwrap_or_else(|| panic!("where it is served: {line:?}")), home }
     }
 
+    /// Where it is served.
+    #[allow(dead_code, reason = "the tests of several runtimes use it")]
+    pub(crate) fn url(&self) -> String {
+        self.place.clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// The folder that it runs in.
     pub(crate) fn folder(&self) -> &Path {
         self.home.folder()
@@ -61,7 +71,7 @@ impl Engine {
 
     /// Asks it to stop, and waits until it has; its folder is still there.
     pub(crate) fn stop(&mut self) -> ExitStatus {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         eventually("the engine's exit", || self.child.try_wait().unwrap())
     }
 

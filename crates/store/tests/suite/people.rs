@@ -1,5 +1,4 @@
-//! What any backend of the store must hold about people: who gets in, and that nobody gets beyond their own.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! People: who gets in, and that nobody gets beyond their own.
 
 use std::time::Duration;
 
@@ -9,17 +8,29 @@ use store::{
     Timings, Token, UsageQuery, Viewer,
 };
 
+use crate::on_each_backend;
+use crate::place::Place;
+
+on_each_backend!(
+    a_link_works_once_and_the_first_account_ends_the_set_up,
+    an_account_made_in_another_way_ends_the_set_up_too,
+    a_session_ends_when_it_is_ended_by_whatever,
+    there_is_always_an_administrator,
+    nobody_gets_beyond_their_own_and_an_administrator_sees_all,
+    the_playground_is_one_caller_for_each_and_no_key_in_the_list,
+    every_change_is_in_the_audit_log,
+);
+
 const DAY: Duration = Duration::from_secs(86_400);
 
 struct Fixture {
     store: Store,
-    _folder: tempfile::TempDir,
+    _place: Place,
 }
 
 impl Fixture {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        Self { store: Store::open(folder.path().join("test.db")).unwrap(), _folder: folder }
+    async fn new(place: Place) -> Self {
+        Self { store: place.open().await, _place: place }
     }
 
     async fn account(&self, email: &str, role: Role) -> AccountId {
@@ -49,9 +60,8 @@ fn new(email: &str) -> NewAccount {
     NewAccount { email: email.parse().unwrap(), name: email.into(), password: "hash".into() }
 }
 
-#[tokio::test]
-async fn a_link_works_once_and_the_first_account_ends_the_set_up() {
-    let fixture = Fixture::new();
+async fn a_link_works_once_and_the_first_account_ends_the_set_up(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let stale = store.set_up().await.unwrap().unwrap();
     let link = store.set_up().await.unwrap().unwrap();
@@ -78,18 +88,16 @@ async fn a_link_works_once_and_the_first_account_ends_the_set_up() {
     assert!(store.link(&withdrawn).await.unwrap().is_none());
 }
 
-#[tokio::test]
-async fn an_account_made_in_another_way_ends_the_set_up_too() {
-    let fixture = Fixture::new();
+async fn an_account_made_in_another_way_ends_the_set_up_too(place: Place) {
+    let fixture = Fixture::new(place).await;
     let link = fixture.store.set_up().await.unwrap().unwrap();
     fixture.account("ada@example.com", Role::Developer).await;
     assert!(fixture.store.link(&link).await.unwrap().is_none());
     assert!(fixture.store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
 }
 
-#[tokio::test]
-async fn a_session_ends_when_it_is_ended_by_whatever() {
-    let fixture = Fixture::new();
+async fn a_session_ends_when_it_is_ended_by_whatever(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
     let bob = fixture.account("bob@example.com", Role::Developer).await;
@@ -121,9 +129,8 @@ async fn a_session_ends_when_it_is_ended_by_whatever() {
     assert!(matches!(store.reset_password(&reset, "x", "").await, Err(Declined::LinkGone)));
 }
 
-#[tokio::test]
-async fn there_is_always_an_administrator() {
-    let fixture = Fixture::new();
+async fn there_is_always_an_administrator(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
     let operator = Viewer::operator();
@@ -136,9 +143,8 @@ async fn there_is_always_an_administrator() {
     assert!(matches!(store.set_disabled(admin, bob, true).await, Err(Declined::LastAdmin)));
 }
 
-#[tokio::test]
-async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all() {
-    let fixture = Fixture::new();
+async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let admin = fixture.viewer("admin@example.com", Role::Admin).await;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;
@@ -198,9 +204,8 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all() {
     assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
 }
 
-#[tokio::test]
-async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list() {
-    let fixture = Fixture::new();
+async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;
     let first = store.playground(&ada).await.unwrap().unwrap();
@@ -212,9 +217,8 @@ async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list() {
     assert!(store.playground(&Viewer::operator()).await.unwrap().is_none());
 }
 
-#[tokio::test]
-async fn every_change_is_in_the_audit_log() {
-    let fixture = Fixture::new();
+async fn every_change_is_in_the_audit_log(place: Place) {
+    let fixture = Fixture::new(place).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Admin).await;
     let key = fixture.key(&ada, "K").await;

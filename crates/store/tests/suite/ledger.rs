@@ -1,40 +1,45 @@
-//! What any backend of the store must hold, tested through the public interface alone.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! What is recorded, and what is told of it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::{ApiKey, KeyId, RequestId, TokenUsage};
 use store::{
-    Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery,
+    Database, Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery,
     RequestRecord, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
 };
+use testbed::Cluster;
+
+use crate::on_each_backend;
+use crate::place::{OK, Place, new_key};
+
+on_each_backend!(
+    a_key_is_accepted_until_it_is_revoked_by_anyone,
+    keys_that_are_unknown_expired_or_of_another_secret_are_refused,
+    keys_are_listed_with_their_names_permissions_and_last_use,
+    a_receipt_means_that_another_process_sees_the_row,
+    what_was_found_out_about_the_need_for_facts_is_kept,
+    a_request_recorded_twice_counts_once,
+    many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same,
+    rows_past_their_time_go_and_their_sums_stay,
+    one_refused_row_does_not_fail_its_neighbours,
+    what_was_handed_over_before_the_stop_is_written,
+);
 
 const DAYS_90: Duration = Duration::from_secs(90 * 86_400);
-const OK: Outcome = Outcome { status: 200, code: None };
 const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 
 struct Fixture {
     store: Store,
-    folder: tempfile::TempDir,
+    place: Place,
 }
 
 impl Fixture {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path().join("test.db")).unwrap();
-        Self { store, folder }
-    }
-
-    /// Another process's view of the same database.
-    fn another_store(&self) -> Store {
-        Store::open(self.folder.path().join("test.db")).unwrap()
+    async fn new(place: Place) -> Self {
+        Self { store: place.open().await, place }
     }
 
     async fn key(&self, name: &str) -> ApiKey {
-        self.store
-            .create_key(&Viewer::operator(), NewKey { name: name.into(), completions: true, expires_at: None })
-            .await
-            .unwrap()
+        new_key(&self.store, name).await
     }
 
     fn ledger(&self) -> (Ledger, LedgerWriter) {
@@ -80,15 +85,14 @@ fn unique() -> u64 {
     NEXT.fetch_add(4, std::sync::atomic::Ordering::Relaxed)
 }
 
-#[tokio::test]
-async fn a_key_is_accepted_until_it_is_revoked_by_anyone() {
-    let fixture = Fixture::new();
+async fn a_key_is_accepted_until_it_is_revoked_by_anyone(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("mine").await;
     let caller = fixture.store.authenticate(&key).await.unwrap().unwrap();
     assert_eq!(caller.key(), key.id());
     assert!(caller.may_complete());
 
-    let elsewhere = fixture.another_store();
+    let elsewhere = fixture.place.open().await;
     let revoked_at = elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap();
     assert!(revoked_at.is_some());
     assert!(fixture.store.authenticate(&key).await.unwrap().is_none());
@@ -99,9 +103,8 @@ async fn a_key_is_accepted_until_it_is_revoked_by_anyone() {
     );
 }
 
-#[tokio::test]
-async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused() {
-    let fixture = Fixture::new();
+async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(place: Place) {
+    let fixture = Fixture::new(place).await;
     let unknown = ApiKey::generate().unwrap();
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
@@ -113,9 +116,8 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused() {
     assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), "x").await.unwrap());
 }
 
-#[tokio::test]
-async fn keys_are_listed_with_their_names_permissions_and_last_use() {
-    let fixture = Fixture::new();
+async fn keys_are_listed_with_their_names_permissions_and_last_use(place: Place) {
+    let fixture = Fixture::new(place).await;
     let first = fixture.key("first").await;
     let silent = NewKey { name: "no completions".into(), completions: false, expires_at: Some(now_millis() + 60_000) };
     let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
@@ -135,25 +137,23 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use() {
     assert!(names.contains(&("no completions", false, None)), "{names:?}");
 }
 
-#[tokio::test]
-async fn a_receipt_means_that_another_process_sees_the_row() {
-    let fixture = Fixture::new();
+async fn a_receipt_means_that_another_process_sees_the_row(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, _writer) = fixture.ledger();
     let row = entry(key, OK, Some(21));
     let receipt = ledger.record(row.clone()).await.unwrap();
     assert_eq!(receipt.request_id(), row.request_id);
 
-    let seen = newest(&fixture.another_store(), 10).await;
+    let seen = newest(&fixture.place.open().await, 10).await;
     assert_eq!(seen.len(), 1);
     assert_eq!((seen[0].request_id, seen[0].status, seen[0].code.as_deref()), (row.request_id, 200, None));
     assert_eq!(seen[0].usage, row.usage);
     assert_eq!((seen[0].inference_us, seen[0].total_us, seen[0].queue_us), (Some(30_000), 40_000, None));
 }
 
-#[tokio::test]
-async fn what_was_found_out_about_the_need_for_facts_is_kept() {
-    let fixture = Fixture::new();
+async fn what_was_found_out_about_the_need_for_facts_is_kept(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let records = [
@@ -174,9 +174,8 @@ async fn what_was_found_out_about_the_need_for_facts_is_kept() {
     assert_eq!(usage(&fixture.store, 0).await.latencies.count(Phase::Search), 2);
 }
 
-#[tokio::test]
-async fn a_request_recorded_twice_counts_once() {
-    let fixture = Fixture::new();
+async fn a_request_recorded_twice_counts_once(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let row = entry(key, OK, Some(5));
@@ -188,9 +187,8 @@ async fn a_request_recorded_twice_counts_once() {
     assert_eq!(newest(&fixture.store, 10).await.len(), 1);
 }
 
-#[tokio::test]
-async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same() {
-    let fixture = Fixture::new();
+async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(place: Place) {
+    let fixture = Fixture::new(place).await;
     let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
     let (ledger, writer) = fixture.ledger();
     // Over four days, so that hours and days both take part.
@@ -232,9 +230,8 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same() {
     assert!(all.iter().any(|row| row.persist_us.is_some()));
 }
 
-#[tokio::test]
-async fn rows_past_their_time_go_and_their_sums_stay() {
-    let fixture = Fixture::new();
+async fn rows_past_their_time_go_and_their_sums_stay(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let day = 86_400_000;
@@ -257,9 +254,8 @@ async fn rows_past_their_time_go_and_their_sums_stay() {
     writer.stop();
 }
 
-#[tokio::test]
-async fn one_refused_row_does_not_fail_its_neighbours() {
-    let fixture = Fixture::new();
+async fn one_refused_row_does_not_fail_its_neighbours(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     // A count of microseconds beyond what a column holds cannot be stored; such a row is refused for itself.
@@ -274,9 +270,8 @@ async fn one_refused_row_does_not_fail_its_neighbours() {
     assert_eq!(usage(&fixture.store, 0).await.totals.requests, 2);
 }
 
-#[tokio::test]
-async fn what_was_handed_over_before_the_stop_is_written() {
-    let fixture = Fixture::new();
+async fn what_was_handed_over_before_the_stop_is_written(place: Place) {
+    let fixture = Fixture::new(place).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     for _ in 0..3000 {
@@ -289,10 +284,20 @@ async fn what_was_handed_over_before_the_stop_is_written() {
 
 #[tokio::test]
 async fn a_database_of_a_newer_version_is_refused() {
-    let fixture = Fixture::new();
-    let path = fixture.folder.path().join("test.db");
-    drop(fixture.store);
-    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 999).unwrap();
-    let refusal = Store::open(&path).err().unwrap().to_string();
-    assert!(refusal.contains("newer version"), "{refusal}");
+    let (file, server) = (Place::sqlite(), Place::postgres());
+    for place in [&file, &server] {
+        drop(place.open().await);
+        match &place.database {
+            Database::Sqlite(path) => {
+                rusqlite::Connection::open(path).unwrap().pragma_update(None, "user_version", 999).unwrap();
+            }
+            Database::Postgres(settings) => {
+                let name = settings.url.to_string();
+                let name = name.rsplit_once('/').unwrap().1;
+                Cluster::shared().sql(name, "UPDATE adriaticum_schema SET version = 999");
+            }
+        }
+        let refusal = Store::open(&place.database).await.err().unwrap().to_string();
+        assert!(refusal.contains("newer version"), "{refusal}");
+    }
 }

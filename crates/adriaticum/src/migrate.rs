@@ -1,0 +1,55 @@
+//! The `migrate` command: from one machine's SQLite file to a PostgreSQL server that many replicas share.
+
+use std::io::Write;
+
+use store::{Copied, Database, PostgresSettings};
+
+use crate::cli::MigrateOptions;
+use crate::complaint::Complaint;
+use crate::paper::{self, Table};
+use crate::progress::{Progress, Unit};
+use crate::settings::Settings;
+
+pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<(), Complaint> {
+    let from = match (&options.from, &settings.database) {
+        (Some(file), _) | (None, Database::Sqlite(file)) => file.clone(),
+        (None, Database::Postgres(_)) => {
+            return Err(Complaint::new(
+                "`database_url` is a PostgreSQL server already; give the SQLite file to be copied with --from FILE",
+            ));
+        }
+    };
+    if !from.is_file() {
+        let from = from.display();
+        return Err(Complaint::new(format!("there is no database {from}: there is nothing to be copied")));
+    }
+    let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database_timeout };
+    let mut shown: Option<(&str, Progress)> = None;
+    let mut progress = |table, done, total| {
+        if shown.as_ref().is_none_or(|(name, _)| *name != table) {
+            shown = Some((table, Progress::new(table, Unit::Rows, total, 0)));
+        }
+        if let Some((_, progress)) = &mut shown {
+            progress.at(done);
+        }
+    };
+    let copied = store::copy(&from, &to, &mut progress).await.map_err(|error| {
+        let (from, to) = (from.display(), &to.url);
+        Complaint::new(format!("{from} was not copied to {to}: {error}. Nothing was changed."))
+    })?;
+    drop(shown);
+    let (table, from, to) = (table(&copied), from.display(), &to.url);
+    write!(
+        std::io::stdout(),
+        "{table}\n{from} is now in {to}, and both agree. {from} was only read.\n\
+         What a running service records in {from} from now on is not in the copy: stop the service, run this command\n\
+         once more, and start it again with `database_url` (ADRIATICUM_DATABASE_URL) set to the new database.\n"
+    )?;
+    Ok(())
+}
+
+fn table(copied: &[Copied]) -> Table {
+    let mut table = Table::new(&["TABLE", ">ROWS", ">SUMS COMPARED"]);
+    copied.iter().for_each(|each| table.row([each.table.into(), paper::number(each.rows), each.sums.to_string()]));
+    table
+}

@@ -1,0 +1,96 @@
+//! The database fails under load, while two replicas serve.
+
+use std::net::SocketAddr;
+
+use testbed::Cluster;
+
+use crate::harness::{Reply, Runtime, Service, Setup, ask};
+use crate::load::Load;
+
+/// Two replicas over a cluster, in front of a runtime that answers at once.
+struct Pair {
+    cluster: Cluster,
+    replicas: [Service; 2],
+    runtime: Runtime,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let cluster = Cluster::start(&[]);
+        let runtime = Runtime::that(Reply::Echoes);
+        let url = cluster.create_database();
+        let replicas = [(), ()].map(|()| Setup::with(&[&runtime]).set("database_url", &url).start());
+        Self { cluster, replicas, runtime }
+    }
+
+    fn addresses(&self) -> [SocketAddr; 2] {
+        [self.replicas[0].address(), self.replicas[1].address()]
+    }
+
+    fn load(&self, happens: impl FnOnce(&Load)) -> Load {
+        Load::during(&self.addresses(), &self.replicas[0].key(), &ask("hello"), happens)
+    }
+
+    /// Afterwards all is as before: both answer, and the ledger holds what it must.
+    fn assert_well(&self, load: &Load) {
+        let key = self.replicas[1].key();
+        for replica in &self.replicas {
+            replica.ask(&key, "hello").completed();
+        }
+        load.assert_nothing_lost_or_doubled(&self.replicas[0]);
+        assert_eq!(load.broken(), 0, "every request gets an answer");
+        for (kind, count) in load.kinds() {
+            let told = kind.0 == 200 || kind.1.as_deref() == Some("service_unavailable");
+            assert!(told, "{count} of {kind:?}");
+        }
+        assert!(!self.cluster.log().contains("deadlock detected"), "{}", self.cluster.log());
+    }
+}
+
+#[test]
+fn a_database_that_is_stopped_and_started_again() {
+    let pair = Pair::start();
+    let load = pair.load(|load| {
+        for mode in ["fast", "immediate"] {
+            load.wait_for_completions(100);
+            pair.cluster.stop(mode);
+            // Those whose row could not be written come first; then nobody is asked any more.
+            load.wait_for(20, |told| told.status == 503);
+            let asked = pair.runtime.asked().len();
+            load.wait_for(50, |told| told.status == 503);
+            assert_eq!(pair.runtime.asked().len(), asked, "no inference for what cannot be recorded");
+            pair.cluster.start_again();
+        }
+        load.wait_for_completions(100);
+    });
+    pair.assert_well(&load);
+}
+
+#[test]
+fn a_database_that_cuts_off_connections() {
+    let pair = Pair::start();
+    let load = pair.load(|load| {
+        for _ in 0..10 {
+            load.wait_for_completions(30);
+            pair.cluster.sql(
+                "postgres",
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'adriaticum'",
+            );
+        }
+        load.wait_for_completions(30);
+    });
+    pair.assert_well(&load);
+}
+
+#[test]
+fn a_database_that_stands_still_for_a_while() {
+    let pair = Pair::start();
+    let load = pair.load(|load| {
+        load.wait_for_completions(50);
+        pair.cluster.freeze(true);
+        load.wait_for(6, |told| told.status == 503);
+        pair.cluster.freeze(false);
+        load.wait_for_completions(50);
+    });
+    pair.assert_well(&load);
+}

@@ -1,0 +1,136 @@
+//! Callers that go on whatever happens, and remember what they were told.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::harness::{Connection, Home, Request, eventually};
+
+/// How many there are.
+const CALLERS: usize = 6;
+
+/// What callers do and what they were told.
+pub(crate) struct Load {
+    body: String,
+    key: String,
+    /// Where they may call.
+    addresses: Mutex<Vec<SocketAddr>>,
+    told: Mutex<Vec<Told>>,
+    /// Connections that broke before an answer.
+    broken: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// One answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) id: String,
+    pub(crate) status: u16,
+    pub(crate) code: Option<String>,
+}
+
+impl Load {
+    /// Calls these addresses by turns for as long as something else happens.
+    pub(crate) fn during(addresses: &[SocketAddr], key: &str, body: &str, happens: impl FnOnce(&Self)) -> Self {
+        let load = Self {
+            body: body.to_owned(),
+            key: key.to_owned(),
+            addresses: Mutex::new(addresses.to_owned()),
+            told: Mutex::default(),
+            broken: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            for caller in 0..CALLERS {
+                let load = &load;
+                scope.spawn(move || load.call(caller));
+            }
+            // Also when it panics: a scope waits for its threads.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| happens(&load)));
+            load.over.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        load
+    }
+
+    /// From now on these are called.
+    pub(crate) fn call_at(&self, addresses: &[SocketAddr]) {
+        *self.addresses.lock().unwrap() = addresses.to_owned();
+    }
+
+    /// Waits until so many more answers came that are as wanted.
+    pub(crate) fn wait_for(&self, count: usize, wanted: impl Fn(&Told) -> bool) {
+        let before = self.told().len();
+        eventually("answers", || {
+            (self.told()[before..].iter().filter(|told| wanted(told)).count() >= count).then_some(())
+        });
+    }
+
+    /// Waits for completions.
+    pub(crate) fn wait_for_completions(&self, count: usize) {
+        self.wait_for(count, |told| told.status == 200);
+    }
+
+    pub(crate) fn told(&self) -> MutexGuard<'_, Vec<Told>> {
+        self.told.lock().unwrap()
+    }
+
+    pub(crate) fn broken(&self) -> usize {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// How many answers there were of each kind.
+    pub(crate) fn kinds(&self) -> HashMap<(u16, Option<String>), usize> {
+        let mut kinds = HashMap::new();
+        self.told().iter().for_each(|told| *kinds.entry((told.status, told.code.clone())).or_default() += 1);
+        kinds
+    }
+
+    /// Every completion that was acknowledged is in the ledger, once, and the sums know exactly the rows there are.
+    /// Rows of requests that were not acknowledged may be there.
+    pub(crate) fn assert_nothing_lost_or_doubled(&self, home: &Home) {
+        let rows = home.rows();
+        let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
+        assert_eq!(by_id.len(), rows.len(), "no row stands twice");
+        for told in self.told().iter().filter(|told| told.status == 200) {
+            let row = by_id.get(told.id.as_str()).unwrap_or_else(|| panic!("{told:?} was acknowledged and lost"));
+            assert_eq!(row["status"], 200, "{row}");
+        }
+        let sums = home.sums();
+        assert_eq!(sums["requests"], rows.len(), "the sums know the same rows");
+        let tokens: u64 = rows.iter().filter_map(|row| row["total_tokens"].as_u64()).sum();
+        assert_eq!(sums["total_tokens"].as_u64().unwrap_or(0), tokens);
+    }
+
+    fn call(&self, caller: usize) {
+        let request = Request::chat(&self.key, self.body.clone()).bytes();
+        let mut turn = caller;
+        while !self.over.load(Ordering::Relaxed) {
+            let addresses = self.addresses.lock().unwrap().clone();
+            turn += 1;
+            let Some(mut connection) = Connection::try_to(addresses[turn % addresses.len()]) else {
+                thread::yield_now();
+                continue;
+            };
+            // A few requests on each connection.
+            for _ in 0..8 {
+                let answer = connection.send_while_open(&request).then(|| connection.answer_if_any()).flatten();
+                let Some(answer) = answer else {
+                    self.broken.fetch_add(1, Ordering::Relaxed);
+                    break;
+                };
+                let closing = answer.header("connection") == Some("close");
+                let (status, code) = answer.outcome();
+                let id = answer.header("x-request-id").unwrap().to_owned();
+                self.told().push(Told { id, status, code });
+                if closing || self.over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+    }
+}

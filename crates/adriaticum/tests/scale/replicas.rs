@@ -1,0 +1,81 @@
+//! Replicas come and go, and what one does the others know.
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+use testbed::Cluster;
+
+use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+use crate::load::Load;
+
+fn start(count: usize, runtime: &Runtime) -> Vec<Service> {
+    let url = Cluster::shared().create_database();
+    (0..count).map(|_| replica(runtime, &url)).collect()
+}
+
+fn replica(runtime: &Runtime, url: &str) -> Service {
+    Setup::with(&[runtime]).set("database_url", url).start()
+}
+
+fn addresses<'a>(replicas: impl IntoIterator<Item = &'a Service>) -> Vec<SocketAddr> {
+    replicas.into_iter().map(Service::address).collect()
+}
+
+#[test]
+fn a_key_revoked_on_one_is_refused_by_the_next_request_on_every_other() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let replicas = start(3, &runtime);
+    for revoking in 0..replicas.len() {
+        let key = replicas[(revoking + 1) % 3].key();
+        let request = Request::chat(&key, ask("hello")).bytes();
+        let mut connections: Vec<_> = replicas.iter().map(Service::connect).collect();
+        connections.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
+        replicas[revoking].output(&["keys", "revoke", &key[6..18]]);
+        connections.iter_mut().for_each(|connection| {
+            connection.send(&request).answer().refused_as("invalid_api_key");
+        });
+    }
+}
+
+#[test]
+fn a_replica_that_is_killed_takes_nothing_along() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let mut replicas = start(3, &runtime);
+    let key = replicas[0].key();
+    let all = addresses(&replicas);
+    let load = Load::during(&all, &key, &ask("hello"), |load| {
+        for _ in 0..5 {
+            load.wait_for_completions(60);
+            replicas[2].kill();
+            load.wait_for_completions(60);
+            replicas[2].start_again();
+            load.call_at(&addresses(&replicas));
+        }
+        load.wait_for_completions(60);
+    });
+    load.assert_nothing_lost_or_doubled(&replicas[0]);
+    let kinds = load.kinds();
+    assert_eq!(kinds.len(), 1, "the others answer as before: {kinds:?}");
+}
+
+#[test]
+fn a_rolling_restart_fails_no_request() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let mut replicas = start(3, &runtime);
+    let key = replicas[0].key();
+    let load = Load::during(&addresses(&replicas), &key, &ask("hello"), |load| {
+        for at in 0..replicas.len() {
+            load.wait_for_completions(40);
+            replicas[at].signal(Signal::TERM);
+            // Whoever balances sees that this one is not ready any more, and calls the others.
+            load.call_at(&addresses(replicas.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, one)| one)));
+            assert_eq!(replicas[at].wait_for_exit().code(), Some(0));
+            replicas[at].start_again();
+            load.call_at(&addresses(&replicas));
+        }
+        load.wait_for_completions(40);
+    });
+    let kinds = load.kinds();
+    assert_eq!((kinds.len(), load.broken()), (1, 0), "{kinds:?}");
+    load.assert_nothing_lost_or_doubled(&replicas[0]);
+}

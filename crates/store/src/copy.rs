@@ -1,0 +1,237 @@
+//! Moving up: everything in a SQLite file goes into a PostgreSQL database, in one transaction, and is counted on both
+//! sides before that transaction ends. The file is only read.
+//!
+//! A copy can be made again as long as nobody has used the earlier one: what was copied is then replaced.
+
+use std::path::Path;
+
+use crate::postgres::{Import, PostgresSettings};
+use crate::sqlite::Export;
+use crate::{StoreError, now_millis};
+
+/// How many rows travel together.
+const PIECE: usize = 1_000;
+/// Pieces that may be read ahead.
+const AHEAD: usize = 4;
+
+/// One table that was copied and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// Its name.
+    pub table: &'static str,
+    /// How many rows it has on both sides.
+    pub rows: u64,
+    /// How many sums over its columns were compared.
+    pub sums: usize,
+}
+
+/// Why nothing was copied.
+#[derive(Debug, thiserror::Error)]
+pub enum NotCopied {
+    /// One of the databases failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file is of an older version.
+    #[error("the SQLite database has schema {found}, and {known} is needed: run any other command on it first")]
+    Outdated {
+        /// The schema in the file.
+        found: i64,
+        /// What is needed.
+        known: i64,
+    },
+    /// There is something in the PostgreSQL database that no copy has put there.
+    #[error("the PostgreSQL database has been used, and what is in it would be lost: give another, empty one")]
+    Occupied,
+    /// The sides do not agree; nothing was changed.
+    #[error("the copy of {table} does not agree with the original: {original} there, {copy} in the copy")]
+    Differs {
+        /// Which table.
+        table: &'static str,
+        /// Count and sums.
+        original: String,
+        /// Count and sums.
+        copy: String,
+    },
+}
+
+/// Copies everything. `progress` is told the table, how many of its rows are copied, and how many there are.
+pub async fn copy(
+    from: &Path,
+    to: &PostgresSettings,
+    progress: &mut (dyn FnMut(&'static str, u64, u64) + Send),
+) -> Result<Vec<Copied>, NotCopied> {
+    let mut export = Export::open(from)?;
+    let mut import = Import::begin(to).await?;
+    import.prepare(export.days()?).await?;
+    let mut copied = Vec::new();
+    for table in TABLES {
+        let original = export.check(table)?;
+        let rows = original.first().copied().unwrap_or(0).unsigned_abs();
+        progress(table.name, 0, rows);
+        export = import_table(export, &import, table, |done| progress(table.name, done, rows)).await?;
+        let copy = import.check(table).await?;
+        if copy != original {
+            let told = |sums: &[i64]| sums.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
+            return Err(NotCopied::Differs { table: table.name, original: told(&original), copy: told(&copy) });
+        }
+        copied.push(Copied { table: table.name, rows, sums: original.len() - 1 });
+    }
+    let (original, copy) = (export.report()?, import.report().await?);
+    if original != copy {
+        let told = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
+        return Err(NotCopied::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
+    }
+    import.finish(from, now_millis()).await?;
+    Ok(copied)
+}
+
+/// Reads a table on a thread of its own, while what was read before is on its way.
+async fn import_table(
+    mut export: Export,
+    import: &Import,
+    table: &'static Table,
+    mut progress: impl FnMut(u64),
+) -> Result<Export, NotCopied> {
+    let (sender, mut pieces) = tokio::sync::mpsc::channel(AHEAD);
+    let reading = std::thread::spawn(move || {
+        let read = export.read(table, PIECE, |piece| sender.blocking_send(piece).is_ok());
+        (export, read)
+    });
+    let mut rows = import.copy(table).await?;
+    let mut done = 0;
+    while let Some(piece) = pieces.recv().await {
+        done += piece.len() as u64;
+        rows.write(piece).await?;
+        progress(done);
+    }
+    let (export, read) = reading.join().map_err(|_panic| StoreError::Corrupt("row"))?;
+    read?; // before the copy is finished: half a table is none
+    rows.finish().await?;
+    Ok(export)
+}
+
+/// A table as both sides see it.
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    /// What SQLite is asked for the columns, in their order.
+    pub(crate) source: &'static str,
+    pub(crate) columns: &'static [(&'static str, Kind)],
+}
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    Bytes,
+    /// A request's id.
+    Id,
+    Flag,
+    Small,
+    Integer,
+    Number,
+    Real,
+    Latencies,
+}
+
+/// One value on its way.
+#[derive(Debug, Clone)]
+pub(crate) enum Cell {
+    Null,
+    Number(i64),
+    Real(f32),
+    Text(String),
+    Bytes(Vec<u8>),
+    Numbers(Vec<i64>),
+}
+
+use Kind::{Bytes, Flag, Id, Integer, Latencies, Number, Real, Small, Text};
+
+const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
+    total_measured, last_at";
+
+/// A commit's number in PostgreSQL is made of when it was durable; one of which that is unknown is left out.
+const COMMIT: &str = "(commits.persisted_at_us << 10 | (commits.id & 1023))";
+
+#[rustfmt::skip]
+pub(crate) const TABLES: &[Table] = &[
+    Table {
+        name: "accounts",
+        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at FROM accounts",
+        columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
+            ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number)],
+    },
+    Table {
+        name: "sessions",
+        source: "SELECT digest, id, account, address, agent, created_at, seen_at FROM sessions",
+        columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
+            ("created_at", Number), ("seen_at", Number)],
+    },
+    Table {
+        name: "links",
+        source: "SELECT digest, id, purpose, role, account, note, made_by, created_at, expires_at FROM links",
+        columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text), ("note", Text),
+            ("made_by", Text), ("created_at", Number), ("expires_at", Number)],
+    },
+    Table {
+        name: "audit",
+        source: "SELECT number, at, who, address, what, subject FROM audit",
+        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("what", Text), ("subject", Text)],
+    },
+    Table {
+        name: "keys",
+        source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground, last_used_at
+            FROM keys",
+        columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
+            ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag), ("last_used_at", Number)],
+    },
+    Table {
+        name: "commits",
+        source: "SELECT COMMIT AS id, persisted_at_us FROM commits WHERE persisted_at_us IS NOT NULL",
+        columns: &[("id", Number), ("persisted_at_us", Number)],
+    },
+    Table {
+        name: "requests",
+        source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens, queue_us,
+                search_us, inference_us, total_us, coalesce(COMMIT, 0) AS commit_id, score, scorer, sources
+            FROM requests LEFT JOIN commits ON commits.id = commit_id",
+        columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
+            ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
+            ("inference_us", Number), ("total_us", Number), ("commit_id", Number), ("score", Real), ("scorer", Integer),
+            ("sources", Integer)],
+    },
+    Table {
+        name: "rollups",
+        source: "SELECT key_id AS party, start, status, code, FIGURES, latencies FROM rollups WHERE span = 3600",
+        columns: &[("party", Text), ("start", Number), ("status", Small), ("code", Text), ("requests", Number),
+            ("prompt_tokens", Number), ("prompt_measured", Number), ("completion_tokens", Number),
+            ("completion_measured", Number), ("total_tokens", Number), ("total_measured", Number), ("last_at", Number),
+            ("latencies", Latencies)],
+    },
+    Table {
+        name: "key_sums",
+        source: "SELECT span, start, key_id, FIGURES, succeeded FROM key_sums",
+        columns: &[("span", Number), ("start", Number), ("key_id", Text), ("requests", Number), ("prompt_tokens", Number),
+            ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
+            ("total_tokens", Number), ("total_measured", Number), ("last_at", Number), ("succeeded", Number)],
+    },
+];
+
+impl Table {
+    /// What SQLite is asked.
+    pub(crate) fn query(&self) -> String {
+        self.source.replace("FIGURES", FIGURES).replace("COMMIT", COMMIT)
+    }
+
+    /// Expressions that must come out the same on both sides: how many rows, and a sum for each column. Numbers are summed
+    /// up by their remainders, so that no sum is too large for either side.
+    pub(crate) fn checks(&self) -> String {
+        let sums = self.columns.iter().filter_map(|(name, kind)| match kind {
+            Kind::Text | Kind::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),
+            Kind::Flag => Some(format!("coalesce(sum(CASE WHEN {name} THEN 1 ELSE 0 END), 0)")),
+            Kind::Small | Kind::Integer | Kind::Number => Some(format!("coalesce(sum({name} % 1000003), 0)")),
+            Kind::Real => Some(format!("count({name})")),
+            Kind::Id | Kind::Latencies => None,
+        });
+        ["count(*)".to_owned()].into_iter().chain(sums).collect::<Vec<_>>().join(", ")
+    }
+}

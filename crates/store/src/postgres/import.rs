@@ -1,0 +1,157 @@
+//! Taking in everything of another database, in one transaction: all of it or nothing.
+
+use std::path::Path;
+use std::pin::Pin;
+
+use tokio_postgres::Client;
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use uuid::Uuid;
+
+use super::schema::{migrate, prepare_days};
+use super::server::Server;
+use super::usage::everything;
+use super::{PostgresSettings, number, signed, text};
+use crate::copy::{Cell, Kind, NotCopied, TABLES, Table};
+use crate::{StoreError, UsageReport};
+
+/// More days than anybody keeps rows for; what is older goes among the others.
+const MOST_DAYS: u64 = 400;
+
+pub(crate) struct Import {
+    client: Client,
+    _server: Server,
+}
+
+impl Import {
+    /// Begins, unless the database holds what no copy has put there.
+    pub(crate) async fn begin(settings: &PostgresSettings) -> Result<Self, NotCopied> {
+        let server = Server::new(settings)?;
+        let mut client = server.connect().await?;
+        migrate(&mut client).await?;
+        let import = Self { client, _server: server };
+        // A copy may take its time, but not wait for somebody who uses the database.
+        let begin = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
+            CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL)";
+        import.run(begin).await?;
+        Ok(import)
+    }
+
+    /// Makes room: the parts of the tables for those days, and nothing in any of them.
+    pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), NotCopied> {
+        if let Some((first, last)) = days {
+            let first = first.max((last + 1).saturating_sub(MOST_DAYS));
+            prepare_days(&mut self.client, first, last + 2 - first).await?; // commits may be of the day after
+        }
+        self.run("BEGIN").await?;
+        let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
+        let (all, found) = (names.join(", "), self.found().await?);
+        self.run(&format!("LOCK TABLE {all} IN ACCESS EXCLUSIVE MODE")).await?;
+        let earlier = self.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await;
+        let earlier: Option<String> = earlier.map_err(StoreError::from)?.map(|row| row.get(0));
+        if found != NOTHING && earlier.is_none_or(|earlier| earlier != found) {
+            return Err(NotCopied::Occupied);
+        }
+        Ok(self.run(&format!("TRUNCATE {all}; DELETE FROM adriaticum_copy")).await?)
+    }
+
+    /// Takes in the rows of a table.
+    pub(crate) async fn copy(&self, table: &Table) -> Result<Incoming, StoreError> {
+        let names: Vec<_> = table.columns.iter().map(|(name, _)| *name).collect();
+        let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", table.name, names.join(", "));
+        let types: Vec<_> = table.columns.iter().map(|(_, kind)| type_of(*kind)).collect();
+        let sink = self.client.copy_in(&copy).await?;
+        Ok(Incoming(Box::pin(BinaryCopyInWriter::new(sink, &types))))
+    }
+
+    /// Count and sums of a table.
+    pub(crate) async fn check(&self, table: &Table) -> Result<Vec<i64>, StoreError> {
+        let check = format!("SELECT ARRAY[{}]::bigint[] FROM {}", table.checks(), table.name);
+        Ok(self.client.query_typed_one(&check, &[]).await?.try_get(0)?)
+    }
+
+    /// All sums, as the console would tell them.
+    pub(crate) async fn report(&self) -> Result<UsageReport, StoreError> {
+        everything(&self.client).await
+    }
+
+    /// Ends well, and notes how the copy looks, so that it is known for one later.
+    pub(crate) async fn finish(&self, source: &Path, now: u64) -> Result<(), StoreError> {
+        let (source, found) = (source.display().to_string(), self.found().await?);
+        let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
+        self.client.execute_typed(note, &[text(&source), number(&signed(now)), text(&found)]).await?;
+        let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'), (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
+        self.client.query_typed(numbering, &[]).await?;
+        self.run("COMMIT; ANALYZE").await
+    }
+
+    /// What is in the database, so far as anything that is done with it would change it.
+    async fn found(&self) -> Result<String, StoreError> {
+        let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
+            (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
+            (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''))";
+        Ok(self.client.query_typed_one(figures, &[]).await?.try_get(0)?)
+    }
+
+    async fn run(&self, statements: &str) -> Result<(), StoreError> {
+        Ok(self.client.batch_execute(statements).await?)
+    }
+}
+
+const NOTHING: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
+
+/// Rows on their way into a table.
+pub(crate) struct Incoming(Pin<Box<BinaryCopyInWriter>>);
+
+impl Incoming {
+    pub(crate) async fn write(&mut self, rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
+        for row in rows {
+            self.0.as_mut().write_raw(row.iter().map(|cell| cell as &(dyn ToSql + Sync))).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
+        self.0.as_mut().finish().await?;
+        Ok(())
+    }
+}
+
+fn type_of(kind: Kind) -> Type {
+    match kind {
+        Kind::Text => Type::TEXT,
+        Kind::Bytes => Type::BYTEA,
+        Kind::Id => Type::UUID,
+        Kind::Flag => Type::BOOL,
+        Kind::Small => Type::INT2,
+        Kind::Integer => Type::INT4,
+        Kind::Number => Type::INT8,
+        Kind::Real => Type::FLOAT4,
+        Kind::Latencies => Type::INT8_ARRAY,
+    }
+}
+
+/// A value goes as what its column holds; one that does not fit there ends the copy.
+impl ToSql for Cell {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Number(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
+            Self::Number(number) if *kind == Type::INT2 => i16::try_from(*number)?.to_sql(kind, out),
+            Self::Number(number) if *kind == Type::INT4 => i32::try_from(*number)?.to_sql(kind, out),
+            Self::Number(number) => number.to_sql(kind, out),
+            Self::Real(number) => number.to_sql(kind, out),
+            Self::Text(text) => text.to_sql(kind, out),
+            Self::Bytes(bytes) if *kind == Type::UUID => Uuid::from_slice(bytes)?.to_sql(kind, out),
+            Self::Bytes(bytes) => bytes.to_sql(kind, out),
+            Self::Numbers(numbers) => numbers.to_sql(kind, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}

@@ -1,0 +1,432 @@
+//! The ledger's own connection: one transaction for a group of rows and all their roll-ups, in two round trips.
+//!
+//! Replicas meet in the roll-ups. Each writes them in the same order, those that all share last and together with the
+//! commit, so that nobody waits in a circle and nobody waits for long. A connection that breaks is replaced, and the
+//! group tried once more: rows that did get committed are not counted again.
+
+use std::time::Duration;
+
+use chat::RequestId;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Statement};
+use uuid::Uuid;
+
+use super::number;
+use super::schema::{DAY_MILLIS, drop_days_before, prepare_days};
+use super::server::Server;
+use crate::ledger::{Book, CommitFailed, Committed, Pending, Trail};
+use crate::rollup::{Entry, Figures, KeySum, Measured, Rollups, Span};
+use crate::{StoreError, now_millis};
+
+/// What a probe writes: more than any usual group of rows.
+const PROBE_BYTES: usize = 64 * 1024;
+/// Rows deleted in one statement, where they do not go by whole days.
+const PRUNE_ROWS: i64 = 500;
+/// Days for which there have to be parts of the tables, this one included.
+const DAYS_AHEAD: u64 = 3;
+
+/// The book on a server.
+pub(crate) struct LedgerLink {
+    server: Server,
+    open: Option<Open>,
+}
+
+struct Open {
+    client: Client,
+    note_trail: Statement,
+    insert: Statement,
+    use_keys: Statement,
+    add_sums: Statement,
+    add_hours: Statement,
+}
+
+impl LedgerLink {
+    pub(super) fn new(server: Server) -> Self {
+        Self { server, open: None }
+    }
+
+    /// Runs something on the connection, opened anew if the last one was given up. After any failure it is: whatever
+    /// the connection was in the middle of, the server undoes it.
+    fn with<T>(&mut self, run: impl AsyncFnOnce(&mut Open) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let server = self.server.clone();
+        let result = server.block_on(async {
+            let limited = tokio::time::timeout(server.timeout(), async {
+                let open = match self.open.take() {
+                    Some(open) if !open.client.is_closed() => open,
+                    _ => Open::new(&server).await?,
+                };
+                run(self.open.insert(open)).await
+            });
+            limited.await.unwrap_or(Err(StoreError::TimedOut))
+        });
+        if result.is_err() {
+            self.open = None;
+        }
+        result
+    }
+
+    fn commit_rows(&mut self, rows: &[&Entry], trail: Option<&Trail>) -> Result<i64, StoreError> {
+        let first = self.with(async |open| open.commit(rows, trail).await);
+        match first {
+            Err(error) if is_worth_another_try(&error) => {
+                tracing::info!(cause = %error, "the ledger tries its commit again on a new connection");
+                self.with(async |open| open.commit(rows, trail).await)
+            }
+            other => other,
+        }
+    }
+}
+
+impl Book for LedgerLink {
+    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
+        let failed = |error: StoreError| CommitFailed(error.to_string());
+        let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
+        let rows: Vec<_> = good.iter().map(|&at| &group[at].entry).collect();
+        match self.commit_rows(&rows, trail.as_ref()) {
+            Ok(commit) => Ok(Committed { commit, refused }),
+            // The server minds something in one of the rows, and does not say in which.
+            Err(error) if rows.len() > 1 && is_about_a_row(&error) => {
+                let mut committed = Committed { commit: 0, refused };
+                self.commit_rows(&[], trail.as_ref()).map_err(failed)?;
+                for at in good {
+                    match self.commit_rows(&[&group[at].entry], None) {
+                        Ok(commit) => committed.commit = commit,
+                        Err(error) if is_about_a_row(&error) => committed.refused.push(at),
+                        Err(other) => return Err(failed(other)),
+                    }
+                }
+                Ok(committed)
+            }
+            Err(error) if rows.len() == 1 && is_about_a_row(&error) => {
+                Ok(Committed { commit: 0, refused: (0..group.len()).collect() })
+            }
+            Err(other) => Err(failed(other)),
+        }
+    }
+
+    fn probe(&mut self) -> Result<(), CommitFailed> {
+        let written = self.with(async |open| {
+            let filler = vec![0_u8; PROBE_BYTES];
+            let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
+            Ok(open.client.execute_typed(write, &[super::bytes(&filler)]).await?)
+        });
+        written.map(drop).map_err(|error| CommitFailed(error.to_string()))
+    }
+
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
+        let pruned = self.with(async |open| {
+            let client = &mut open.client;
+            prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await?;
+            let before_millis = before.unix_micros() / 1000;
+            drop_days_before(client, before_millis / DAY_MILLIS).await?;
+            // Where rows are kept for days, the rest of the oldest day may stay until the day is over.
+            let among = if before_millis + 2 * DAY_MILLIS < now_millis() { "_others" } else { "" };
+            let old = format!(
+                "DELETE FROM requests WHERE id IN (
+                     SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
+            let id = Uuid::from_bytes(before.to_bytes());
+            let deleted = client.execute_typed(&old, &[(&id, Type::UUID), number(&PRUNE_ROWS)]).await?;
+            let old = format!(
+                "DELETE FROM commits WHERE id IN (
+                     SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
+            client.execute_typed(&old, &[number(&first_commit_at(before.unix_micros())), number(&PRUNE_ROWS)]).await?;
+            Ok(deleted == PRUNE_ROWS as u64)
+        });
+        match pruned {
+            // Somebody reads what is to go, or another replica is at it: next time.
+            Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
+            other => other.map_err(|error| CommitFailed(error.to_string())),
+        }
+    }
+}
+
+impl Open {
+    async fn new(server: &Server) -> Result<Self, StoreError> {
+        let client = server.connect().await?;
+        Ok(Self {
+            note_trail: client.prepare(NOTE_TRAIL).await?,
+            insert: client.prepare(INSERT).await?,
+            use_keys: client.prepare(USE_KEYS).await?,
+            add_sums: client.prepare(ADD_SUMS).await?,
+            add_hours: client.prepare(ADD_HOURS).await?,
+            client,
+        })
+    }
+
+    /// Commits rows, and says by what number.
+    async fn commit(&self, rows: &[&Entry], trail: Option<&Trail>) -> Result<i64, StoreError> {
+        let (commit, mut rollups) = (next_commit(), Rollups::default());
+        // First what nobody else touches. Whether a row or the trail was written before is known only here.
+        let (begun, noted, inserted) =
+            tokio::join!(self.client.batch_execute("BEGIN"), self.note_trail(trail), self.insert(commit, rows),);
+        begun?;
+        if let (true, Some(trail)) = (noted?, trail) {
+            rollups = trail.rollups.clone();
+        }
+        let inserted = inserted?;
+        rows.iter().filter(|entry| inserted.contains(&entry.request_id)).for_each(|entry| rollups.add(entry));
+        // Then, with nothing in between, what all replicas write to.
+        let (used, sums, hours, committed) = tokio::join!(
+            self.use_keys(&rollups),
+            self.add_sums(&rollups),
+            self.add_hours(&rollups),
+            self.client.batch_execute("COMMIT"),
+        );
+        // A commit after a failed statement is a rollback that calls itself well done.
+        used.and(sums).and(hours)?;
+        committed?;
+        Ok(commit)
+    }
+
+    /// Writes down when the last commit was durable; `false` if that was done before.
+    async fn note_trail(&self, trail: Option<&Trail>) -> Result<bool, StoreError> {
+        let Some(trail) = trail else { return Ok(false) };
+        let at = trail.persisted_at_micros as i64;
+        Ok(self.client.execute(&self.note_trail, &[&trail.commit, &at]).await? == 1)
+    }
+
+    /// Inserts rows, and says which of them were not there before.
+    async fn insert(&self, commit: i64, rows: &[&Entry]) -> Result<Vec<RequestId>, StoreError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = Columns::of(rows);
+        let inserted = self.client.query(&self.insert, &columns.parameters(&commit)).await?;
+        let mut ids = Vec::with_capacity(inserted.len());
+        for row in inserted {
+            ids.push(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()));
+        }
+        Ok(ids)
+    }
+
+    async fn use_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let used = rollups.sums().filter(|(key, _)| key.span == Span::Block);
+        let (keys, at): (Vec<_>, Vec<_>) =
+            used.map(|(key, sum)| (key.key.to_string(), sum.figures.last_at as i64)).unzip();
+        if !keys.is_empty() {
+            self.client.execute(&self.use_keys, &[&keys, &at]).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_sums(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (mut spans, mut starts, mut keys, mut succeeded) = (vec![], vec![], vec![], vec![]);
+        let mut figures = FigureColumns::default();
+        for (key, KeySum { figures: sums, succeeded: count }) in rollups.sums() {
+            spans.push(key.span.seconds() as i64);
+            starts.push(key.start as i64);
+            keys.push(key.key.to_string());
+            succeeded.push(*count as i64);
+            figures.push(sums);
+        }
+        if !keys.is_empty() {
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&spans, &starts, &keys];
+            parameters.extend(figures.parameters());
+            parameters.push(&succeeded);
+            self.client.execute(&self.add_sums, &parameters).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_hours(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (mut parties, mut starts, mut statuses, mut codes) = (vec![], vec![], vec![], vec![]);
+        let mut figures = FigureColumns::default();
+        // One array for the latencies of all, and where each one's begin and end: arrays of arrays do not come apart.
+        let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
+        for (key, sums, counts) in rollups.hours() {
+            parties.push(key.party.to_string());
+            starts.push(key.start as i64);
+            statuses.push(key.outcome.status as i16);
+            codes.push(key.outcome.code.unwrap_or(""));
+            figures.push(sums);
+            begins.push(latencies.len() as i32 + 1);
+            latencies.extend(counts.packed());
+            ends.push(latencies.len() as i32);
+        }
+        if !parties.is_empty() {
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&parties, &starts, &statuses, &codes];
+            parameters.extend(figures.parameters());
+            parameters.extend([&begins as &(dyn ToSql + Sync), &ends, &latencies]);
+            self.client.execute(&self.add_hours, &parameters).await?;
+        }
+        Ok(())
+    }
+}
+
+const NOTE_TRAIL: &str = "UPDATE commits SET persisted_at_us = $2 WHERE id = $1 AND persisted_at_us IS NULL";
+
+const INSERT: &str = "WITH this AS (INSERT INTO commits (id) VALUES ($1))
+    INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
+        queue_us, search_us, inference_us, total_us, score, scorer, sources)
+    SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
+        $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
+        $15::integer[])
+    ON CONFLICT (id) DO NOTHING RETURNING id";
+
+const USE_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
+        SELECT keys.id, each.at FROM keys JOIN unnest($1::text[], $2::bigint[]) AS each (id, at) ON each.id = keys.id
+        WHERE last_used_at IS NULL OR last_used_at < each.at ORDER BY keys.id FOR NO KEY UPDATE OF keys
+    ) AS used WHERE keys.id = used.id";
+
+const ADD_SUMS: &str = r#"INSERT INTO key_sums AS sums SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[],
+        $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
+        $11::bigint[], $12::bigint[]) AS new (span, start, key_id)
+    ORDER BY span, start, key_id COLLATE "C"
+    ON CONFLICT (span, start, key_id) DO UPDATE SET
+        requests = sums.requests + excluded.requests,
+        prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
+        prompt_measured = sums.prompt_measured + excluded.prompt_measured,
+        completion_tokens = sums.completion_tokens + excluded.completion_tokens,
+        completion_measured = sums.completion_measured + excluded.completion_measured,
+        total_tokens = sums.total_tokens + excluded.total_tokens,
+        total_measured = sums.total_measured + excluded.total_measured,
+        last_at = greatest(sums.last_at, excluded.last_at),
+        succeeded = sums.succeeded + excluded.succeeded"#;
+
+/// The party of everyone is the empty text, and comes last.
+const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
+    SELECT party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
+        total_tokens, total_measured, last_at, ($15::bigint[])[begins:ends]
+    FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+        $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[], $14::integer[])
+        AS new (party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens,
+            completion_measured, total_tokens, total_measured, last_at, begins, ends)
+    ORDER BY party COLLATE "C" DESC, start, status, code COLLATE "C"
+    ON CONFLICT (party, start, status, code) DO UPDATE SET
+        requests = sums.requests + excluded.requests,
+        prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
+        prompt_measured = sums.prompt_measured + excluded.prompt_measured,
+        completion_tokens = sums.completion_tokens + excluded.completion_tokens,
+        completion_measured = sums.completion_measured + excluded.completion_measured,
+        total_tokens = sums.total_tokens + excluded.total_tokens,
+        total_measured = sums.total_measured + excluded.total_measured,
+        last_at = greatest(sums.last_at, excluded.last_at),
+        latencies = merge_latencies(sums.latencies, excluded.latencies)"#;
+
+/// Rows as arrays, one for each column.
+#[derive(Default)]
+struct Columns<'a> {
+    ids: Vec<Uuid>,
+    keys: Vec<String>,
+    statuses: Vec<i16>,
+    codes: Vec<Option<&'a str>>,
+    tokens: [Vec<Option<i64>>; 3],
+    times: [Vec<Option<i64>>; 3],
+    totals: Vec<i64>,
+    scores: Vec<Option<f32>>,
+    scorers: Vec<Option<i32>>,
+    sources: Vec<Option<i32>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(rows: &[&'a Entry]) -> Self {
+        let mut columns = Self::default();
+        for entry in rows {
+            let (usage, timings, grounding) = (&entry.usage, &entry.timings, entry.grounding);
+            columns.ids.push(Uuid::from_bytes(entry.request_id.to_bytes()));
+            columns.keys.push(entry.key.to_string());
+            columns.statuses.push(entry.outcome.status as i16);
+            columns.codes.push(entry.outcome.code);
+            for (column, figure) in columns.tokens.iter_mut().zip([usage.prompt, usage.completion, usage.total]) {
+                column.push(figure.map(i64::from));
+            }
+            for (column, time) in columns.times.iter_mut().zip([timings.queue, timings.search, timings.inference]) {
+                column.push(time.map(micros));
+            }
+            columns.totals.push(micros(timings.total));
+            columns.scores.push(grounding.map(|grounding| grounding.score));
+            columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
+            columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
+        }
+        columns
+    }
+
+    fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 15] {
+        let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
+        [
+            commit,
+            &self.ids,
+            &self.keys,
+            &self.statuses,
+            &self.codes,
+            prompt,
+            completion,
+            total,
+            queue,
+            search,
+            inference,
+            &self.totals,
+            &self.scores,
+            &self.scorers,
+            &self.sources,
+        ]
+    }
+}
+
+/// Sums as arrays, one for each column.
+#[derive(Default)]
+struct FigureColumns([Vec<i64>; 8]);
+
+impl FigureColumns {
+    fn push(&mut self, figures: &Figures) {
+        let Figures { requests, prompt, completion, total, last_at } = *figures;
+        let pairs = [prompt, completion, total].map(|Measured { sum, count }| [sum, count]);
+        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at]);
+        self.0.iter_mut().zip(values).for_each(|(column, value)| column.push(value as i64));
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
+        self.0.iter().map(|column| column as &(dyn ToSql + Sync))
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Whether a row can be stored: its times fit their columns.
+fn fits(entry: &Entry) -> bool {
+    let times = [entry.timings.queue, entry.timings.search, entry.timings.inference, Some(entry.timings.total)];
+    times.into_iter().flatten().all(|time| i64::try_from(time.as_micros()).is_ok())
+}
+
+/// A number for the next commit: ordered by time, so that its table grows at its end, and told apart from other
+/// replicas' by a random part.
+fn next_commit() -> i64 {
+    let id = RequestId::now();
+    first_commit_at(id.unix_micros()) | i64::from(u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & 0x3ff)
+}
+
+/// The smallest number of a commit at a time in microseconds since 1970.
+pub(super) fn first_commit_at(micros: u64) -> i64 {
+    (micros << 10) as i64
+}
+
+/// Whether a group may be committed on another connection: this one is gone, or leads to a server that was demoted, or
+/// the server gave up an innocent transaction.
+fn is_worth_another_try(error: &StoreError) -> bool {
+    let StoreError::Postgres(error) = error else { return false };
+    match error.code() {
+        None => true, // the connection itself
+        Some(code) => {
+            let transient = [
+                SqlState::ADMIN_SHUTDOWN,
+                SqlState::CRASH_SHUTDOWN,
+                SqlState::CANNOT_CONNECT_NOW,
+                SqlState::READ_ONLY_SQL_TRANSACTION,
+                SqlState::T_R_DEADLOCK_DETECTED,
+                SqlState::T_R_SERIALIZATION_FAILURE,
+                SqlState::UNIQUE_VIOLATION, // another replica's commit has the same number
+            ];
+            transient.contains(code) || code.code().starts_with("08")
+        }
+    }
+}
+
+/// Whether the server objects to what is in a row.
+fn is_about_a_row(error: &StoreError) -> bool {
+    error.sql_state().is_some_and(|code| ["22", "23"].iter().any(|class| code.code().starts_with(class)))
+}

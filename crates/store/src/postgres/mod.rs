@@ -1,0 +1,217 @@
+//! The PostgreSQL backend: one server, any number of replicas of this program over it. The same shape as SQLite's, file
+//! by file. No replica keeps anything that another needs to know.
+//!
+//! Keys are looked up over one connection that all requests share, their questions one behind the other; the ledger
+//! has a connection of its own; everything else takes one from a pool. Whatever breaks is opened anew by the next use.
+
+mod accounts;
+mod audit;
+mod import;
+mod keys;
+mod ledger;
+mod links;
+mod schema;
+mod server;
+mod sessions;
+mod shared;
+mod tls;
+mod url;
+mod usage;
+
+use std::error::Error;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chat::KeyId;
+use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, TimeoutType, Timeouts};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use crate::StoreError;
+use crate::id::Id;
+use crate::viewer::Viewer;
+
+pub(crate) use import::Import;
+use ledger::LedgerLink;
+use server::Server;
+use shared::Shared;
+pub use url::{PostgresUrl, UnusableDatabase};
+
+/// What one may set about a PostgreSQL server.
+#[derive(Debug, Clone)]
+pub struct PostgresSettings {
+    /// Where it is.
+    pub url: PostgresUrl,
+    /// Connections at the most, beside the one for keys and the ledger's.
+    pub connections: usize,
+    /// How long a statement, or waiting for a connection, may take.
+    pub timeout: Duration,
+}
+
+pub(crate) struct Postgres {
+    server: Server,
+    pool: Pool<Connections>,
+    keys: Shared,
+}
+
+impl Postgres {
+    /// Reaches the server, and takes its tables to the newest schema.
+    pub(crate) async fn open(settings: &PostgresSettings) -> Result<Self, StoreError> {
+        let server = Server::new(settings)?;
+        schema::migrate(&mut server.connect().await?).await?;
+        let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
+        let pool = Pool::builder(Connections(server.clone()))
+            .max_size(settings.connections)
+            .timeouts(limits)
+            .runtime(deadpool::Runtime::Tokio1)
+            .build()
+            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        Ok(Self { keys: Shared::new(server.clone()), pool, server })
+    }
+
+    pub(crate) fn open_book(&self) -> Box<LedgerLink> {
+        Box::new(LedgerLink::new(self.server.clone()))
+    }
+
+    /// What about the server's own settings could lose rows.
+    pub(crate) async fn faults(&self) -> Result<Vec<String>, StoreError> {
+        let client = self.client().await?;
+        let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
+        let rows = client.query_typed(risky, &[]).await?;
+        let told =
+            |row: &Row| Ok(format!("the server runs with {} = off: a crash may lose rows", row.try_get::<_, &str>(0)?));
+        rows.iter().map(told).collect()
+    }
+
+    /// A connection from the pool.
+    async fn client(&self) -> Result<Object<Connections>, StoreError> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => error,
+            PoolError::Timeout(TimeoutType::Wait) => StoreError::Busy,
+            other => StoreError::Unreachable(other.to_string()),
+        })
+    }
+
+    /// A view of the database that does not change while it is looked at.
+    async fn snapshot(&self) -> Result<Transaction, StoreError> {
+        self.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await
+    }
+
+    async fn begin(&self, how: &str) -> Result<Transaction, StoreError> {
+        let client = self.client().await?;
+        client.batch_execute(how).await?;
+        Ok(Transaction(Some(client)))
+    }
+}
+
+/// A transaction. Dropped before its commit, it takes its connection along, which is how the server rolls it back.
+struct Transaction(Option<Object<Connections>>);
+
+impl Transaction {
+    async fn commit(mut self) -> Result<(), StoreError> {
+        self.batch_execute("COMMIT").await?;
+        self.0 = None; // back to the pool
+        Ok(())
+    }
+}
+
+impl std::ops::Deref for Transaction {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.0.as_ref().expect("a transaction has its connection until its end")
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(client) = self.0.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
+/// What the pool is made of.
+struct Connections(Server);
+
+impl managed::Manager for Connections {
+    type Type = Client;
+    type Error = StoreError;
+
+    async fn create(&self) -> Result<Client, StoreError> {
+        self.0.connect().await
+    }
+
+    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<StoreError> {
+        if client.is_closed() { Err(RecycleError::message("closed")) } else { Ok(()) }
+    }
+}
+
+/// A parameter with its type, so that a statement needs no preparation and no second round trip.
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+fn text<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
+    (value, Type::TEXT)
+}
+
+fn number<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
+    (value, Type::INT8)
+}
+
+fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
+    (value, Type::BYTEA)
+}
+
+fn flag(value: &bool) -> Parameter<'_> {
+    (value, Type::BOOL)
+}
+
+/// Whose rows a viewer may see, as a parameter.
+fn scope(viewer: &Viewer) -> Option<String> {
+    viewer.scope().map(|account| account.to_string())
+}
+
+/// A time or a count as columns hold them.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A column that holds a time or a count.
+fn count(row: &Row, column: usize) -> Result<u64, StoreError> {
+    u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| StoreError::Corrupt("number"))
+}
+
+/// The same, if there is one.
+fn count_if_any(row: &Row, column: usize) -> Result<Option<u64>, StoreError> {
+    let value: Option<i64> = row.try_get(column)?;
+    value.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
+}
+
+/// A column that holds an id.
+fn id<Of>(row: &Row, column: usize) -> Result<Id<Of>, StoreError> {
+    parsed(row, column, "id")
+}
+
+/// A column that holds a key's id.
+fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
+    parsed(row, column, "key id")
+}
+
+/// A column that holds what reads back from its text.
+fn parsed<T: FromStr>(row: &Row, column: usize, what: &'static str) -> Result<T, StoreError> {
+    row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt(what))
+}
+
+/// An error with all that is behind it: the driver's own words alone say little.
+pub(crate) fn whole(error: &tokio_postgres::Error) -> String {
+    let mut told = error.to_string();
+    let mut behind = error.source();
+    while let Some(cause) = behind {
+        let cause_told = cause.to_string();
+        if !told.contains(&cause_told) {
+            told = format!("{told}: {cause_told}");
+        }
+        behind = cause.source();
+    }
+    told
+}

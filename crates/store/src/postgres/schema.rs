@@ -1,0 +1,252 @@
+//! The tables, step by step. A step that was released never changes; a new one is added behind it. Older replicas still run
+//! while a newer one takes a step, so a step only adds: tables, or columns that may stay empty.
+
+use chat::RequestId;
+use tokio_postgres::{Client, GenericClient};
+
+use super::ledger::first_commit_at;
+use super::{number, text};
+use crate::{StoreError, now_millis};
+
+const STEPS: &[&str] = &[
+    // Times are milliseconds since 1970 unless their name says otherwise. What SQLite's tables of the same names say holds
+    // here, too. Ids of requests and of commits are ordered by time, and both tables are cut up by days: what is too old
+    // goes by whole days, without a row being touched. What belongs to no such day is in the part named `others`.
+    //
+    // Rows that every commit updates leave room on their pages, so that an update stays there and no index learns of it.
+    r#"
+    CREATE TABLE keys (
+        id text COLLATE "C" NOT NULL PRIMARY KEY,
+        digest bytea NOT NULL,
+        name text NOT NULL,
+        completions boolean NOT NULL,
+        created_at bigint NOT NULL,
+        expires_at bigint,
+        revoked_at bigint,
+        owner text COLLATE "C",
+        playground boolean NOT NULL,
+        last_used_at bigint
+    ) WITH (fillfactor = 50);
+    CREATE INDEX keys_by_owner ON keys (owner);
+    CREATE UNIQUE INDEX playgrounds ON keys (owner) WHERE playground;
+
+    CREATE TABLE requests (
+        id uuid NOT NULL PRIMARY KEY,
+        key_id text COLLATE "C" NOT NULL,
+        status smallint NOT NULL,
+        code text,
+        prompt_tokens bigint,
+        completion_tokens bigint,
+        total_tokens bigint,
+        queue_us bigint,
+        search_us bigint,
+        inference_us bigint,
+        total_us bigint NOT NULL,
+        commit_id bigint NOT NULL,
+        score real,
+        scorer integer,
+        sources integer
+    ) PARTITION BY RANGE (id);
+    CREATE INDEX requests_by_key ON requests (key_id, id);
+    CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
+    CREATE TABLE requests_others PARTITION OF requests DEFAULT;
+
+    CREATE TABLE commits (
+        id bigint NOT NULL PRIMARY KEY,
+        persisted_at_us bigint
+    ) PARTITION BY RANGE (id);
+    CREATE TABLE commits_others PARTITION OF commits DEFAULT;
+
+    CREATE TABLE rollups (
+        party text COLLATE "C" NOT NULL,
+        start bigint NOT NULL,
+        status smallint NOT NULL,
+        code text COLLATE "C" NOT NULL,
+        requests bigint NOT NULL,
+        prompt_tokens bigint NOT NULL,
+        prompt_measured bigint NOT NULL,
+        completion_tokens bigint NOT NULL,
+        completion_measured bigint NOT NULL,
+        total_tokens bigint NOT NULL,
+        total_measured bigint NOT NULL,
+        last_at bigint NOT NULL,
+        latencies bigint[] NOT NULL,
+        PRIMARY KEY (party, start, status, code)
+    ) WITH (fillfactor = 50);
+
+    CREATE TABLE key_sums (
+        span bigint NOT NULL,
+        start bigint NOT NULL,
+        key_id text COLLATE "C" NOT NULL,
+        requests bigint NOT NULL,
+        prompt_tokens bigint NOT NULL,
+        prompt_measured bigint NOT NULL,
+        completion_tokens bigint NOT NULL,
+        completion_measured bigint NOT NULL,
+        total_tokens bigint NOT NULL,
+        total_measured bigint NOT NULL,
+        last_at bigint NOT NULL,
+        succeeded bigint NOT NULL,
+        PRIMARY KEY (span, start, key_id)
+    ) WITH (fillfactor = 50);
+
+    CREATE TABLE probe (
+        id integer NOT NULL PRIMARY KEY CHECK (id = 1),
+        filler bytea NOT NULL
+    );
+
+    -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots.
+    CREATE FUNCTION merge_latencies(one bigint[], other bigint[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+        SELECT coalesce(array_agg(slot << 40 | counted ORDER BY slot), '{}') FROM (
+            SELECT each >> 40 AS slot, sum(each & 1099511627775)::bigint AS counted
+            FROM unnest(one || other) AS each GROUP BY each >> 40
+        ) AS merged
+    $$;
+
+    CREATE TABLE accounts (
+        id text COLLATE "C" NOT NULL PRIMARY KEY,
+        email text COLLATE "C" NOT NULL UNIQUE,
+        name text NOT NULL,
+        password text NOT NULL,
+        role text NOT NULL,
+        created_at bigint NOT NULL,
+        signed_in_at bigint,
+        disabled_at bigint
+    );
+    CREATE TABLE sessions (
+        digest bytea NOT NULL PRIMARY KEY,
+        id text COLLATE "C" NOT NULL UNIQUE,
+        account text COLLATE "C" NOT NULL REFERENCES accounts,
+        address text NOT NULL,
+        agent text NOT NULL,
+        created_at bigint NOT NULL,
+        seen_at bigint NOT NULL
+    );
+    CREATE INDEX sessions_by_account ON sessions (account);
+    CREATE TABLE links (
+        digest bytea NOT NULL PRIMARY KEY,
+        id text COLLATE "C" NOT NULL UNIQUE,
+        purpose text NOT NULL,
+        role text,
+        account text COLLATE "C" REFERENCES accounts,
+        note text NOT NULL,
+        made_by text NOT NULL,
+        created_at bigint NOT NULL,
+        expires_at bigint NOT NULL
+    );
+    CREATE TABLE audit (
+        number bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+        at bigint NOT NULL,
+        who text NOT NULL,
+        address text NOT NULL,
+        what text NOT NULL,
+        subject text NOT NULL
+    );
+    "#,
+];
+
+/// Numbers of advisory locks: nobody else's are likely to be the same.
+const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
+pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
+const DAYS_LOCK: i64 = 0x6164_7269_6100_0003;
+
+/// For how many days to come there are parts of the tables.
+const DAYS_AHEAD: u64 = 3;
+pub(super) const DAY_MILLIS: u64 = 86_400_000;
+
+/// Takes the database to the newest schema, under a lock: many replicas may start at once.
+pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
+    let known = STEPS.len() as i64;
+    if version(client).await? != Some(known) {
+        let transaction = client.transaction().await?;
+        // A step may take its time, and so may another replica's.
+        transaction.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
+        transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&MIGRATION_LOCK)]).await?;
+        let found = version(&transaction).await?.unwrap_or(0);
+        let done = usize::try_from(found).ok().filter(|&done| done <= STEPS.len());
+        for step in &STEPS[done.ok_or(StoreError::FromTheFuture { found, known })?..] {
+            transaction.batch_execute(step).await?;
+        }
+        let note = format!(
+            "CREATE TABLE IF NOT EXISTS adriaticum_schema (version bigint NOT NULL);
+             DELETE FROM adriaticum_schema; INSERT INTO adriaticum_schema VALUES ({known})"
+        );
+        transaction.batch_execute(&note).await?;
+        transaction.commit().await?;
+    }
+    prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
+}
+
+/// The schema in the database; `None` if there is none.
+async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError> {
+    if !is_there(client, "adriaticum_schema").await? {
+        return Ok(None);
+    }
+    let found = client.query_typed("SELECT version FROM adriaticum_schema", &[]).await?;
+    Ok(found.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+/// Whether there is such a table. Looked up in the catalogue itself: what a connection remembers of names may be of
+/// before it got a lock.
+async fn is_there(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
+    let find = "SELECT EXISTS (SELECT FROM pg_tables
+        WHERE tablename = $1 AND schemaname = ANY (current_schemas(false)))";
+    Ok(client.query_typed(find, &[text(&table)]).await?.first().is_some_and(|row| row.get(0)))
+}
+
+/// Makes the parts of the tables for some days, counted since 1970. A day whose rows have got among the others stays there.
+pub(super) async fn prepare_days(client: &mut Client, first: u64, count: u64) -> Result<(), StoreError> {
+    if is_there(client, &day_name("requests", first + count - 1)).await? {
+        return Ok(());
+    }
+    for day in first..first + count {
+        let transaction = client.transaction().await?;
+        transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&DAYS_LOCK)]).await?;
+        if is_there(&transaction, &day_name("requests", day)).await? {
+            continue;
+        }
+        let [from, to] = [day, day + 1].map(|day| RequestId::first_of_millis(day * DAY_MILLIS));
+        let [requests_from, requests_to] = [from, to].map(|id| uuid::Uuid::from_bytes(id.to_bytes()));
+        let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_at(day * DAY_MILLIS * 1000));
+        let make = format!(
+            "CREATE TABLE {} PARTITION OF requests FOR VALUES FROM ('{requests_from}') TO ('{requests_to}');
+             CREATE TABLE {} PARTITION OF commits FOR VALUES FROM ({commits_from}) TO ({commits_to})",
+            day_name("requests", day),
+            day_name("commits", day),
+        );
+        match transaction.batch_execute(&make).await {
+            Ok(()) => transaction.commit().await?,
+            Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::CHECK_VIOLATION) => {
+                tracing::warn!(day, "rows of this day are in the table of others; they are kept there");
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The parts of the tables that hold nothing but what is older than a day, counted since 1970.
+pub(super) async fn drop_days_before(client: &mut Client, first: u64) -> Result<(), StoreError> {
+    let transaction = client.transaction().await?;
+    // One replica does it; and rather later than that requests wait for somebody who reads.
+    transaction.batch_execute("SET LOCAL lock_timeout = 500").await?;
+    let lock = transaction.query_typed("SELECT pg_try_advisory_xact_lock($1)", &[number(&DAYS_LOCK)]).await?;
+    if !lock.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
+    let parts = "SELECT relname::text FROM pg_class JOIN pg_inherits ON inhrelid = pg_class.oid
+        WHERE inhparent IN ('requests'::regclass, 'commits'::regclass)";
+    for part in transaction.query_typed(parts, &[]).await? {
+        let name: &str = part.try_get(0)?;
+        let day = name.rsplit_once('_').and_then(|(_, day)| day.parse::<u64>().ok());
+        if day.is_some_and(|day| day < first) {
+            transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
+        }
+    }
+    Ok(transaction.commit().await?)
+}
+
+fn day_name(table: &str, day: u64) -> String {
+    format!("{table}_{day}")
+}

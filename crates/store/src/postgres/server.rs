@@ -1,0 +1,98 @@
+//! How the server is reached: one thread that drives every connection, so that none depends on who happened to open it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_postgres::{Client, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::{PostgresSettings, tls};
+use crate::StoreError;
+
+/// For a connection to be made, on each of the server's addresses.
+const CONNECT: Duration = Duration::from_secs(2);
+/// A server that does not even acknowledge for so long is gone.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// A server, and how it is reached.
+#[derive(Clone)]
+pub(super) struct Server {
+    config: Config,
+    tls: MakeRustlsConnect,
+    driver: Arc<Driver>,
+    timeout: Duration,
+}
+
+/// A thread that drives connections until this is dropped.
+struct Driver {
+    handle: Handle,
+    _until_dropped: oneshot::Sender<Infallible>,
+}
+
+impl Driver {
+    fn start() -> Result<Self, StoreError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(StoreError::Thread)?;
+        let handle = runtime.handle().clone();
+        let (until_dropped, dropped) = oneshot::channel();
+        let run = move || drop(runtime.block_on(dropped));
+        std::thread::Builder::new().name("database".into()).spawn(run).map_err(StoreError::Thread)?;
+        Ok(Self { handle, _until_dropped: until_dropped })
+    }
+}
+
+impl Server {
+    pub(super) fn new(settings: &PostgresSettings) -> Result<Self, StoreError> {
+        let mut config = Config::clone(&settings.url.config);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT);
+        }
+        config.tcp_user_timeout(SILENCE).keepalives_idle(SILENCE);
+        let tls = tls::connector(&settings.url)?;
+        Ok(Self { config, tls, driver: Arc::new(Driver::start()?), timeout: settings.timeout })
+    }
+
+    /// How long a statement may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A new connection, to a server that can be written to.
+    pub(super) async fn connect(&self) -> Result<Client, StoreError> {
+        let Self { config, tls, timeout, .. } = self.clone();
+        let connecting = self.driver.handle.spawn(async move {
+            let connected = tokio::time::timeout(timeout, async {
+                let (client, connection) = config.connect(tls).await?;
+                tokio::spawn(async move {
+                    if let Err(error) = connection.await {
+                        tracing::debug!(cause = super::whole(&error), "a connection to the database has ended");
+                    }
+                });
+                client.batch_execute(&session(timeout)).await?;
+                Ok(client)
+            });
+            connected.await.unwrap_or(Err(StoreError::TimedOut))
+        });
+        connecting.await.unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    /// Waits for something on this thread, which is none of those that serve requests.
+    pub(super) fn block_on<T>(&self, wanted: impl Future<Output = T>) -> T {
+        self.driver.handle.block_on(wanted)
+    }
+}
+
+/// What holds for every connection. Nothing may wait for ever, above all not with locks that other replicas need; and a
+/// commit is durable when it says so, whatever the server's default.
+fn session(timeout: Duration) -> String {
+    let millis = timeout.as_millis();
+    format!(
+        "SET statement_timeout = {millis}; SET lock_timeout = {millis};
+         SET idle_in_transaction_session_timeout = {millis}; SET client_min_messages = warning;
+         SELECT set_config('synchronous_commit', 'on', false)
+         WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    )
+}

@@ -1,0 +1,142 @@
+//! Where a PostgreSQL server is, and how far its certificate is to be trusted.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+/// A URL as `libpq` takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full`. Several hosts may stand
+/// there, separated by commas: whichever can be written to is used. Displayed without user and password.
+#[derive(Debug, Clone)]
+pub struct PostgresUrl {
+    pub(super) config: Box<Config>,
+    pub(super) trust: Trust,
+    pub(super) roots: Option<PathBuf>,
+}
+
+/// How the server's certificate is looked at; the words are libpq's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// `disable`: no TLS at all.
+    NoTls,
+    /// `prefer`: TLS where the server has it, with whatever certificate.
+    Anything,
+    /// `require`: TLS, with whatever certificate.
+    AnyCertificate,
+    /// `verify-ca`: a certificate by somebody trusted, for whatever name.
+    AnyName,
+    /// `verify-full`: a certificate by somebody trusted, for the host's name.
+    Everything,
+}
+
+impl Trust {
+    const WORDS: [(&str, Self); 5] = [
+        ("disable", Self::NoTls),
+        ("prefer", Self::Anything),
+        ("require", Self::AnyCertificate),
+        ("verify-ca", Self::AnyName),
+        ("verify-full", Self::Everything),
+    ];
+}
+
+/// Why a text is not the URL of a PostgreSQL server; the text itself may hold a password and is not repeated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnusableDatabase(String);
+
+impl FromStr for PostgresUrl {
+    type Err = UnusableDatabase;
+
+    fn from_str(text: &str) -> Result<Self, UnusableDatabase> {
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let (mut trust, mut roots, mut rest) = (Trust::Anything, None, Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sslmode", word)) => {
+                    let known = Trust::WORDS.into_iter().find(|(known, _)| *known == word);
+                    let (_, known) = known.ok_or_else(|| {
+                        let words = Trust::WORDS.map(|(word, _)| word).join(", ");
+                        UnusableDatabase(format!("its sslmode is none of {words}"))
+                    })?;
+                    trust = known;
+                }
+                Some(("sslrootcert", "system")) => {}
+                Some(("sslrootcert", path)) => roots = Some(PathBuf::from(decoded(path)?)),
+                _ => rest.push(pair),
+            }
+        }
+        let text = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+        let mut config = Config::from_str(&text).map_err(|error| UnusableDatabase(super::whole(&error)))?;
+        if config.get_hosts().is_empty() {
+            return Err(UnusableDatabase("it has no host".into()));
+        }
+        config.ssl_mode(match trust {
+            Trust::NoTls => SslMode::Disable,
+            Trust::Anything => SslMode::Prefer,
+            _ => SslMode::Require,
+        });
+        // A server that only reads may lag behind: a revoked key must be refused by the next request.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        if config.get_application_name().is_none() {
+            config.application_name("adriaticum");
+        }
+        Ok(Self { config: Box::new(config), trust, roots })
+    }
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("postgres://")?;
+        let ports = self.config.get_ports();
+        for (at, host) in self.config.get_hosts().iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+            match host {
+                Host::Tcp(name) => write!(f, "{comma}{name}:{port}")?,
+                Host::Unix(path) => write!(f, "{comma}{}:{port}", path.display())?,
+            }
+        }
+        self.config.get_dbname().map_or(Ok(()), |name| write!(f, "/{name}"))
+    }
+}
+
+fn decoded(value: &str) -> Result<String, UnusableDatabase> {
+    let text = percent_encoding::percent_decode_str(value).decode_utf8();
+    text.map(Into::into).map_err(|_| UnusableDatabase("its sslrootcert is not UTF-8".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_as_libpq_reads_them_and_shown_without_secrets() {
+        let cases = [
+            ("postgres://ada:secret@db.example/usage", "postgres://db.example:5432/usage", Trust::Anything),
+            ("postgresql://ada@a:1,b:2/usage?sslmode=verify-full", "postgres://a:1,b:2/usage", Trust::Everything),
+            ("postgres://ada@db/u?sslmode=disable&connect_timeout=3", "postgres://db:5432/u", Trust::NoTls),
+            ("postgres:///u?host=/run/postgresql&user=ada", "postgres:///run/postgresql:5432/u", Trust::Anything),
+        ];
+        for (text, shown, trust) in cases {
+            let url: PostgresUrl = text.parse().unwrap();
+            assert_eq!((url.to_string(), url.trust), (shown.to_owned(), trust), "{text}");
+        }
+        let url: PostgresUrl = "postgres://a/b?sslmode=verify-ca&sslrootcert=%2Fetc%2Fca.pem".parse().unwrap();
+        assert_eq!(url.roots, Some("/etc/ca.pem".into()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("postgres://a/b?sslmode=maybe", "sslmode"),
+            ("postgres://a/b?colour=red", "colour"),
+            ("postgres:///b", "no host"),
+            ("postgres://a:port/b", "port"),
+        ] {
+            let refusal = text.parse::<PostgresUrl>().unwrap_err().to_string();
+            assert!(refusal.contains(reason), "{text}: {refusal}");
+        }
+    }
+}

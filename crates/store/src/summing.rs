@@ -1,0 +1,131 @@
+//! From roll-ups as they are read to a report: pure, and the same for every backend.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use chat::KeyId;
+
+use crate::latency::Latencies;
+use crate::rollup::{Figures, KeySum};
+use crate::usage::{KeyUsage, OutcomeUsage, Slice, UsageQuery, UsageReport};
+
+/// Sums up one party's roll-ups, by everything but the key.
+pub(crate) struct Summing<'a> {
+    query: &'a UsageQuery,
+    report: UsageReport,
+    outcomes: BTreeMap<(u16, String), Figures>,
+}
+
+/// One roll-up, as it is read.
+pub(crate) struct Part {
+    pub(crate) start: u64,
+    pub(crate) status: u16,
+    /// Empty for a success.
+    pub(crate) code: String,
+    pub(crate) figures: Figures,
+    pub(crate) latencies: Latencies,
+}
+
+impl<'a> Summing<'a> {
+    pub(crate) fn new(query: &'a UsageQuery) -> Self {
+        let report = UsageReport { since: query.period.from_millis(), ..UsageReport::default() };
+        Self { query, report, outcomes: BTreeMap::new() }
+    }
+
+    /// Adds the next roll-up; they come in the order of time.
+    pub(crate) fn add(&mut self, part: Part) {
+        let succeeded = if part.code.is_empty() { part.figures.requests } else { 0 };
+        let start = self.query.step.span().start_of(part.start) * 1000;
+        let slices = &mut self.report.by_time;
+        if slices.last().is_none_or(|slice| slice.start != start) {
+            slices.push(Slice { start, ..Slice::default() });
+        }
+        if let Some(slice) = slices.last_mut() {
+            slice.figures.merge(&part.figures);
+            slice.succeeded += succeeded;
+            slice.latencies.merge(&part.latencies);
+        }
+        self.outcomes.entry((part.status, part.code)).or_default().merge(&part.figures);
+    }
+
+    /// The report; `until` is when it was made.
+    pub(crate) fn finish(self, until: u64) -> UsageReport {
+        let mut report = UsageReport { until, ..self.report };
+        for slice in &report.by_time {
+            report.totals.merge(&slice.figures);
+            report.succeeded += slice.succeeded;
+            report.latencies.merge(&slice.latencies);
+        }
+        let outcomes = self.outcomes.into_iter().map(|((status, code), figures)| OutcomeUsage {
+            status,
+            code: (!code.is_empty()).then_some(code),
+            figures,
+        });
+        report.by_outcome = outcomes.collect();
+        report
+    }
+}
+
+/// Sums up by key. Keys and sums come in one order, so that each sum finds its key by going on from the one before, or
+/// from the first one where the next slice of time begins.
+pub(crate) struct ByKey {
+    keys: Vec<NamedKey>,
+    sums: Vec<KeySum>,
+    at: usize,
+}
+
+/// A key that may be in a report.
+pub(crate) struct NamedKey {
+    pub(crate) id: KeyId,
+    pub(crate) name: String,
+    pub(crate) last_used_at: Option<u64>,
+}
+
+impl ByKey {
+    /// Nothing yet, for keys in the order of their ids.
+    pub(crate) fn new(keys: Vec<NamedKey>) -> Self {
+        Self { sums: vec![KeySum::default(); keys.len()], keys, at: 0 }
+    }
+
+    /// Adds a key's sums, or takes them away. `part` is read only for keys that are in the report.
+    pub(crate) fn add<E>(
+        &mut self,
+        key: &[u8],
+        added: bool,
+        part: impl FnOnce() -> Result<KeySum, E>,
+    ) -> Result<(), E> {
+        let Self { keys, sums, at } = self;
+        if *at > 0 && keys[*at - 1].id.as_bytes() >= key {
+            *at = 0;
+        }
+        while keys.get(*at).is_some_and(|known| known.id.as_bytes() < key) {
+            *at += 1;
+        }
+        if keys.get(*at).is_some_and(|known| known.id.as_bytes() == key) {
+            let part = part()?;
+            if added {
+                sums[*at].merge(&part);
+            } else {
+                sums[*at].take_away(&part);
+            }
+            *at += 1;
+        }
+        Ok(())
+    }
+
+    /// The keys that were used, the most used first.
+    pub(crate) fn finish(self) -> Vec<KeyUsage> {
+        let mut used: Vec<_> = self
+            .keys
+            .into_iter()
+            .zip(self.sums)
+            .filter(|(_, sum)| sum.figures.requests > 0)
+            .map(|(key, KeySum { figures, succeeded })| {
+                let figures = Figures { last_at: key.last_used_at.unwrap_or(0), ..figures };
+                KeyUsage { key: key.id, name: key.name, figures, succeeded }
+            })
+            .collect();
+        used.sort_unstable_by_key(|usage| (Reverse(usage.figures.requests), usage.key));
+        used
+    }
+}

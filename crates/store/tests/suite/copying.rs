@@ -1,0 +1,116 @@
+//! From SQLite to PostgreSQL: everything arrives, can be copied again, and is not written over once it is used.
+
+use std::time::Duration;
+
+use chat::RequestId;
+use store::{Database, GroundingRecord, NotCopied, Origin, Period, PostgresSettings, RequestQuery, Role, Step};
+use store::{Store, UsageQuery, Viewer};
+
+use crate::place::{Place, entry, new_key};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const DAY_MICROS: u64 = 86_400_000_000;
+
+#[tokio::test]
+async fn everything_arrives_and_the_source_is_only_read() {
+    let (source, target) = (Place::sqlite(), Place::postgres());
+    let original = source.open().await;
+    fill(&original).await;
+    let before = fingerprint(&source);
+
+    let copied = copy(&source, &target).await.unwrap();
+    let requests = copied.iter().find(|copied| copied.table == "requests").unwrap();
+    assert_eq!((requests.rows, requests.sums), (300, 14));
+    assert_eq!(fingerprint(&source), before);
+    assert_same(&original, &target.open().await).await;
+
+    // More has happened since; the copy is made again.
+    fill(&original).await;
+    copy(&source, &target).await.unwrap();
+    let copy_of_it = target.open().await;
+    assert_same(&original, &copy_of_it).await;
+
+    // The copy is used; it is not written over.
+    let (ledger, writer) = copy_of_it.start_ledger(3650 * DAY).unwrap();
+    let key = copy_of_it.list_keys(&Viewer::operator()).await.unwrap()[0].id;
+    ledger.record(entry(key)).await.unwrap();
+    writer.stop();
+    assert!(matches!(copy(&source, &target).await, Err(NotCopied::Occupied)));
+    assert_eq!(requests_of(&copy_of_it).await.len(), 601);
+    new_key(&copy_of_it, "the numbering of the audit log goes on").await;
+}
+
+#[tokio::test]
+async fn a_database_in_use_is_no_target() {
+    let (source, target) = (Place::sqlite(), Place::postgres());
+    source.open().await;
+    new_key(&target.open().await, "mine").await;
+    assert!(matches!(copy(&source, &target).await, Err(NotCopied::Occupied)));
+}
+
+async fn copy(source: &Place, target: &Place) -> Result<Vec<store::Copied>, NotCopied> {
+    let (Database::Sqlite(from), Database::Postgres(to)) = (&source.database, &target.database) else { panic!() };
+    store::copy(from, &PostgresSettings { connections: 1, ..to.clone() }, &mut |_, done, total| assert!(done <= total))
+        .await
+}
+
+/// Some of everything that there can be.
+async fn fill(store: &Store) {
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    let email = format!("{}@example.com", RequestId::now());
+    let link = store.invite(admin, Role::Admin, "Ada, née Žižek", DAY).await.unwrap();
+    let new = store::NewAccount { email: email.parse().unwrap(), name: "Ada".into(), password: "hash".into() };
+    let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
+    let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
+    let begun = store.begin_session(account, &origin).await.unwrap().unwrap();
+    store.invite(admin, Role::Developer, "somebody", DAY).await.unwrap();
+    store.playground(&begun.session.viewer).await.unwrap();
+    let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
+    store.revoke_key(&operator, keys[1]).await.unwrap();
+    let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();
+    let now = RequestId::now().unix_micros();
+    for number in 0..300_u64 {
+        let mut row = entry(keys[number as usize % 2]);
+        // Some of them from before anything has a day of its own.
+        let age = if number % 50 == 0 { 500 * DAY_MICROS } else { number * DAY_MICROS / 9 };
+        row.request_id = RequestId::at_micros(now - age, row.request_id.unix_micros() << 20 | number << 2);
+        row.grounding = (number % 3 == 0).then_some(GroundingRecord { score: 0.3, scorer: 4, sources: Some(2) });
+        row.timings.search = (number % 3 == 0).then_some(Duration::from_millis(number));
+        ledger.record(row).await.unwrap();
+    }
+    writer.stop();
+}
+
+async fn assert_same(original: &Store, copy: &Store) {
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    assert_eq!(original.list_keys(&operator).await.unwrap(), copy.list_keys(&operator).await.unwrap());
+    assert_eq!(original.accounts(admin).await.unwrap(), copy.accounts(admin).await.unwrap());
+    assert_eq!(original.links(admin).await.unwrap().len(), copy.links(admin).await.unwrap().len());
+    let audit = async |store: &Store| {
+        let lines = store.audit(admin, u64::MAX, 1000).await.unwrap();
+        lines.into_iter().map(|line| (line.number, line.at, line.who, line.what, line.subject)).collect::<Vec<_>>()
+    };
+    assert_eq!(audit(original).await, audit(copy).await);
+    assert_eq!(requests_of(original).await, requests_of(copy).await);
+    let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+    let usage = async |store: &Store| {
+        let mut report = store.usage(&operator, &query).await.unwrap().unwrap();
+        report.until = 0;
+        report
+    };
+    assert_eq!(usage(original).await, usage(copy).await);
+}
+
+async fn requests_of(store: &Store) -> Vec<store::RequestRecord> {
+    let all = RequestQuery { limit: 10_000, ..RequestQuery::default() };
+    store.requests(&Viewer::operator(), &all).await.unwrap()
+}
+
+/// Every byte of the database and its log.
+fn fingerprint(place: &Place) -> Vec<Vec<u8>> {
+    let Database::Sqlite(path) = &place.database else { panic!("a file") };
+    let log = path.with_extension("db-wal");
+    [path, &log].map(|file| std::fs::read(file).unwrap_or_default()).into()
+}

@@ -1,0 +1,60 @@
+//! A database of a test's own.
+
+use std::time::Duration;
+
+use chat::{ApiKey, KeyId, RequestId, TokenUsage};
+use store::{Database, Entry, NewKey, Outcome, PostgresSettings, Store, Timings, Viewer};
+use testbed::Cluster;
+
+pub(crate) const OK: Outcome = Outcome { status: 200, code: None };
+
+/// Where a test's database is.
+pub(crate) struct Place {
+    pub(crate) database: Database,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    pub(crate) fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { database: Database::Sqlite(folder.path().join("test.db")), _folder: Some(folder) }
+    }
+
+    pub(crate) fn postgres() -> Self {
+        Self::at(&Cluster::shared().create_database())
+    }
+
+    /// A database on a server of the test's own.
+    pub(crate) fn on(cluster: &Cluster) -> Self {
+        Self::at(&cluster.create_database())
+    }
+
+    pub(crate) fn at(url: &str) -> Self {
+        let settings = PostgresSettings { url: url.parse().unwrap(), connections: 4, timeout: Duration::from_secs(5) };
+        Self { database: Database::Postgres(settings), _folder: None }
+    }
+
+    /// A process's view of the database.
+    pub(crate) async fn open(&self) -> Store {
+        Store::open(&self.database).await.unwrap()
+    }
+}
+
+/// A new key that may do everything.
+pub(crate) async fn new_key(store: &Store, name: &str) -> ApiKey {
+    let new = NewKey { name: name.into(), completions: true, expires_at: None };
+    store.create_key(&Viewer::operator(), new).await.unwrap()
+}
+
+/// A request that arrives now.
+pub(crate) fn entry(key: KeyId) -> Entry {
+    Entry {
+        request_id: RequestId::now(),
+        key,
+        owner: None,
+        outcome: OK,
+        usage: TokenUsage { prompt: Some(2), completion: Some(3), total: Some(5) },
+        timings: Timings { total: Duration::from_millis(40), ..Timings::default() },
+        grounding: None,
+    }
+}

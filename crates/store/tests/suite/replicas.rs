@@ -1,0 +1,91 @@
+//! Many processes over one database: nothing that one does is unknown to another, lost, or counted twice.
+
+use std::time::Duration;
+
+use chat::RequestId;
+use store::{Outcome, Period, RequestQuery, Step, Store, UsageQuery, Viewer};
+use testbed::Cluster;
+
+use crate::on_each_backend;
+use crate::place::{Place, entry, new_key};
+
+on_each_backend!(many_may_start_at_once, replicas_that_record_together_count_everything_once);
+
+async fn many_may_start_at_once(place: Place) {
+    let database = &place.database;
+    let opening = (0..8).map(|_| {
+        tokio::spawn({
+            let database = database.clone();
+            async move { Store::open(&database).await.map(drop) }
+        })
+    });
+    for opened in opening.collect::<Vec<_>>() {
+        opened.await.unwrap().unwrap();
+    }
+}
+
+async fn replicas_that_record_together_count_everything_once(place: Place) {
+    const REPLICAS: usize = 4;
+    const ROWS: usize = 400;
+    let first = place.open().await;
+    let mut keys = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        keys.push(new_key(&first, name).await.id());
+    }
+    let mut recording = tokio::task::JoinSet::new();
+    for replica in 0..REPLICAS {
+        let (store, keys) = (place.open().await, keys.clone());
+        recording.spawn(async move {
+            let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
+            let mut waiting = tokio::task::JoinSet::new();
+            for number in 0..ROWS {
+                let ledger = ledger.clone();
+                // Each replica meets the keys in another order.
+                let mut row = entry(keys[(number * (replica + 1)) % keys.len()]);
+                row.request_id = RequestId::now();
+                if number % 7 == 0 {
+                    row.outcome = Outcome { status: 502, code: Some("inference_error") };
+                }
+                waiting.spawn(async move { ledger.record(row).await });
+            }
+            while let Some(recorded) = waiting.join_next().await {
+                recorded.unwrap().unwrap();
+            }
+            tokio::task::spawn_blocking(|| writer.stop()).await.unwrap();
+        });
+    }
+    while let Some(recorded) = recording.join_next().await {
+        recorded.unwrap();
+    }
+    let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+    let report = first.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+    let all = (REPLICAS * ROWS) as u64;
+    assert_eq!((report.totals.requests, report.totals.total.sum), (all, all * 5));
+    assert_eq!(report.by_key.iter().map(|key| key.figures.requests).sum::<u64>(), all);
+    assert_eq!(report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum::<u64>(), all);
+    for phase in [store::Phase::Total, store::Phase::Persist] {
+        assert_eq!(report.latencies.count(phase), all, "{phase:?}");
+    }
+    let rows = RequestQuery { limit: 10_000, ..RequestQuery::default() };
+    assert_eq!(first.requests(&Viewer::operator(), &rows).await.unwrap().len() as u64, all);
+}
+
+/// An older replica still runs while a newer one has added to the schema.
+#[tokio::test]
+async fn an_older_replica_goes_on_when_the_schema_has_grown() {
+    let place = Place::postgres();
+    let old = place.open().await;
+    let key = new_key(&old, "k").await;
+    let (ledger, writer) = old.start_ledger(Duration::from_secs(86_400)).unwrap();
+    ledger.record(entry(key.id())).await.unwrap();
+    let name = place.database.to_string();
+    let name = name.rsplit_once('/').unwrap().1;
+    let later = "ALTER TABLE requests ADD COLUMN later text; ALTER TABLE rollups ADD COLUMN later bigint;
+        ALTER TABLE key_sums ADD COLUMN later bigint; ALTER TABLE keys ADD COLUMN later text;
+        UPDATE adriaticum_schema SET version = 999";
+    Cluster::shared().sql(name, later);
+    ledger.record(entry(key.id())).await.unwrap();
+    assert!(old.authenticate(&key).await.unwrap().is_some());
+    writer.stop();
+    assert_eq!(old.list_keys(&Viewer::operator()).await.unwrap().len(), 1);
+}

@@ -1,0 +1,178 @@
+//! A PostgreSQL cluster in a temporary folder. However the test's process ends, the cluster ends with it: a small program
+//! waits for the end of its standard input, which that process holds.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Who owns the cluster's databases; nobody has a password.
+const USER: &str = "adriaticum";
+/// What tests need of the server: many small databases at once, and a log that tells.
+const SETTINGS: [&str; 6] = [
+    "listen_addresses=127.0.0.1",
+    "max_connections=300",
+    "shared_buffers=64MB",
+    "logging_collector=off",
+    "log_lock_waits=on",
+    "deadlock_timeout=200ms",
+];
+
+/// A running server with a data folder of its own.
+pub struct Cluster {
+    folder: PathBuf,
+    port: u16,
+    extra: Vec<String>,
+    /// Ends the cluster and removes its folder once its standard input ends.
+    _leash: Child,
+}
+
+impl Cluster {
+    /// The one that all tests of a process share, each in a database of its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&[]));
+        &SHARED
+    }
+
+    /// One for a test that stops it or changes how it runs, with more settings (`name=value`).
+    pub fn start(settings: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("adriaticum-postgres-").tempdir().unwrap().keep();
+        let owner = as_nobody(Path::new("true")).1;
+        if let Some(owner) = owner {
+            run(Command::new("chown").arg(owner).arg(&folder));
+        }
+        let data = folder.join("data");
+        let mut initdb = as_nobody(&program("initdb")).0;
+        run(initdb.arg("-D").arg(&data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]));
+        let extra = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let end = format!(
+            "read -r _; '{}' -D '{}' -m immediate -w stop; rm -rf '{}'",
+            program("pg_ctl").display(),
+            data.display(),
+            folder.display()
+        );
+        let mut leash = as_nobody(Path::new("sh")).0;
+        let leash = leash.args(["-c", &end]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let cluster = Self { port: free_port(), extra, _leash: leash.spawn().unwrap(), folder };
+        cluster.start_again();
+        cluster
+    }
+
+    /// Puts a file that only the server may read into the cluster's folder; where it is.
+    pub fn keep(&self, name: &str, contents: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        std::fs::write(&path, contents).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        if let Some(owner) = as_nobody(Path::new("true")).1 {
+            run(Command::new("chown").arg(owner).arg(&path));
+        }
+        path
+    }
+
+    /// Changes a setting of the running server.
+    pub fn set(&self, setting: &str, value: &str) {
+        self.sql("postgres", &format!("ALTER SYSTEM SET {setting} = '{value}'"));
+        self.sql("postgres", "SELECT pg_reload_conf()");
+    }
+
+    /// Starts the server again after a stop, on the same port.
+    pub fn start_again(&self) {
+        let mut options = format!("-p {} -k {}", self.port, self.folder.display());
+        SETTINGS.into_iter().chain(self.extra.iter().map(String::as_str)).for_each(|setting| {
+            options.push_str(&format!(" -c {setting}"));
+        });
+        let log = self.folder.join("log");
+        run(self.pg_ctl().arg("-l").arg(log).args(["-o", &options, "-w", "start"]));
+    }
+
+    /// Stops the server: `smart`, `fast`, or `immediate`, which is as a crash.
+    pub fn stop(&self, mode: &str) {
+        run(self.pg_ctl().args(["-m", mode, "-w", "stop"]));
+    }
+
+    /// Makes every process of the server stand still, or go on.
+    pub fn freeze(&self, frozen: bool) {
+        let signal = if frozen { Signal::STOP } else { Signal::CONT };
+        let pid_file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap();
+        let postmaster: i32 = pid_file.lines().next().unwrap().parse().unwrap();
+        let children = format!("/proc/{postmaster}/task/{postmaster}/children");
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        let children = children.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
+        for pid in [postmaster].into_iter().chain(children) {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), signal); // a child may have ended meanwhile
+        }
+    }
+
+    /// A new empty database; its URL.
+    pub fn create_database(&self) -> String {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    /// The URL of a database.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Runs SQL in a database, given by its name or URL, as its owner; what it prints, one row a line.
+    pub fn sql(&self, database: &str, sql: &str) -> String {
+        let url = if database.contains("://") { database.to_owned() } else { self.url(database) };
+        let output = run(Command::new(program("psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
+            .args(["-d", &url, "-c", sql]));
+        output.trim_end().to_owned()
+    }
+
+    /// What the server has written to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn pg_ctl(&self) -> Command {
+        let mut command = as_nobody(&program("pg_ctl")).0;
+        command.arg("-D").arg(self.data());
+        command
+    }
+}
+
+/// A command of somebody who may run a server, which root may not; and that somebody's name.
+fn as_nobody(program: &Path) -> (Command, Option<&'static str>) {
+    if !rustix::process::getuid().is_root() {
+        return (Command::new(program), None);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program).current_dir("/");
+    (command, Some("postgres"))
+}
+
+/// One of PostgreSQL's programs; Debian keeps them out of the path.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<_> = versions.map(|version| version.path().join("bin").join(name)).collect();
+    found.retain(|path| path.exists());
+    found.sort();
+    found.pop().unwrap_or_else(|| name.into())
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {told}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
