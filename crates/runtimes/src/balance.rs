@@ -24,7 +24,9 @@ pub struct Balance {
     members: Vec<Load>,
     yardstick: Option<Yardstick>,
     compared_at: Option<u64>,
+    /// Room for sorting and for those that are ready, so that nothing is allocated for a request.
     sorting: Vec<(f64, f64)>,
+    ready: Vec<usize>,
 }
 
 /// The load and state of one member.
@@ -297,30 +299,30 @@ impl Balance {
 
     /// The first in the prefix's order among the ready if it carries less than its share, or else the first that carries
     /// less than the mean. There always is one if anybody is ready.
-    fn prefer(&self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
-        let ready = |(at, load): &(usize, &Load)| excluded != Some(*at) && load.standing(now) == Some(Standing::Ready);
+    fn prefer(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
         let (mut taken, mut carried, mut deserved) = (0, 1, 0.0);
+        self.ready.clear();
         for (at, load) in self.members.iter().enumerate() {
             taken += usize::from(load.place == Place::Taken);
-            if ready(&(at, load)) {
+            if load.standing(now) == Some(Standing::Ready) && excluded != Some(at) {
+                self.ready.push(at);
                 carried += load.outstanding;
                 deserved += load.deserved;
             }
         }
         let (circle, mean) = (Affinity::circle(taken), carried as f64 / deserved);
-        let (mut home, mut spill) = (None, None);
-        let is_first = |so_far: Option<(f64, usize)>, draw: f64| so_far.is_none_or(|(highest, _)| draw > highest);
-        for (at, load) in self.members.iter().enumerate().filter(ready) {
+        let (mut home, mut spill) = ((f64::MIN, None), (f64::MIN, None));
+        for &at in &self.ready {
+            let load = &self.members[at];
             let draw = affinity.draw(load.identity, load.deserved, circle);
-            if is_first(home, draw) {
-                home = Some((draw, at));
+            if draw > home.0 {
+                home = (draw, Some(at));
             }
-            if is_first(spill, draw) && load.carries_less_than(mean) {
-                spill = Some((draw, at));
+            if draw > spill.0 && load.carries_less_than(mean) {
+                spill = (draw, Some(at));
             }
         }
-        let home = home.filter(|(_, at)| self.members[*at].carries_less_than(SHARE * mean));
-        home.or(spill).map(|(_, at)| at)
+        home.1.filter(|&at| self.members[at].carries_less_than(SHARE * mean)).or(spill.1)
     }
 
     /// Whom to ask if nobody is ready.
