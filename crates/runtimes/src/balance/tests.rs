@@ -20,13 +20,21 @@ fn home(balance: &mut Balance, number: u64) -> usize {
     member
 }
 
-/// Lets requests arrive one by one, each done before the next, and counts who took them.
+/// Lets requests arrive twenty times a second until all are done, and counts who took them.
 fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut counts = vec![0; balance.members().len()];
+    let (mut counts, mut under_way) = (vec![0; balance.members().len()], Vec::<(u64, Turn)>::new());
     for number in 0..count {
         let turn = balance.choose(prefix(number), None, *now).unwrap();
         counts[turn.member()] += 1;
-        *now += took(turn.member());
+        under_way.push((*now + took(turn.member()), turn));
+        *now += 50;
+        for (end, turn) in under_way.extract_if(.., |(end, _)| *end <= *now) {
+            balance.release(turn, Ending::completed(50), end);
+        }
+    }
+    under_way.sort_by_key(|(end, _)| *end);
+    for (end, turn) in under_way {
+        *now = end.max(*now);
         balance.release(turn, Ending::completed(50), *now);
     }
     counts
@@ -110,28 +118,28 @@ fn the_only_member_gets_every_request_once_it_passes_its_health_check() {
 #[test]
 fn a_slow_member_is_shed_and_comes_back() {
     let (mut balance, mut now) = (Balance::new(names(4)), 0);
-    serve(&mut balance, &mut now, 200, |_| 200);
-    let slow = serve(&mut balance, &mut now, 2000, |member| if member == 0 { 1000 } else { 200 });
-    assert!((5..200).contains(&slow[0]), "{slow:?}");
+    serve(&mut balance, &mut now, 200, |_| 1000);
+    let slow = serve(&mut balance, &mut now, 2000, |member| if member == 0 { 5000 } else { 1000 });
+    assert!((5..100).contains(&slow[0]), "{slow:?}");
     assert!(balance.members()[0].deserved() < 0.5);
-    serve(&mut balance, &mut now, 1000, |_| 200);
-    let even = serve(&mut balance, &mut now, 1000, |_| 200);
+    serve(&mut balance, &mut now, 1000, |_| 1000);
+    let even = serve(&mut balance, &mut now, 1000, |_| 1000);
     assert!(even[0] > 180, "{even:?}");
 }
 
 #[test]
 fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
     let (mut balance, mut now) = (Balance::new(names(4)), 0);
-    serve(&mut balance, &mut now, 200, |_| 200);
+    serve(&mut balance, &mut now, 200, |_| 1000);
     let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
     let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|turn| turn.member() == 0);
-    now += 200;
+    now += 1000;
     others.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
-    serve(&mut balance, &mut now, 50, |_| 200);
-    let hung = serve(&mut balance, &mut now, 400, |_| 200);
+    serve(&mut balance, &mut now, 50, |_| 1000);
+    let hung = serve(&mut balance, &mut now, 400, |_| 1000);
     assert_eq!(hung[0], 0, "nothing more while it owes so much");
     stuck.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
-    let back = serve(&mut balance, &mut now, 4000, |_| 200);
+    let back = serve(&mut balance, &mut now, 4000, |_| 1000);
     assert!(back[0] > 500, "{back:?}");
 }
 
