@@ -38,6 +38,9 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     if let Some(console) = settings.console_listen.filter(|console| *console != settings.api_listen) {
         findings.push(("console", address(console, "console.listen").await));
     }
+    if let Some(ops) = settings.ops_listen {
+        findings.push(("ops", address(ops, "ops.listen").await));
+    }
     if settings.runtime_urls.is_empty() {
         findings.push(("model", embedded(settings).await));
     }
@@ -125,7 +128,8 @@ async fn is_ours(address: SocketAddr) -> bool {
         let mut answer = Vec::new();
         socket.take(4096).read_to_end(&mut answer).await?;
         let answer = String::from_utf8_lossy(&answer);
-        Ok::<_, std::io::Error>(answer.contains("x-request-id: chatcmpl_") || answer.contains("· Adriaticum</title>"))
+        let ours = ["x-request-id: chatcmpl_", "· Adriaticum</title>", "Adriaticum answers /healthz"];
+        Ok::<_, std::io::Error>(ours.iter().any(|sign| answer.contains(sign)))
     };
     matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
 }

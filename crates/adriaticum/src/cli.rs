@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -73,6 +74,12 @@ pub(crate) enum Command {
         /// Also reads every page of the database.
         #[arg(long)]
         deep: bool,
+    },
+    /// Asks a running service whether it can serve requests, and says what keeps it from that; for container probes.
+    Health {
+        /// Where it tells about its health; the setting `ops.listen` unless given.
+        #[arg(long, value_name = "ADDRESS")]
+        ops: Option<SocketAddr>,
     },
     /// Prints every setting in force and where its value came from.
     Config,
@@ -202,7 +209,7 @@ pub(crate) enum ModelCommand {
         #[arg(long, value_name = "PATH-OR-REPO")]
         from: Option<PathBuf>,
         /// Does nothing unless `serve` would need it: no runtime and no other model is set, and there is none yet.
-        #[arg(long, conflicts_with = "from")]
+        #[arg(long)]
         if_needed: bool,
     },
 }

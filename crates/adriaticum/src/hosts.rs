@@ -29,14 +29,14 @@ impl Site for BothHosts {
         BothDesks { console: self.console.clone(), at_the_api: self.api.desk(), at_the_console: self.console.desk() }
     }
 
-    async fn answer(desk: &BothDesks, peer: IpAddr, request: Request<Incoming>) -> Answer {
+    async fn answer(desk: &BothDesks, visitor: IpAddr, request: Request<Incoming>) -> Answer {
         let (head, body) = request.into_parts();
         let for_the_console = desk.console.host().is_named_by(&head);
         let request = Request::from_parts(head, body);
         match for_the_console {
-            true => Console::answer(&desk.at_the_console, peer, request).await,
+            true => Console::answer(&desk.at_the_console, visitor, request).await,
             // Whatever is for neither gets the API's answer to that.
-            false => Api::answer(&desk.at_the_api, peer, request).await,
+            false => Api::answer(&desk.at_the_api, visitor, request).await,
         }
     }
 

@@ -6,6 +6,7 @@ mod cli;
 mod complaint;
 mod embedded;
 mod facts;
+mod health;
 mod hosts;
 mod index;
 mod keys;
@@ -18,6 +19,7 @@ mod reload;
 mod secret;
 mod serve;
 mod settings;
+mod stop;
 mod usage;
 
 use std::io::Write;
@@ -46,6 +48,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Config => write!(std::io::stdout(), "{settings}")?,
         Command::Serve => return serve::serve(&settings, &load),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
+        Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
         Command::Grounding { command } => facts::run(command)?,

@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use console::{Console, ConsoleSettings};
-use futures_util::FutureExt;
 use grounding::Grounder;
 use runtimes::Pool;
-use server::{Api, ApiSettings, ListenerSettings, Timeouts};
+use server::{Api, ApiSettings, ListenerSettings, Ops, Phase, Timeouts, TrustedProxies};
 use store::{Database, Store};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::complaint::Complaint;
 use crate::hosts::BothHosts;
 use crate::reload::{self, Load, pool_settings};
 use crate::settings::{Settings, environment_name};
+use crate::stop::{StopSignals, catch};
 use crate::{embedded, facts, log};
 
 /// How long the first look at the runtimes may hold up the start.
@@ -28,8 +30,12 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// The console has few visitors at a time.
 const CONSOLE_CONNECTIONS: usize = 256;
 const CONSOLE_THREADS: usize = 2;
-/// Open files that are kept for the database, the threads, refusals and health checks.
-const KEPT_FILES: u64 = 48;
+/// Probes and monitoring are few, and have their answers at once.
+const OPS_CONNECTIONS: usize = 16;
+const OPS_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(5), idle: Duration::from_secs(75) };
+const OPS_STOP: Duration = Duration::from_secs(1);
+/// Open files that are kept for the database, the threads, refusals, health checks and monitoring.
+const KEPT_FILES: u64 = 56;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 
@@ -46,7 +52,7 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
     let store = Arc::new(open_store(settings).await?);
-    let doors = Doors::open(settings).await?;
+    let mut doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
     let grounder = facts::grounder(settings)?;
@@ -60,12 +66,17 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     };
     let reloading = reload::on_signal(reload_signal, load, settings, pool.clone());
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let watchtower = doors.ops.take().map(|listener| Watchtower::open(listener, &api, &phases));
+    tokio::spawn(first_signal.follow(settings.drain, phase));
     let served = async {
-        let stop = first_signal.nth(1).boxed_local().shared();
-        let cut_off = doors.serve(settings, api, store, stop).await;
+        let cut_off = doors.serve(settings, api, store, phases).await;
         let cut_off = cut_off.map_err(|error| Complaint::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
+        if let Some(watchtower) = watchtower {
+            watchtower.close().await;
+        }
         if cut_off > 0 {
             tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
         }
@@ -74,7 +85,7 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     };
     tokio::select! {
         biased; // signals first, so that the first one is counted before anything acts on it
-        () = second_signal.nth(2) => {
+        () = second_signal.second() => {
             tracing::warn!("stopped at once by a second signal");
             std::process::exit(130)
         }
@@ -87,6 +98,8 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
 struct Doors {
     api: TcpListener,
     console: ConsoleDoor,
+    /// For health and metrics, if they are wanted.
+    ops: Option<TcpListener>,
 }
 
 enum ConsoleDoor {
@@ -105,7 +118,11 @@ impl Doors {
             Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleDoor::Shared,
             Some(address) => ConsoleDoor::Own(listen(address, "console.listen").await?),
         };
-        Ok(Self { api, console })
+        let ops = match settings.ops_listen {
+            None => None,
+            Some(address) => Some(listen(address, "ops.listen").await?),
+        };
+        Ok(Self { api, console, ops })
     }
 
     /// The console's origin; with the port that the system chose, where it was asked to.
@@ -128,7 +145,7 @@ impl Doors {
         settings: &Settings,
         api: Arc<Api>,
         store: Arc<Store>,
-        stop: impl Future<Output = ()> + Clone,
+        phase: watch::Receiver<Phase>,
     ) -> std::io::Result<usize> {
         let console = ConsoleSettings {
             host: settings.console_host.clone(),
@@ -141,11 +158,12 @@ impl Doors {
             threads: settings.api_threads,
             timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
             stop: settings.stop_timeout,
+            proxies: settings.trusted_proxies.clone(),
         };
         match self.console {
-            ConsoleDoor::None => server::serve(self.api, api, connections, stop).await,
+            ConsoleDoor::None => server::serve(self.api, api, connections, phase).await,
             ConsoleDoor::Shared => {
-                server::serve(self.api, Arc::new(BothHosts { api, console }), connections, stop).await
+                server::serve(self.api, Arc::new(BothHosts { api, console }), connections, phase).await
             }
             ConsoleDoor::Own(listener) => {
                 let few = ListenerSettings {
@@ -154,12 +172,38 @@ impl Doors {
                     ..connections.clone()
                 };
                 let (api, console) = tokio::join!(
-                    server::serve(self.api, api, connections, stop.clone()),
-                    server::serve(listener, console, few, stop),
+                    server::serve(self.api, api, connections, phase.clone()),
+                    server::serve(listener, console, few, phase),
                 );
                 Ok(api? + console?)
             }
         }
+    }
+}
+
+/// From where health and metrics are told, until everything else has ended.
+struct Watchtower {
+    serving: JoinHandle<std::io::Result<usize>>,
+    close: watch::Sender<Phase>,
+}
+
+impl Watchtower {
+    fn open(listener: TcpListener, api: &Arc<Api>, phase: &watch::Receiver<Phase>) -> Self {
+        let ops = Ops::new(api.clone(), phase.clone(), env!("CARGO_PKG_VERSION"));
+        let few = ListenerSettings {
+            max_connections: OPS_CONNECTIONS,
+            threads: 1,
+            timeouts: OPS_TIMEOUTS,
+            stop: OPS_STOP,
+            proxies: TrustedProxies::default(),
+        };
+        let (close, closed) = watch::channel(Phase::Serving);
+        Self { serving: tokio::spawn(server::serve(listener, ops, few, closed)), close }
+    }
+
+    async fn close(self) {
+        self.close.send_replace(Phase::Stopping);
+        let _ = self.serving.await; // nothing is lost with it
     }
 }
 
@@ -257,6 +301,9 @@ async fn greeting(
     if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
         lines.push(format!("  Search    {}  (grounding: {})", grounder.place(), facts::mode(settings)));
     }
+    if let Some(listener) = &doors.ops {
+        lines.push(format!("  Ops       http://{}  (health and metrics)", address(listener)?));
+    }
     lines.push(format!("  Database  {}", settings.database));
     if store.count_keys().await? == 0 {
         let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
@@ -298,29 +345,4 @@ fn connections_for(files: u64, wanted: usize) -> usize {
         );
     }
     wanted.min(possible)
-}
-
-/// The signals that ask the service to stop.
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> Result<Self, Complaint> {
-        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
-    }
-
-    async fn nth(mut self, count: usize) {
-        for _ in 0..count {
-            tokio::select! {
-                _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => {}
-            }
-        }
-    }
-}
-
-fn catch(kind: SignalKind) -> Result<Signal, Complaint> {
-    signal(kind).map_err(|error| Complaint::new(format!("signals cannot be received: {error}")))
 }

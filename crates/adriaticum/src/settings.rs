@@ -13,7 +13,7 @@ use std::time::Duration;
 use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
-use server::{ApiAddress, HostName};
+use server::{ApiAddress, HostName, NoNetwork, TrustedProxies};
 use store::{Database, PostgresSettings};
 
 use crate::complaint::Complaint;
@@ -47,6 +47,8 @@ const KNOWN: &[Known] = &[
     Known { name: "api.body_timeout", default: "15s", meaning: "for the next piece of a body to arrive" },
     Known { name: "api.idle_timeout", default: "75s", meaning: "for a connection between two requests" },
     Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
+    Known { name: "api.drain", default: "0s", meaning: "for proxies to notice a SIGTERM: so long requests are still answered, before the stop begins" },
+    Known { name: "trusted_proxies", default: "", meaning: "addresses and networks of proxies in front, comma-separated: visitors are whom their X-Forwarded-For names" },
     Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated; a name with several addresses is several runtimes" },
     Known { name: "runtime.key", default: "", meaning: "the API key for those runtimes that have none of their own; one of its own stands in a URL, as in https://:KEY@HOST/v1" },
     Known { name: "runtime.timeout", default: "120s", meaning: "for a completion, a retry included" },
@@ -58,17 +60,13 @@ const KNOWN: &[Known] = &[
     Known { name: "ledger.retention", default: "90d", meaning: "how long single requests are kept; their sums are kept for good" },
     Known { name: "console.base_url", default: "http://localhost:8081", meaning: "where people reach the console" },
     Known { name: "console.listen", default: "127.0.0.1:8081", meaning: "where the console listens; the API's address, too, if their hosts differ; or none" },
-    Known { name: "ops.listen", default: "127.0.0.1:9464", meaning: "where health and metrics are served" },
+    Known { name: "ops.listen", default: "127.0.0.1:9464", meaning: "where health and metrics are served, or none" },
     Known { name: "search.url", default: "", meaning: "where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; local once something is indexed unless set" },
     Known { name: "search.timeout", default: "5s", meaning: "for a search" },
     Known { name: "search.tokens", default: "1000", meaning: "tokens that what was found may take in a prompt" },
     Known { name: "grounding", default: "auto", meaning: "which requests get facts from Search: off, auto (those that need facts) or always" },
     Known { name: "log", default: "info", meaning: "error, warn, info, debug or trace" },
 ];
-
-/// Settings whose part of the service is not in this version: they are accepted, so that a configuration can be shared
-/// between versions, and have no effect.
-const LATER: &[&str] = &["ops.listen"];
 
 /// Settings that a running service takes over when it is told to read them again; the runtimes' only while there are some.
 const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
@@ -90,6 +88,8 @@ pub(crate) struct Settings {
     pub(crate) body_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) stop_timeout: Duration,
+    pub(crate) drain: Duration,
+    pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) runtime_urls: Vec<RuntimeUrl>,
     /// For runtimes without a key of their own.
     pub(crate) runtime_key: Option<RuntimeKey>,
@@ -105,6 +105,8 @@ pub(crate) struct Settings {
     pub(crate) console_host: HostName,
     /// Where the console listens; none if it is not wanted.
     pub(crate) console_listen: Option<SocketAddr>,
+    /// Where health and metrics are served; none if they are not wanted.
+    pub(crate) ops_listen: Option<SocketAddr>,
     /// Where facts are searched; the built-in index, if there is one, unless said.
     pub(crate) search: Option<SearchUrl>,
     pub(crate) search_timeout: Duration,
@@ -222,14 +224,19 @@ impl Settings {
         let api_listen = reader.address("api.listen")?;
         let (console_host, console_base_url) = HostName::of_site(reader.text("console.base_url"))
             .map_err(|error| reader.wrong("console.base_url", &error))?;
-        let console_listen = match reader.text("console.listen") {
-            "none" => None,
-            _ => Some(reader.address("console.listen")?),
-        };
+        let console_listen = reader.address_or_none("console.listen")?;
         if console_listen == Some(api_listen) && api_listen.port() != 0 && *api_address.host() == console_host {
             let reason = "it is the API's address, but both base URLs name the same host; give them different hosts or addresses";
             return Err(reader.wrong("console.listen", &reason));
         }
+        let ops_listen = reader.address_or_none("ops.listen")?;
+        if ops_listen.is_some_and(|ops| ops.port() != 0 && (ops == api_listen || Some(ops) == console_listen)) {
+            let reason =
+                "the API or the console listens there; health and metrics need an address of their own, or none";
+            return Err(reader.wrong("ops.listen", &reason));
+        }
+        let trusted_proxies = reader.text("trusted_proxies").parse();
+        let trusted_proxies = trusted_proxies.map_err(|error: NoNetwork| reader.wrong("trusted_proxies", &error))?;
         Ok(Self {
             database: database(&reader, &data_dir)?,
             database_timeout: reader.duration("database.timeout")?,
@@ -240,6 +247,8 @@ impl Settings {
             console_base_url,
             console_host,
             console_listen,
+            ops_listen,
+            trusted_proxies,
             api_threads: reader.threads("api.threads")?,
             max_connections: reader.count("api.max_connections")?,
             max_requests: reader.count("api.max_requests")?,
@@ -247,6 +256,7 @@ impl Settings {
             body_timeout: reader.duration("api.body_timeout")?,
             idle_timeout: reader.duration("api.idle_timeout")?,
             stop_timeout: reader.duration("api.stop_timeout")?,
+            drain: reader.pause("api.drain")?,
             runtime_urls,
             runtime_key,
             runtime_timeout: reader.duration("runtime.timeout")?,
@@ -295,8 +305,7 @@ impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for known in KNOWN {
             let value = &self.values[known.name];
-            let later = if LATER.contains(&known.name) { "; no effect in this version" } else { "" };
-            writeln!(f, "# {} ({}){later}", known.meaning, environment_name(known.name))?;
+            writeln!(f, "# {} ({})", known.meaning, environment_name(known.name))?;
             writeln!(f, "{} = {:?}  # {}\n", known.name, shown(known.name, &value.text), value.origin)?;
         }
         Ok(())
@@ -325,6 +334,10 @@ impl Reader<'_> {
             .map_err(|_| self.wrong(name, &"it must be an IP address and a port, such as 127.0.0.1:8080"))
     }
 
+    fn address_or_none(&self, name: &str) -> Result<Option<SocketAddr>, Complaint> {
+        if self.text(name) == "none" { Ok(None) } else { self.address(name).map(Some) }
+    }
+
     fn count(&self, name: &str) -> Result<usize, Complaint> {
         let number = self.text(name).parse().ok().filter(|number| *number > 0);
         number.ok_or_else(|| self.wrong(name, &"it must be a whole number above 0"))
@@ -340,6 +353,12 @@ impl Reader<'_> {
     fn duration(&self, name: &str) -> Result<Duration, Complaint> {
         let duration = humantime::parse_duration(self.text(name)).ok().filter(|duration| !duration.is_zero());
         duration.ok_or_else(|| self.wrong(name, &"it must be a time above 0, such as 30s, 5m or 90d"))
+    }
+
+    /// A time that may be none at all.
+    fn pause(&self, name: &str) -> Result<Duration, Complaint> {
+        let pause = humantime::parse_duration(self.text(name));
+        pause.map_err(|_| self.wrong(name, &"it must be a time, such as 0s, 5s or 1m"))
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) async fn sign_in(guest: Guest<'_>, visit: &mut Visit) -> Result<Reply
     };
     let console = guest.console;
     let typed = form.get("email").to_lowercase();
-    let Some(attempt) = console.sign_ins.turn(visit.peer, &typed).await else {
+    let Some(attempt) = console.sign_ins.turn(visit.visitor, &typed).await else {
         return refused(StatusCode::TOO_MANY_REQUESTS, TOO_MANY);
     };
     let credentials = match typed.parse::<Email>() {
@@ -192,7 +192,7 @@ pub(crate) async fn use_link(guest: Guest<'_>, link: &str, visit: &mut Visit) ->
         Err(sentence) => return refused(&sentence),
     };
     let store = &guest.console.store;
-    let address = visit.peer.to_string();
+    let address = visit.visitor.to_string();
     let done = if let LinkFor::Reset(_) = found.purpose {
         let hash = guest.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
         store.reset_password(&token, &hash, &address).await

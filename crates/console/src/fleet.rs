@@ -81,6 +81,7 @@ mod tests {
         MemberStatus {
             url: "http://somewhere:8000/v1".into(),
             working: true,
+            askable: true,
             outstanding: 3,
             model: Some("llama".into()),
             completed: 1234,

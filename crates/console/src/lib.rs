@@ -91,7 +91,7 @@ impl Site for Console {
         Desk { console: self.clone(), api: server::Desk::new(self.api.clone()) }
     }
 
-    async fn answer(desk: &Desk, peer: IpAddr, request: Request<Incoming>) -> Answer {
-        routes::answer(desk, peer, request).await
+    async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Answer {
+        routes::answer(desk, visitor, request).await
     }
 }

@@ -81,7 +81,7 @@ impl<'a> Room<'a> {
     /// The room of whoever is behind a visit's cookie.
     pub(crate) async fn of(console: &'a Console, visit: &Visit) -> Result<Self, Problem> {
         let secret = console.cookie(visit, Cookie::Session).and_then(Token::parse).ok_or(Problem::SignedOut)?;
-        let session = console.store.session(&secret, &visit.peer.to_string()).await?.ok_or(Problem::SignedOut)?;
+        let session = console.store.session(&secret, &visit.visitor.to_string()).await?.ok_or(Problem::SignedOut)?;
         Ok(Self { console, session, message: console.message(visit), secret })
     }
 

@@ -15,8 +15,8 @@ use crate::visit::Visit;
 use crate::{Desk, account, assets, audit, entry, export, keys, overview, page, playground, requests, team, usage};
 
 /// Answers a request, whatever it is.
-pub(crate) async fn answer(desk: &Desk, peer: IpAddr, request: Request<Incoming>) -> Answer {
-    let mut visit = Visit::new(peer, request);
+pub(crate) async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Answer {
+    let mut visit = Visit::new(visitor, request);
     let reply = match AssertUnwindSafe(route(desk, &mut visit)).catch_unwind().await {
         Ok(reply) => reply,
         Err(_panic) => {

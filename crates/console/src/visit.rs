@@ -15,17 +15,17 @@ const BODY_IDLE: Duration = Duration::from_secs(15);
 
 pub(crate) struct Visit {
     pub(crate) head: Parts,
-    pub(crate) peer: IpAddr,
+    pub(crate) visitor: IpAddr,
     pub(crate) query: Fields,
     upload: Option<Upload>,
 }
 
 impl Visit {
-    pub(crate) fn new(peer: IpAddr, request: Request<Incoming>) -> Self {
+    pub(crate) fn new(visitor: IpAddr, request: Request<Incoming>) -> Self {
         let (head, incoming) = request.into_parts();
         let upload = Some(Upload::new(incoming, &head.headers));
         let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
-        Self { head, peer, query, upload }
+        Self { head, visitor, query, upload }
     }
 
     pub(crate) fn is_post(&self) -> bool {
@@ -62,7 +62,7 @@ impl Visit {
     /// Where from, for the audit log and the list of sessions.
     pub(crate) fn origin(&self) -> store::Origin {
         let agent: String = self.header(header::USER_AGENT).unwrap_or_default().chars().take(300).collect();
-        store::Origin { address: self.peer.to_string(), agent }
+        store::Origin { address: self.visitor.to_string(), agent }
     }
 }
 

@@ -140,6 +140,11 @@ impl Load {
         self.breaker.is_closed()
     }
 
+    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    pub fn is_askable(&self, now: u64) -> bool {
+        self.place == Place::Taken && self.breaker.allows(now)
+    }
+
     /// How its breaker is.
     pub fn breaker(&self, now: u64) -> State {
         self.breaker.state(now)

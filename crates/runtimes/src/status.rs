@@ -16,6 +16,8 @@ pub struct MemberStatus {
     pub url: String,
     /// Whether it counts as working.
     pub working: bool,
+    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    pub askable: bool,
     /// Requests under way.
     pub outstanding: usize,
     /// The name of its model, if it said one.
@@ -46,6 +48,7 @@ impl MemberStatus {
         Self {
             url: member.name().to_owned(),
             working: load.is_working(),
+            askable: load.is_askable(now),
             outstanding: load.outstanding(),
             model: member.model().map(|model| model.name),
             completed: member.tally().completed(),

@@ -60,6 +60,12 @@ impl<Party: Eq + Hash + Clone> Admission<Party> {
         let entered = self.0.lock().unwrap_or_else(PoisonError::into_inner).enter(party.clone());
         entered.then(|| Permit { share: self.0.clone(), party })
     }
+
+    /// How many places are taken, and how many there are.
+    pub(crate) fn taken_of(&self) -> (usize, usize) {
+        let share = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (share.taken, share.places)
+    }
 }
 
 /// A place that is taken for as long as this lives.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -52,12 +52,17 @@ pub(crate) async fn serve<F>(
     let clock = Arc::new(Clock::new());
     let io = TokioIo::new(Watched { socket, clock: clock.clone() });
     let service = service_fn({
-        let clock = clock.clone();
-        move |request| {
+        let (clock, stage) = (clock.clone(), stage.clone());
+        move |request: Request<Incoming>| {
             let underway = Underway::begin(clock.clone());
+            let (stage, version) = (stage.clone(), request.version());
             let answer = answer(request);
             async move {
-                let answer = answer.await;
+                let mut answer = answer.await;
+                // HTTP/2 has its own word for it, which is said at the end of the draining.
+                if version <= Version::HTTP_11 && *stage.borrow() >= Stage::Draining {
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
                 drop(underway);
                 Ok::<_, Infallible>(answer)
             }
@@ -107,7 +112,7 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
                 }
                 timer.as_mut().reset(deadline.min(now + tick));
             }
-            _ = stage.changed(), if !stopping => {
+            _ = stage.wait_for(|stage| *stage >= Stage::Finishing), if !stopping => {
                 stopping = true;
                 stop(connection.as_mut());
             }

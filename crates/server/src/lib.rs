@@ -1,8 +1,8 @@
 //! The API host: one request's walk from the socket to the durable ledger, and the connections that carry it.
 //!
 //! `walk` reads like the design's one line; each of its steps has a file of its own. `listener` and `connection` keep
-//! the sockets in order, for every `Site` there is. Nothing here knows of SQL, of a runtime's JSON or of configuration
-//! files.
+//! the sockets in order, for every `Site` there is; `ops` is the site that tells how the service is. Nothing here knows
+//! of SQL, of a runtime's JSON or of configuration files.
 
 mod admission;
 mod answer;
@@ -13,6 +13,9 @@ mod connection;
 mod host;
 mod listener;
 mod meter;
+mod ops;
+mod phase;
+mod proxies;
 mod site;
 mod walk;
 
@@ -22,5 +25,8 @@ pub use body::{BodyTimeouts, Upload};
 pub use connection::Timeouts;
 pub use host::{ApiAddress, HostName, UnusableBaseUrl};
 pub use listener::{ListenerSettings, serve};
+pub use ops::Ops;
+pub use phase::Phase;
+pub use proxies::{NoNetwork, TrustedProxies};
 pub use site::Site;
 pub use walk::play;

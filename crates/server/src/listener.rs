@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 use crate::admission::{Admission, Permit};
 use crate::answer::{Answer, Refusal};
 use crate::connection::{self, Timeouts};
+use crate::phase::Phase;
+use crate::proxies::TrustedProxies;
 use crate::site::Site;
 
 /// Connections over the cap that are answered at once: a share of the cap, within bounds; more are closed without a word.
@@ -27,6 +29,8 @@ const REFUSED_AT_ONCE: RangeInclusive<usize> = 8..=64;
 const REFUSAL_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle: Duration::from_millis(100) };
 /// How long to wait when the system has no more file descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that may have been waiting to be accepted when the stop began.
+const LAST_ONES: usize = 1024;
 
 /// What one may set about connections.
 #[derive(Debug, Clone)]
@@ -39,37 +43,42 @@ pub struct ListenerSettings {
     pub timeouts: Timeouts,
     /// How long requests under way may go on after the stop.
     pub stop: Duration,
+    /// Whose word about where requests come from is taken.
+    pub proxies: TrustedProxies,
 }
 
-/// How far the server has stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How far a listener has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// It has not.
     Serving,
+    /// Everyone is served, and asked to open no further request on the same connection.
+    Draining,
     /// What is under way is finished, nothing new begins.
     Finishing,
     /// Time is up.
     CutOff,
 }
 
-/// Serves a site on a listener until `stop` resolves and everything under way is finished or cut off. Returns how many
+/// Serves a site on a listener until the service stops and everything under way is finished or cut off. Returns how many
 /// connections had to be cut off.
 pub async fn serve<S: Site>(
     listener: TcpListener,
     site: Arc<S>,
     settings: ListenerSettings,
-    stop: impl Future<Output = ()>,
+    phase: watch::Receiver<Phase>,
 ) -> std::io::Result<usize> {
     let (stage, staged) = watch::channel(Stage::Serving);
     let mut workers = Vec::new();
     for number in 0..settings.threads.max(1) {
-        workers.push(Worker::start(number, &site, settings.timeouts, staged.clone())?);
+        workers.push(Worker::start(number, &site, &settings, staged.clone())?);
     }
+    let mut reception = Reception::new(&settings, &workers);
     tokio::select! {
-        () = accept(&listener, &settings, &workers) => {}
-        () = stop => {}
+        () = reception.accept_all(&listener) => {}
+        () = follow(phase, &stage) => {}
     }
-    drop(listener);
+    reception.accept_last(listener);
 
     let (done, live): (Vec<_>, Vec<_>) = workers.into_iter().map(|worker| (worker.done, worker.live)).unzip();
     stage.send_replace(Stage::Finishing);
@@ -89,36 +98,90 @@ pub async fn serve<S: Site>(
     Ok(cut_off)
 }
 
-async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[Worker]) {
-    let room = Admission::new(settings.max_connections);
-    let refusals = Admission::new(
-        (settings.max_connections / REFUSED_SHARE).clamp(*REFUSED_AT_ONCE.start(), *REFUSED_AT_ONCE.end()),
-    );
-    loop {
-        let (socket, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, say: the next try may find some.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
+/// Follows the service to its stop.
+async fn follow(mut phase: watch::Receiver<Phase>, stage: &watch::Sender<Stage>) {
+    // Whoever decides about the stop may be gone: then there is none to wait for but this one.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    stage.send_replace(Stage::Draining);
+    let _ = phase.wait_for(|phase| *phase == Phase::Stopping).await;
+}
+
+/// Who takes places: an address; but a proxy brings many people, so each of its connections stands for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Party {
+    Address(IpAddr),
+    Proxied(u64),
+}
+
+/// Finds room for whoever comes, and a worker.
+struct Reception<'a> {
+    room: Admission<Party>,
+    refusals: Admission<Party>,
+    proxies: &'a TrustedProxies,
+    proxied: u64,
+    workers: &'a [Worker],
+}
+
+impl<'a> Reception<'a> {
+    fn new(settings: &'a ListenerSettings, workers: &'a [Worker]) -> Self {
+        let refused = settings.max_connections / REFUSED_SHARE;
+        Self {
+            room: Admission::new(settings.max_connections),
+            refusals: Admission::new(refused.clamp(*REFUSED_AT_ONCE.start(), *REFUSED_AT_ONCE.end())),
+            proxies: &settings.proxies,
+            proxied: 0,
+            workers,
+        }
+    }
+
+    async fn accept_all(&mut self, listener: &TcpListener) {
+        loop {
+            match listener.accept().await {
+                // Handed over as a plain socket: each worker's runtime watches its own.
+                Ok((socket, peer)) => drop(socket.into_std().map(|socket| self.receive(socket, peer.ip()))),
+                Err(error) => {
+                    // Out of file descriptors, say: the next try may find some.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
-        };
-        let peer = peer.ip().to_canonical();
-        let (permit, welcome) = match room.enter(peer) {
+        }
+    }
+
+    /// Takes in those who knocked before the door is closed: their requests may be on the way already.
+    fn accept_last(&mut self, listener: TcpListener) {
+        // The system itself is asked, because we may not have been told of them yet.
+        let Ok(listener) = listener.into_std() else { return };
+        for (socket, peer) in std::iter::from_fn(|| listener.accept().ok()).take(LAST_ONES) {
+            if socket.set_nonblocking(true).is_ok() {
+                self.receive(socket, peer.ip());
+            }
+        }
+    }
+
+    fn receive(&mut self, socket: std::net::TcpStream, peer: IpAddr) {
+        let peer = peer.to_canonical();
+        let party = self.party(peer);
+        let (permit, welcome) = match self.room.enter(party.clone()) {
             Some(permit) => (permit, true),
-            None => match refusals.enter(peer) {
+            None => match self.refusals.enter(party) {
                 Some(permit) => (permit, false),
-                None => continue,
+                None => return,
             },
         };
-        // Handed over as a plain socket: each worker's runtime watches its own.
-        let Ok(socket) = socket.into_std() else { continue };
-        let least = workers.iter().min_by_key(|worker| worker.live.load(Ordering::Relaxed));
+        let least = self.workers.iter().min_by_key(|worker| worker.live.load(Ordering::Relaxed));
         if let Some(worker) = least {
             worker.live.fetch_add(1, Ordering::Relaxed);
             let _ = worker.accepted.send(Accepted { socket, peer, permit, welcome }); // fails only if the worker is gone
         }
+    }
+
+    fn party(&mut self, peer: IpAddr) -> Party {
+        if !self.proxies.contain(peer) {
+            return Party::Address(peer);
+        }
+        self.proxied += 1;
+        Party::Proxied(self.proxied)
     }
 }
 
@@ -126,7 +189,7 @@ async fn accept(listener: &TcpListener, settings: &ListenerSettings, workers: &[
 struct Accepted {
     socket: std::net::TcpStream,
     peer: IpAddr,
-    permit: Permit<IpAddr>,
+    permit: Permit<Party>,
     welcome: bool,
 }
 
@@ -141,7 +204,7 @@ impl Worker {
     fn start<S: Site>(
         number: usize,
         site: &Arc<S>,
-        timeouts: Timeouts,
+        settings: &ListenerSettings,
         stage: watch::Receiver<Stage>,
     ) -> std::io::Result<Self> {
         let (accepted, incoming) = mpsc::unbounded_channel();
@@ -149,8 +212,10 @@ impl Worker {
         let live = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (counted, site) = (live.clone(), site.clone());
+        let (timeouts, proxies) = (settings.timeouts, settings.proxies.clone());
         std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
-            runtime.block_on(work::<S>(incoming, Arc::new(site.desk()), timeouts, stage, counted));
+            let post = Post::<S> { desk: Arc::new(site.desk()), timeouts, proxies, stage };
+            runtime.block_on(work(incoming, post, counted));
             drop(runtime); // with everything that was cut off, before we say that we are done
             let _ = finished.send(());
         })?;
@@ -158,21 +223,22 @@ impl Worker {
     }
 }
 
-/// One worker's life: serve what is accepted, until the stop and the end of all connections, or until the cut-off.
-async fn work<S: Site>(
-    mut incoming: mpsc::UnboundedReceiver<Accepted>,
+/// What all connections of a worker have in common.
+struct Post<S: Site> {
     desk: Arc<S::Desk>,
     timeouts: Timeouts,
-    mut stage: watch::Receiver<Stage>,
-    live: Arc<AtomicUsize>,
-) {
+    proxies: TrustedProxies,
+    stage: watch::Receiver<Stage>,
+}
+
+/// One worker's life: serve what is accepted, until the stop and the end of all connections, or until the cut-off.
+async fn work<S: Site>(mut incoming: mpsc::UnboundedReceiver<Accepted>, mut post: Post<S>, live: Arc<AtomicUsize>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = incoming.recv() => match accepted {
                 Some(accepted) => {
-                    let connection = serve_one::<S>(accepted, desk.clone(), timeouts, stage.clone(), Live(live.clone()));
-                    connections.spawn(connection);
+                    connections.spawn(serve_one(accepted, &post, Live(live.clone())));
                 }
                 None => break, // the acceptor has stopped
             },
@@ -181,28 +247,27 @@ async fn work<S: Site>(
     }
     tokio::select! {
         () = async { while connections.join_next().await.is_some() {} } => {}
-        _ = stage.wait_for(|stage| *stage == Stage::CutOff) => {}
+        _ = post.stage.wait_for(|stage| *stage == Stage::CutOff) => {}
     }
 }
 
-async fn serve_one<S: Site>(
-    accepted: Accepted,
-    desk: Arc<S::Desk>,
-    timeouts: Timeouts,
-    stage: watch::Receiver<Stage>,
-    _live: Live,
-) {
-    let Accepted { socket, peer, permit: _permit, welcome } = accepted;
-    let Ok(socket) = TcpStream::from_std(socket) else { return };
-    let _ = socket.set_nodelay(true); // without it answers are merely slower
-    if welcome {
-        let answer = move |request| {
-            let desk = desk.clone();
-            async move { S::answer(&desk, peer, request).await }
-        };
-        connection::serve(socket, timeouts, stage, answer).await;
-    } else {
-        connection::serve(socket, REFUSAL_TIMEOUTS, stage, refuse).await;
+fn serve_one<S: Site>(accepted: Accepted, post: &Post<S>, live: Live) -> impl Future<Output = ()> + use<S> {
+    let Post { desk, timeouts, proxies, stage } = post;
+    let (desk, timeouts, proxies, stage) = (desk.clone(), *timeouts, proxies.clone(), stage.clone());
+    async move {
+        let Accepted { socket, peer, permit: _permit, welcome } = accepted;
+        let _live = live;
+        let Ok(socket) = TcpStream::from_std(socket) else { return };
+        let _ = socket.set_nodelay(true); // without it answers are merely slower
+        if welcome {
+            let answer = move |request: Request<Incoming>| {
+                let (desk, visitor) = (desk.clone(), proxies.visitor(peer, request.headers()));
+                async move { S::answer(&desk, visitor, request).await }
+            };
+            connection::serve(socket, timeouts, stage, answer).await;
+        } else {
+            connection::serve(socket, REFUSAL_TIMEOUTS, stage, refuse).await;
+        }
     }
 }
 

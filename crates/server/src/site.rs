@@ -21,8 +21,8 @@ pub trait Site: Send + Sync + 'static {
     /// A place for one more thread.
     fn desk(self: &Arc<Self>) -> Self::Desk;
 
-    /// The answer to a request, whatever it is.
-    fn answer(desk: &Self::Desk, peer: IpAddr, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
+    /// The answer to a request, whatever it is. The visitor is who sent it, be it through a proxy that is trusted.
+    fn answer(desk: &Self::Desk, visitor: IpAddr, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
 
     /// From now on, a request that ends without an answer was cut off by us, not by its caller.
     fn cut_off(&self) {}
@@ -37,7 +37,7 @@ impl Site for Api {
         Desk::new(self.clone())
     }
 
-    async fn answer(desk: &Desk, _peer: IpAddr, request: Request<Incoming>) -> Answer {
+    async fn answer(desk: &Desk, _visitor: IpAddr, request: Request<Incoming>) -> Answer {
         walk(desk, request).await
     }
 

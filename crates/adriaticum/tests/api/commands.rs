@@ -254,6 +254,9 @@ fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
     for (name, value, says) in [
         ("api.listen", "localhost:8080", "127.0.0.1:8080"),
         ("api.listen", "8080", "127.0.0.1:8080"),
+        ("ops.listen", "off", "127.0.0.1:8080"),
+        ("api.drain", "soon", "5s"),
+        ("trusted_proxies", "10.0.0.0/8,proxy.example", "proxy.example"),
         ("api.base_url", "http://localhost:8080", "/v1"),
         ("api.base_url", "localhost/v1", "URL"),
         ("api.max_requests", "0", "above 0"),
@@ -300,10 +303,13 @@ fn an_address_in_use_is_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let mut home = Home::new();
-    home.set("api.listen", &address);
-    complains(&home.run(&["serve"]), &[&address, "api.listen", "Another program"]);
-    home.set("api.listen", "203.0.113.1:1");
-    complains(&home.run(&["serve"]), &["203.0.113.1:1", "api.listen"]);
+    for setting in ["api.listen", "console.listen", "ops.listen"] {
+        home.set(setting, &address);
+        complains(&home.run(&["serve"]), &[&address, setting, "Another program"]);
+        home.set(setting, "203.0.113.1:1");
+        complains(&home.run(&["serve"]), &["203.0.113.1:1", setting]);
+        home.set(setting, "127.0.0.1:0");
+    }
 }
 
 #[test]
@@ -386,8 +392,10 @@ fn check_beside_a_running_service_knows_it() {
     let runtime = Runtime::that(Reply::Echoes);
     let service = Setup::with(&[&runtime]).start();
     let address = service.address().to_string();
-    let ran = service.run(&["--set", &format!("api.listen={address}"), "check"]);
-    checks(&ran, 0, &[("note", "api", &address)]);
+    let ops = service.ops().to_string();
+    let set = [format!("--set=api.listen={address}"), format!("--set=ops.listen={ops}")];
+    let ran = service.run(&[&set[0], &set[1], "check"]);
+    checks(&ran, 0, &[("note", "api", &address), ("note", "ops", &ops)]);
 }
 
 #[test]

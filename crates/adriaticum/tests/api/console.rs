@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::harness::{Connection, Home, Reply, Request, Runtime, Service, Setup, ask};
+use crate::harness::{Connection, Home, Reply, Request, Runtime, Setup, ask};
 
 fn get(address: SocketAddr, host: &str, target: &str) -> (u16, String) {
     let request = Request::chat("", "").without("Authorization").method("GET").target(target).header("Host", host);
@@ -12,16 +12,10 @@ fn get(address: SocketAddr, host: &str, target: &str) -> (u16, String) {
     (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
 }
 
-/// What stands behind a name in the service's greeting.
-fn told(service: &Service, name: &str) -> Option<String> {
-    let line = service.greeting().lines().find_map(|line| line.trim().strip_prefix(name))?;
-    line.split_whitespace().next().map(str::to_owned)
-}
-
 #[test]
 fn the_set_up_link_is_printed_until_there_is_an_account() {
     let mut service = Setup::new().start();
-    let link = told(&service, "Set up").unwrap();
+    let link = service.told("Set up").unwrap();
     let (origin, path) = link.split_at(link.find("/welcome/").unwrap());
     let port: u16 = origin.strip_prefix("http://localhost:").unwrap().parse().unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -29,7 +23,7 @@ fn the_set_up_link_is_printed_until_there_is_an_account() {
     assert_eq!(get(address, "example.com", path).0, 404, "another host");
     service.kill();
     service.start_again();
-    assert_ne!(told(&service, "Set up").unwrap(), link);
+    assert_ne!(service.told("Set up").unwrap(), link);
     let accounts = service.output(&["accounts", "list"]);
     assert!(accounts.contains("no accounts yet"), "{accounts}");
 }
@@ -67,7 +61,7 @@ fn one_address_for_one_host_is_refused_with_a_sentence() {
 #[test]
 fn a_service_can_do_without_its_console() {
     let service = Setup::new().set("console.listen", "none").start();
-    assert!(told(&service, "Console").is_none() && told(&service, "Set up").is_none());
+    assert!(service.told("Console").is_none() && service.told("Set up").is_none());
 }
 
 #[test]

@@ -40,8 +40,11 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
                     }
                 });
             }
-            // At any moment of the first tenth of a second.
-            thread::sleep(Duration::from_micros(RandomState::new().hash_one(round) % 100_000));
+            // After some answers, at any moment of the next few.
+            let chance = RandomState::new().hash_one(round);
+            let enough = acknowledged.lock().unwrap().len() + chance as usize % 40;
+            eventually("answers", || (acknowledged.lock().unwrap().len() >= enough).then_some(()));
+            thread::sleep(Duration::from_micros((chance >> 32) % 10_000));
             service.kill();
         });
         assert_each_is_there_once(&service, &acknowledged.lock().unwrap());

@@ -17,6 +17,8 @@ mod grounding;
 mod harness;
 mod ledger;
 mod limits;
+mod ops;
+mod proxies;
 mod resources;
 mod runtimes;
 mod smuggling;

@@ -80,6 +80,89 @@ fn a_stop_under_load_loses_no_row() {
     assert_eq!(service.sums()["requests"], rows.len());
 }
 
+/// Waits until probes are told to send nobody here any more.
+fn wait_until_unready(service: &Service) {
+    eventually("the end of readiness", || {
+        let (status, told) = service.look_at("/readyz");
+        (status == 503 && told.contains("about to stop")).then_some(())
+    });
+}
+
+#[test]
+fn a_drained_service_answers_and_asks_everyone_to_go() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let mut service = Setup::with(&[&runtime]).set("api.drain", "4s").start();
+    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let http2_request = || Http2::request(&service.key(), ask("hello"));
+    let mut kept: Vec<_> = (0..3).map(|_| service.connect()).collect();
+    let mut ids = Vec::new();
+    for connection in &mut kept {
+        let answer = connection.send(&request).answer();
+        assert_eq!(answer.header("connection"), None);
+        ids.push(answer.completed().id);
+    }
+    let mut idle = kept.pop().unwrap();
+    let http2 = Http2::to(service.address());
+    ids.push(http2.send(vec![http2_request()])[0].completed().id);
+
+    let began = Instant::now();
+    service.signal(Signal::TERM);
+    wait_until_unready(&service);
+    assert!(began.elapsed() < Duration::from_secs(2), "at once, not at the end: {:?}", began.elapsed());
+    kept.extend((0..3).map(|_| service.connect()));
+    for connection in &mut kept {
+        let answer = connection.send(&request).answer();
+        assert_eq!(answer.header("connection"), Some("close"));
+        ids.push(answer.completed().id);
+        connection.assert_closed();
+    }
+    // A connection of HTTP/2 carries on to the end.
+    ids.push(http2.send(vec![http2_request()])[0].completed().id);
+    assert!(began.elapsed() < Duration::from_secs(4), "too slow to tell: {:?}", began.elapsed());
+    idle.assert_closed();
+    assert!(began.elapsed() >= Duration::from_secs(4), "idle connections stay: {:?}", began.elapsed());
+    assert_eq!(service.wait_for_exit().code(), Some(0));
+
+    let recorded: HashSet<_> =
+        service.rows().iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(recorded, ids.into_iter().collect());
+}
+
+#[test]
+fn a_person_at_the_terminal_does_not_wait_for_proxies() {
+    let mut service = Setup::new().set("api.drain", "10m").start();
+    service.signal(Signal::INT);
+    assert_eq!(service.wait_for_exit().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_the_draining_too() {
+    let mut service = Setup::new().set("api.drain", "10m").start();
+    service.signal(Signal::TERM);
+    wait_until_unready(&service);
+    service.signal(Signal::TERM);
+    assert_eq!(service.wait_for_exit().code(), Some(130));
+}
+
+#[test]
+fn health_is_told_to_the_very_end() {
+    let runtime = Runtime::that(Reply::EchoesOnceReleased);
+    let mut service = Setup::with(&[&runtime]).start();
+    let mut caller = service.connect();
+    caller.send(Request::chat(&service.key(), ask("hello")).bytes());
+    runtime.wait_until_asked(1);
+    service.signal(Signal::TERM);
+    wait_until_closed_to_newcomers(&service);
+    let (status, told) = service.look_at("/readyz");
+    assert!(status == 503 && told.contains("is stopping"), "{told}");
+    assert_eq!(service.look_at("/healthz").0, 200);
+    assert!(service.look_at("/metrics").1.contains("adriaticum_part_ready{part=\"stopping\"} 0"));
+    runtime.release();
+    caller.answer().completed();
+    assert_eq!(service.wait_for_exit().code(), Some(0));
+    assert!(TcpStream::connect(service.ops()).is_err());
+}
+
 #[test]
 fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
     let runtime = Runtime::that(Reply::Hangs);

@@ -246,3 +246,23 @@ fn pages_work_without_script() {
         plain.assert_says(says);
     }
 }
+
+#[test]
+fn a_session_and_its_forms_work_on_every_replica() {
+    let site = Site::start();
+    let other = site.replica();
+    let mut page = site.person("Ada", "developer");
+    let key = Site::make_key(&mut page, "Mine");
+    other.service.ask(&key, "Hello!").completed();
+    page.turn_to(&other.origin());
+    page.go("/requests");
+    page.assert_says("chatcmpl_");
+    Site::make_key(&mut page, "Another");
+    page.turn_to(&site.origin());
+    page.go("/keys");
+    page.assert_says("Another");
+    page.click("[action='/sign-out'] button");
+    page.turn_to(&other.origin());
+    page.go("/keys");
+    assert_eq!(page.path(), "/sign-in");
+}

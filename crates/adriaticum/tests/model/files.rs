@@ -24,6 +24,17 @@ fn a_file_is_copied_into_the_data_folder() {
 }
 
 #[test]
+fn what_is_only_fetched_if_needed_is_fetched_once() {
+    let home = Home::new();
+    home.file("tiny.gguf", &model("Tiny"));
+    home.file("other.gguf", &model("Other"));
+    installed(&home.fetch(&["--if-needed", "--from", "tiny.gguf"]), "Tiny", "100.51 kB");
+    let ran = home.fetch(&["--if-needed", "--from", "other.gguf"]);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""), "{ran:?}");
+    home.assert_holds(&model("Tiny"));
+}
+
+#[test]
 fn a_file_that_is_no_model_is_refused_and_changes_nothing() {
     let whole = model("Tiny");
     let mut corrupt = whole.clone();

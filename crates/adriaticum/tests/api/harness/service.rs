@@ -234,6 +234,24 @@ impl Service {
         &self.process().greeting
     }
 
+    /// What stands behind a name in the greeting.
+    pub(crate) fn told(&self, name: &str) -> Option<String> {
+        let line = self.greeting().lines().find_map(|line| line.trim().strip_prefix(name))?;
+        line.split_whitespace().next().map(str::to_owned)
+    }
+
+    /// Where health and metrics are told.
+    pub(crate) fn ops(&self) -> SocketAddr {
+        self.told("Ops").unwrap().strip_prefix("http://").unwrap().parse().unwrap()
+    }
+
+    /// What is told there under a path: status and body.
+    pub(crate) fn look_at(&self, path: &str) -> (u16, String) {
+        let request = Request::chat("", "").without("Authorization").method("GET").target(path);
+        let answer = Connection::to(self.ops()).send(request.bytes()).answer();
+        (answer.status, String::from_utf8(answer.body).unwrap())
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.process().child)
     }

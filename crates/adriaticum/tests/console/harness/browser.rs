@@ -122,6 +122,11 @@ impl Page {
         self.tell("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     }
 
+    /// From now on addresses are below another origin.
+    pub(crate) fn turn_to(&mut self, origin: &str) {
+        self.origin = origin.to_owned();
+    }
+
     /// Goes to an address and waits until the page is there.
     pub(crate) fn go(&mut self, path: &str) {
         let url = format!("{}{path}", self.origin);

@@ -17,6 +17,12 @@ impl Site {
         Self { service: Setup::with(&[&runtime]).start(), _runtime: runtime }
     }
 
+    /// One more replica over the same database.
+    pub(crate) fn replica(&self) -> Self {
+        let runtime = Runtime::that(Reply::Echoes);
+        Self { service: Setup::with(&[&runtime]).beside(&self.service).start(), _runtime: runtime }
+    }
+
     /// Where the console is, as the service says.
     pub(crate) fn origin(&self) -> String {
         self.told("  Console   ")

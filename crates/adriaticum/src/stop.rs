@@ -1,0 +1,59 @@
+//! The signals that ask the service to stop, and what follows from them, step by step.
+
+use std::time::Duration;
+
+use server::Phase;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::complaint::Complaint;
+
+/// The signals that ask the service to stop.
+pub(crate) struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopSignal {
+    /// A person at the terminal.
+    Interrupt,
+    /// Whatever runs services.
+    Terminate,
+}
+
+impl StopSignals {
+    pub(crate) fn listen() -> Result<Self, Complaint> {
+        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    /// Waits for the second one.
+    pub(crate) async fn second(mut self) {
+        self.next().await;
+        self.next().await;
+    }
+
+    /// Waits for the first one, and tells everyone how far the service has got. Before a stop that a machine has asked
+    /// for, it is drained: proxies in front need that long to notice.
+    pub(crate) async fn follow(mut self, drain: Duration, phase: watch::Sender<Phase>) {
+        if self.next().await == StopSignal::Terminate && !drain.is_zero() {
+            tracing::info!(?drain, "draining: requests are still answered, but better sent elsewhere");
+            phase.send_replace(Phase::Draining);
+            tokio::time::sleep(drain).await;
+        }
+        phase.send_replace(Phase::Stopping);
+    }
+
+    async fn next(&mut self) -> StopSignal {
+        tokio::select! {
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+        }
+    }
+}
+
+/// Keeps a signal from ending the process.
+pub(crate) fn catch(kind: SignalKind) -> Result<Signal, Complaint> {
+    signal(kind).map_err(|error| Complaint::new(format!("signals cannot be received: {error}")))
+}

@@ -1,0 +1,169 @@
+//! What operators' tools are told: alive, ready, and the figures.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Connection, Home, Reply, Request, Runtime, Service, Setup, ask, eventually, unreachable_url};
+
+fn ready(service: &Service) -> (u16, Value) {
+    let (status, body) = service.look_at("/readyz");
+    (status, serde_json::from_str(&body).unwrap())
+}
+
+/// The value of a figure, by its name with its labels.
+fn figure(service: &Service, name: &str) -> Option<f64> {
+    let (status, text) = service.look_at("/metrics");
+    assert_eq!(status, 200);
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn a_service_that_can_serve_is_alive_and_ready() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).set("search.url", "searxng+http://127.0.0.1:1").start();
+    assert_eq!(service.look_at("/healthz"), (200, "ok\n".into()));
+    let well = json!({ "ok": true });
+    let parts = json!({ "ledger": well, "runtime": well, "search": well, "stopping": well });
+    assert_eq!(ready(&service), (200, json!({ "ready": true, "parts": parts })));
+}
+
+#[test]
+fn what_keeps_it_from_serving_is_told_in_a_sentence() {
+    let nobody = unreachable_url();
+    for (setting, value, reason) in [("runtime.urls", nobody.as_str(), "answers"), ("model", "none", "no runtime")] {
+        let service = Setup::new().set(setting, value).start();
+        let (status, told) =
+            eventually("the first look at the runtime", || Some(ready(&service)).filter(|(status, _)| *status == 503));
+        let runtime = &told["parts"]["runtime"];
+        assert_eq!((status, &told["ready"], &runtime["ok"]), (503, &json!(false), &json!(false)));
+        assert!(runtime["reason"].as_str().unwrap().contains(reason), "{told}");
+        assert_eq!(told["parts"]["ledger"], json!({ "ok": true }));
+        assert_eq!(told["parts"].get("search"), None, "none is configured");
+        assert_eq!(service.look_at("/healthz").0, 200);
+    }
+}
+
+#[test]
+fn readiness_comes_and_goes_with_the_runtime() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    assert_eq!(ready(&service).0, 200);
+    runtime.now(Reply::Closes);
+    runtime.models_now(Reply::Closes);
+    eventually("trouble", || {
+        service.ask(&key, "hello");
+        (ready(&service).0 == 503).then_some(())
+    });
+    runtime.now(Reply::Echoes);
+    runtime.models_now(Reply::Says(200, "{}".into()));
+    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+}
+
+#[test]
+fn figures_tell_of_the_service_and_of_each_runtime() {
+    let (runtime, other) = (Runtime::that(Reply::EchoesOnceReleased), unreachable_url());
+    let url = runtime.url();
+    let service = Setup::new().set("runtime.urls", &format!("{url},{other}")).start();
+    let key = service.key();
+    let of = |name: &str, url: &str| figure(&service, &format!("{name}{{runtime=\"{url}\"}}"));
+    assert_eq!(figure(&service, "adriaticum_ledger_healthy"), Some(1.0));
+    assert_eq!(figure(&service, "adriaticum_requests_in_flight"), Some(0.0));
+    assert_eq!(figure(&service, "adriaticum_requests_in_flight_limit"), Some(1024.0));
+    let version = concat!("adriaticum_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
+    assert_eq!(figure(&service, version), Some(1.0));
+    let started = figure(&service, "process_start_time_seconds").unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    assert!((0.0..600.0).contains(&(now - started)), "{started}");
+    assert_eq!(of("adriaticum_runtime_up", &url), Some(1.0));
+    eventually("trouble with the other", || (of("adriaticum_runtime_up", &other)? == 0.0).then_some(()));
+
+    let mut caller = service.connect();
+    caller.send(Request::chat(&key, ask("hello")).bytes());
+    runtime.wait_until_asked(1);
+    assert_eq!(figure(&service, "adriaticum_requests_in_flight"), Some(1.0));
+    assert_eq!(of("adriaticum_runtime_requests_in_flight", &url), Some(1.0));
+    runtime.release();
+    caller.answer().completed();
+    assert_eq!(of("adriaticum_runtime_requests_in_flight", &url), Some(0.0));
+
+    // Every figure says what it is.
+    let (_, text) = service.look_at("/metrics");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(name.starts_with("adriaticum_") || name.starts_with("process_"), "{line}");
+        assert!(text.contains(&format!("# HELP {name} ")) && text.contains(&format!("# TYPE {name} ")), "{line}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[test]
+fn nothing_else_is_there() {
+    let service = Setup::new().start();
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("GET", "/v1/chat/completions", 404),
+        ("GET", "/readyz/", 404),
+        ("POST", "/readyz", 405),
+        ("DELETE", "/metrics", 405),
+    ] {
+        let request = Request::chat("", "").without("Authorization").method(method).target(path);
+        let answer = Connection::to(service.ops()).send(request.bytes()).answer();
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert_eq!(answer.header("allow").is_some(), status == 405);
+    }
+    // Nor is it where callers come.
+    let request = Request::chat("", "").without("Authorization").method("GET").target("/readyz");
+    service.send(&request).refused_as("not_found");
+}
+
+#[test]
+fn a_service_can_do_without_it() {
+    let service = Setup::new().set("ops.listen", "none").start();
+    assert!(service.told("Ops").is_none());
+    let ran = service.run(&["health"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("`ops.listen` is none"), "{ran:?}");
+}
+
+#[test]
+fn it_needs_an_address_of_its_own() {
+    for other in ["api.listen", "console.listen"] {
+        let mut home = Home::new();
+        home.set(other, "127.0.0.1:18098");
+        home.set("ops.listen", "127.0.0.1:18098");
+        let ran = home.run(&["serve"]);
+        assert!(ran.code == Some(1) && ran.stderr.contains("address of their own"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_command_asks_for_those_who_have_no_client() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let mut service = Setup::with(&[&runtime]).start();
+    let ops = service.ops().to_string();
+    let everywhere = format!("--set=ops.listen=0.0.0.0:{}", service.ops().port());
+    for arguments in [&["health", "--ops", &ops][..], &[&everywhere, "health"]] {
+        let ran = service.run(arguments);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ready\n"), "{ran:?}");
+    }
+    service.kill();
+    let ran = service.run(&["health", "--ops", &ops]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("Is `adriaticum serve` running?"), "{ran:?}");
+
+    let unready = Setup::new().start();
+    let ran = unready.run(&["health", "--ops", &unready.ops().to_string()]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stdout.starts_with("not ready\n  runtime ") && ran.stdout.lines().count() == 2, "{ran:?}");
+}
+
+#[test]
+fn many_who_look_do_not_disturb_callers() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let _silent: Vec<_> = (0..64).map(|_| Connection::to(service.ops())).collect();
+    let began = std::time::Instant::now();
+    service.ask(&key, "hello").completed();
+    assert!(began.elapsed() < Duration::from_secs(5));
+}

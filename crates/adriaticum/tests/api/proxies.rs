@@ -1,0 +1,90 @@
+//! Behind proxies: whom a request is from, and who may say so.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::harness::{Answer, Connection, Reply, Request, Runtime, Service, Setup, ask};
+
+const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// Somebody at the console, without a browser.
+struct Visitor {
+    console: SocketAddr,
+    origin: String,
+    peer: IpAddr,
+    forwarded_for: String,
+    cookie: String,
+}
+
+impl Visitor {
+    /// Makes an account, from that address, with that header.
+    fn join(service: &Service, peer: IpAddr, forwarded_for: &str) -> Self {
+        let origin = service.told("Console").unwrap();
+        let console = format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap();
+        let mut visitor = Self { console, origin, peer, forwarded_for: forwarded_for.into(), cookie: String::new() };
+        let link = service.output(&["accounts", "invite", "somebody"]);
+        let path = format!("/welcome/{}", link.trim().split_once("/welcome/").unwrap().1);
+        let page = visitor.send("GET", &path, "");
+        visitor.cookie = cookie(&page, "adriaticum_guest");
+        let page = String::from_utf8(page.body).unwrap();
+        let token = page.split_once("name=\"token\" value=\"").unwrap().1.split('"').next().unwrap();
+        let form =
+            format!("token={token}&name=Ada&email=ada%40example.com&password=a+few+good+words&again=a+few+good+words");
+        let entered = visitor.send("POST", &path, &form);
+        visitor.cookie = cookie(&entered, "adriaticum_session");
+        visitor
+    }
+
+    fn send(&self, method: &str, target: &str, body: &str) -> Answer {
+        let request = Request::chat("", body)
+            .without("Authorization")
+            .method(method)
+            .target(target)
+            .header("Content-Type", "application/x-www-form-urlencoded")
+            .header("Origin", &self.origin)
+            .header("Cookie", &self.cookie)
+            .header("X-Forwarded-For", &self.forwarded_for);
+        Connection::from_to(self.peer, self.console).send(request.bytes()).answer()
+    }
+
+    /// The page with the list of sessions, and where each is from.
+    fn account(&self) -> String {
+        String::from_utf8(self.send("GET", "/account", "").body).unwrap()
+    }
+}
+
+/// A cookie that an answer sets, as it is sent back.
+fn cookie(answer: &Answer, name: &str) -> String {
+    let set = answer.headers.iter().filter(|(header, _)| header == "set-cookie").map(|(_, value)| value);
+    let found = set.filter_map(|value| value.split(';').next()).find(|pair| pair.starts_with(name));
+    found.unwrap_or_else(|| panic!("{name}: {answer:?}")).to_owned()
+}
+
+#[test]
+fn a_trusted_proxy_says_who_the_visitor_is() {
+    let service = Setup::new().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
+    let page = Visitor::join(&service, PROXY, "192.0.2.66, 203.0.113.9, 10.1.2.3").account();
+    assert!(page.contains("203.0.113.9"), "{page}");
+    assert!(!page.contains("192.0.2.66") && !page.contains("10.1.2.3") && !page.contains("127.0.0.1<"), "{page}");
+}
+
+#[test]
+fn nobody_else_is_believed() {
+    let service = Setup::new().set("trusted_proxies", "127.0.0.1").start();
+    let page = Visitor::join(&service, STRANGER, "203.0.113.9").account();
+    assert!(page.contains("127.0.0.2") && !page.contains("203.0.113.9"), "{page}");
+    let service = Setup::new().start();
+    let page = Visitor::join(&service, PROXY, "203.0.113.9").account();
+    assert!(page.contains("127.0.0.1") && !page.contains("203.0.113.9"), "trusted unless told: {page}");
+}
+
+#[test]
+fn a_trusted_proxy_may_hold_every_connection() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let setup = Setup::with(&[&runtime]).set("api.max_connections", "5").set("trusted_proxies", "127.0.0.1");
+    let service = setup.start();
+    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let mut held: Vec<_> = (0..5).map(|_| service.connect()).collect();
+    held.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
+    service.connect().send(&request).answer().refused_as("service_unavailable");
+}

@@ -1,0 +1,114 @@
+//! Every setting that is named there is one, every file can be read, and examples are accepted as they are.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::harness::{Home, Ran, deploy, files};
+
+/// The settings that there are: their names, and the variables that set them.
+fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
+    let config = home.output(&["config"]);
+    let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    let names: BTreeSet<_> = names.map(|(name, _)| name.to_owned()).collect();
+    let variables = names.iter().map(|name| format!("ADRIATICUM_{}", name.replace('.', "_").to_ascii_uppercase()));
+    let variables = variables.collect();
+    (names, variables)
+}
+
+#[test]
+fn every_setting_that_is_named_is_one() {
+    let (names, variables) = known(&Home::new());
+    let variable = Regex::new(r"ADRIATICUM_[A-Z0-9_]+").unwrap();
+    let parts = "api|console|ops|runtime|database|engine|search|ledger";
+    let name = Regex::new(&format!(r"(?:`|--set[ =])((?:{parts})\.[a-z_]+)\b")).unwrap();
+    let mut seen = 0;
+    for (path, text) in files() {
+        for found in variable.find_iter(&text) {
+            assert!(variables.contains(found.as_str()), "{}: {}", path.display(), found.as_str());
+            seen += 1;
+        }
+        for found in name.captures_iter(&text).map(|found| found[1].to_owned()) {
+            assert!(names.contains(&found), "{}: {found}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "what is looked for is not found: {seen}");
+}
+
+#[test]
+fn the_example_of_a_configuration_is_accepted() {
+    let home = Home::new();
+    let example = deploy().join("systemd/adriaticum.toml");
+    let ran = home.run(&["--config", example.to_str().unwrap(), "config"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stdout.contains("adriaticum.toml"), "{}", ran.stdout);
+}
+
+#[test]
+fn yaml_and_json_can_be_read() {
+    let mut read = 0;
+    for (path, text) in files() {
+        let is_template = path.components().any(|part| part.as_os_str() == "templates");
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("yaml" | "yml") if !is_template => {
+                let parsed: Result<Value, _> = serde_saphyr::from_str(&text);
+                assert!(parsed.as_ref().is_ok_and(Value::is_object), "{}: {parsed:?}", path.display());
+                read += 1;
+            }
+            Some("json") => drop(serde_json::from_str::<Value>(&text).unwrap()),
+            _ => {}
+        }
+    }
+    assert!(read >= 3, "{read}");
+}
+
+/// Not only the names: the values, too, as the program will get them.
+#[test]
+fn the_replicas_of_compose_are_configured_as_they_stand_there() {
+    let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
+    let compose: Value = serde_saphyr::from_str(&compose).unwrap();
+    let given = Regex::new(r"\$\{[A-Z_]+(?::-([^}]*)|:\?[^}]*)\}").unwrap();
+    let home = Home::new();
+    let mut command = home.command(&["config"]);
+    for (name, value) in compose["services"]["replica-1"]["environment"].as_object().unwrap() {
+        let value = given.replace_all(value.as_str().unwrap(), |found: &regex::Captures<'_>| {
+            found.get(1).map_or("secret", |default| default.as_str()).to_owned()
+        });
+        command.env(name, &*value);
+    }
+    let ran = Ran::of(&mut command);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stdout.contains("database_url = \"postgres://***@database/adriaticum"), "{}", ran.stdout);
+}
+
+#[test]
+fn every_container_is_kept_small_in_its_rights() {
+    let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
+    let compose: Value = serde_saphyr::from_str(&compose).unwrap();
+    for (name, service) in compose["services"].as_object().unwrap() {
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(service["cap_drop"], serde_json::json!(["ALL"]), "{name}");
+        assert_eq!(service["security_opt"], serde_json::json!(["no-new-privileges:true"]), "{name}");
+        assert!(service["user"].is_string(), "{name}");
+    }
+}
+
+#[test]
+fn units_are_what_systemd_expects() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return eprintln!("systemd-analyze is not here: not looked at");
+    }
+    // Verified with a program that is there, as it will be where they are used.
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "service")) {
+        let copy = folder.path().join(path.file_name().unwrap());
+        std::fs::write(&copy, text.replace("/usr/local/bin/adriaticum", env!("CARGO_BIN_EXE_adriaticum"))).unwrap();
+        let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().unwrap();
+        let said = String::from_utf8_lossy(&verified.stderr);
+        let about_it = said.lines().filter(|line| line.contains("adriaticum")).collect::<Vec<_>>();
+        assert!(about_it.is_empty(), "{}: {about_it:?}", path.display());
+    }
+}

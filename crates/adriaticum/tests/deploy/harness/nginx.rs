@@ -1,0 +1,100 @@
+//! nginx with the configuration of `deploy/nginx`, of which only places are changed: ports, certificates, replicas.
+
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{deploy, eventually, free_port};
+
+pub(crate) struct Nginx {
+    process: Child,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Nginx {
+    /// Starts it in front of these replicas.
+    pub(crate) fn before(replicas: &[SocketAddr]) -> Self {
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let file = configure(folder.path(), port, replicas);
+        // Where Debian has it, which is not on everybody's path.
+        let debian = Path::new("/usr/sbin/nginx");
+        let mut command = Command::new(if debian.exists() { debian } else { Path::new("nginx") });
+        command.arg("-p").arg(folder.path()).arg("-c").arg(file).arg("-e").arg(folder.path().join("error.log"));
+        let test = command.arg("-t").output().expect("nginx, which `tools/prepare --tests` installs");
+        assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
+        let process = Command::new(command.get_program())
+            .args(command.get_args().filter(|argument| *argument != "-t"))
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        eventually("nginx", || TcpStream::connect(address).ok());
+        Self { process, address, _folder: folder }
+    }
+
+    /// Where it listens for TLS.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Its workers end with it only if it is asked.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+/// Writes a whole configuration around the one of `deploy/`, and says where.
+fn configure(folder: &Path, port: u16, replicas: &[SocketAddr]) -> std::path::PathBuf {
+    for host in ["api.example.com", "console.example.com"] {
+        let (key, certificate) = (folder.join(format!("{host}.key")), folder.join(format!("{host}.crt")));
+        let mut openssl = Command::new("openssl");
+        openssl.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ]);
+        openssl.arg("-subj").arg(format!("/CN={host}")).arg("-addext").arg(format!("subjectAltName=DNS:{host}"));
+        openssl.arg("-keyout").arg(key).arg("-out").arg(certificate);
+        assert!(openssl.stderr(Stdio::null()).status().unwrap().success());
+    }
+    let mut site = String::new();
+    let mut replicas = replicas.iter();
+    for line in std::fs::read_to_string(deploy().join("nginx/adriaticum.conf")).unwrap().lines() {
+        let line = match line.trim_start().split([' ', ';']).collect::<Vec<_>>().as_slice() {
+            ["listen", on, ..] if on.starts_with("[::]") => continue,
+            ["listen", "80", ..] => line.replace("80", &format!("127.0.0.1:{}", free_port())),
+            ["listen", "443", ..] => line.replace("443", &format!("127.0.0.1:{port}")),
+            ["server", replica, ..] if replica.starts_with("replica-") => match replicas.next() {
+                Some(address) => line.replace(replica, &address.to_string()),
+                None => continue,
+            },
+            _ => line.replace("/etc/nginx/tls", folder.to_str().unwrap()),
+        };
+        writeln!(site, "{line}").unwrap();
+    }
+    assert_eq!(replicas.len(), 0, "more replicas than the example has");
+    std::fs::write(folder.join("adriaticum.conf"), site).unwrap();
+    let shown = folder.display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary: String = temporary.map(|what| format!("{what}_temp_path {shown}/{what};\n")).concat();
+    let whole = format!(
+        "daemon off;\nworker_processes 2;\npid {shown}/nginx.pid;\nevents {{}}\n\
+         http {{\naccess_log off;\n{temporary}include {shown}/adriaticum.conf;\n}}\n"
+    );
+    std::fs::write(folder.join("nginx.conf"), whole).unwrap();
+    folder.join("nginx.conf")
+}

@@ -1,0 +1,8 @@
+//! What lies in `deploy/`, as operators will use it: it names settings that there are, it can be read, and the proxy in
+//! front of replicas that are restarted one after the other loses no request.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod chart;
+mod files;
+mod harness;
+mod rolling;

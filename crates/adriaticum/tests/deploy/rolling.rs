@@ -1,0 +1,158 @@
+//! Two replicas behind nginx: restarted one after the other under load, and what callers see when nginx must refuse.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use testbed::Cluster;
+
+use crate::harness::{Answer, Nginx, Reply, Runtime, Service, Setup, ask, eventually, free_port};
+
+const CALLERS: usize = 8;
+const PACE: Duration = Duration::from_millis(25);
+/// More than nginx leaves a failed replica alone for.
+const DRAIN: &str = "2500ms";
+
+fn replica(runtime: &Runtime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let setup = Setup::with(&[runtime])
+        .set("api.listen", &address.to_string())
+        .set("console.listen", &address.to_string())
+        .set("api.base_url", "https://api.example.com/v1")
+        .set("console.base_url", "https://console.example.com")
+        .set("trusted_proxies", "127.0.0.1")
+        .set("api.drain", DRAIN);
+    (shared.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start(), address)
+}
+
+fn client(nginx: &Nginx) -> reqwest::Client {
+    let client = reqwest::Client::builder().no_proxy().tls_danger_accept_invalid_certs(true);
+    let client = client.resolve("api.example.com", nginx.address()).resolve("console.example.com", nginx.address());
+    client.timeout(Duration::from_secs(30)).build().unwrap()
+}
+
+/// What a caller gets for a body, in our own shape.
+async fn post(client: &reqwest::Client, nginx: &Nginx, key: &str, body: String) -> Result<Answer, reqwest::Error> {
+    let url = format!("https://api.example.com:{}/v1/chat/completions", nginx.address().port());
+    let request = client.post(url).header("Content-Type", "application/json").bearer_auth(key).body(body);
+    let answer = request.send().await?;
+    let headers = answer.headers().iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+    Ok(Answer { status: answer.status().as_u16(), headers, body: answer.bytes().await?.into() })
+}
+
+/// Stops a replica as whatever runs services would, and starts it again.
+fn restart(service: &mut Service) {
+    service.signal(Signal::TERM);
+    assert_eq!(service.wait_for_exit().code(), Some(0));
+    service.start_again();
+    eventually("readiness", || (service.look_at("/readyz").0 == 200).then_some(()));
+}
+
+/// What callers have got so far.
+#[derive(Default)]
+struct Tally {
+    ids: Mutex<Vec<String>>,
+    failures: Mutex<Vec<String>>,
+    done: AtomicBool,
+}
+
+impl Tally {
+    fn completed(&self) -> usize {
+        self.ids.lock().unwrap().len()
+    }
+
+    /// One caller's life: a request, a breath, the next request.
+    async fn call(&self, nginx: &Nginx, key: &str) {
+        let client = client(nginx);
+        while !self.done.load(Ordering::Relaxed) {
+            match post(&client, nginx, key, ask("hello")).await {
+                Ok(answer) if answer.status == 200 => self.ids.lock().unwrap().push(answer.completed().id),
+                Ok(answer) => self.failures.lock().unwrap().push(String::from_utf8_lossy(&answer.body).into_owned()),
+                Err(error) => self.failures.lock().unwrap().push(format!("{error:?}")),
+            }
+            tokio::time::sleep(PACE).await;
+        }
+    }
+}
+
+#[test]
+fn replicas_on_one_machine_are_restarted_and_no_request_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", folder.path().join("shared.db").display());
+    no_request_fails_while_replicas_restart(&[("database_url", &file)]);
+}
+
+#[test]
+fn replicas_over_postgresql_are_restarted_and_no_request_fails() {
+    let database = Cluster::shared().create_database();
+    no_request_fails_while_replicas_restart(&[("database_url", &database), ("database.connections", "4")]);
+}
+
+fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
+    let runtime = Runtime::that(Reply::Echoes);
+    let (mut one, first) = replica(&runtime, shared);
+    let (mut other, second) = replica(&runtime, shared);
+    let key = one.key();
+    let (nginx, tally) = (Arc::new(Nginx::before(&[first, second])), Arc::new(Tally::default()));
+
+    let load = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let callers = (0..CALLERS).map(|_| {
+        let (nginx, tally, key) = (nginx.clone(), tally.clone(), key.clone());
+        load.spawn(async move { tally.call(&nginx, &key).await })
+    });
+    let callers: Vec<_> = callers.collect();
+    eventually("load", || (tally.completed() > 50).then_some(()));
+    restart(&mut one);
+    restart(&mut other);
+    let so_far = tally.completed();
+    eventually("load to the end", || (tally.completed() > so_far + 50).then_some(()));
+    tally.done.store(true, Ordering::Relaxed);
+    callers.into_iter().for_each(|caller| load.block_on(caller).unwrap());
+
+    let (mut ids, failures) = (tally.ids.lock().unwrap().clone(), tally.failures.lock().unwrap());
+    assert!(failures.is_empty(), "{} beside {} that did not: {failures:#?}", failures.len(), ids.len());
+    assert!(ids.len() > 300, "only {} requests", ids.len());
+    let mut recorded: Vec<_> = one.rows().iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
+    ids.sort_unstable();
+    recorded.sort_unstable();
+    assert_eq!(ids, recorded, "each exactly once, whichever replica it was");
+}
+
+#[test]
+fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let (mut service, address) = replica(&runtime, &[]);
+    let key = service.key();
+    let nginx = Nginx::before(&[address]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = client(&nginx);
+        let send = |body: String| post(&client, &nginx, &key, body);
+        let completed = send(ask("hello")).await.unwrap().completed();
+        // Too much for the API is refused by the API, and far too much by nginx in the same words.
+        let refused = send(" ".repeat(300_000)).await.unwrap().refused();
+        assert_eq!((refused.status, refused.code.as_str()), (413, "payload_too_large"));
+        assert_eq!(service.wait_for_rows(2).len(), 2);
+        let far_too_much = send(" ".repeat(3_000_000)).await.unwrap().refused();
+        assert_eq!((far_too_much.status, far_too_much.message), (413, refused.message));
+        assert_ne!(far_too_much.request_id, completed.id);
+        assert_eq!(service.rows().len(), 2, "{:?}", service.rows());
+
+        // The console knows its host, and its visitors.
+        let console = format!("https://console.example.com:{}/sign-in", nginx.address().port());
+        let page = client.get(&console).send().await.unwrap();
+        assert!(page.headers().contains_key("strict-transport-security"));
+        assert!(page.text().await.unwrap().contains("Sign in"));
+
+        service.kill();
+        let refused = send(ask("hello")).await.unwrap();
+        assert_eq!(refused.refused().code, "service_unavailable");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        let body: Value = refused.json();
+        assert!(body["error"]["message"].as_str().unwrap().contains("No replica"), "{body}");
+    });
+}

@@ -1,0 +1,121 @@
+//! Can requests be served? Decided purely, part by part, from what the parts say of themselves.
+
+use runtimes::Availability;
+
+use crate::api::Health;
+use crate::phase::Phase;
+
+/// What every part has to say.
+pub(crate) struct Readiness {
+    parts: Vec<Part>,
+}
+
+/// One part, and what is wrong with it.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) wrong: Option<&'static str>,
+    /// Whether nothing can be served without it.
+    needed: bool,
+}
+
+impl Readiness {
+    pub(crate) fn of(health: &Health, phase: Phase) -> Self {
+        let needed = |name, wrong| Part { name, wrong, needed: true };
+        let mut parts = vec![needed("ledger", ledger(health)), needed("runtime", runtime(health))];
+        if let Some(search) = &health.search {
+            // Requests that need no facts are served without it. And whether it is back is found out by requests, so
+            // who sends none because of it would never know.
+            let wrong = (!search.working).then_some("Search does not answer: requests that need facts get 503.");
+            parts.push(Part { name: "search", wrong, needed: false });
+        }
+        parts.push(needed("stopping", stopping(phase)));
+        Self { parts }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.parts.iter().all(|part| part.wrong.is_none() || !part.needed)
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+}
+
+fn ledger(health: &Health) -> Option<&'static str> {
+    (!health.ledger).then_some("Usage cannot be recorded: requests get 503.")
+}
+
+fn runtime(health: &Health) -> Option<&'static str> {
+    match health.availability {
+        Availability::Unconfigured => Some("There is no runtime and no model: requests get 503."),
+        Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
+        // Not only those that have proved to work: what proves it is a request, which somebody has to send.
+        Availability::Available if health.runtimes.iter().any(|member| member.askable) => None,
+        Availability::Available => Some("No runtime answers: requests get 502."),
+    }
+}
+
+fn stopping(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Serving => None,
+        Phase::Draining => Some("The service is about to stop; send new requests elsewhere."),
+        Phase::Stopping => Some("The service is stopping; it takes no new requests."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtimes::MemberStatus;
+
+    use super::*;
+    use crate::api::SearchStatus;
+
+    fn member(askable: bool) -> MemberStatus {
+        MemberStatus {
+            url: "http://a:1/v1".into(),
+            working: false,
+            askable,
+            outstanding: 0,
+            model: None,
+            completed: 0,
+            failures: runtimes::Failures::default(),
+            retried: 0,
+            latency: None,
+            latency_per_token: None,
+            share: 1.0,
+            breaker: runtimes::BreakerState::Open,
+            full_for: None,
+            draining: false,
+        }
+    }
+
+    #[test]
+    fn it_is_ready_if_a_request_can_be_served() {
+        use Availability::{Available, Starting, Unconfigured};
+        use Phase::{Draining, Serving, Stopping};
+        let all = |ledger, availability, members: &[bool], search: Option<bool>, phase| {
+            let health = Health {
+                ledger,
+                availability,
+                runtimes: members.iter().map(|&askable| member(askable)).collect(),
+                search: search.map(|working| SearchStatus { place: "local".into(), working }),
+            };
+            let readiness = Readiness::of(&health, phase);
+            let wrong = readiness.parts().iter().filter(|part| part.wrong.is_some()).map(|part| part.name);
+            (readiness.is_ready(), wrong.collect::<Vec<_>>().join(" "))
+        };
+        for (found, ready, wrong) in [
+            (all(true, Available, &[true], None, Serving), true, ""),
+            (all(true, Available, &[false, true], Some(true), Serving), true, ""),
+            (all(true, Available, &[true], Some(false), Serving), true, "search"),
+            (all(true, Available, &[false, false], None, Serving), false, "runtime"),
+            (all(true, Starting, &[true], None, Serving), false, "runtime"),
+            (all(true, Unconfigured, &[], None, Serving), false, "runtime"),
+            (all(false, Available, &[true], None, Serving), false, "ledger"),
+            (all(true, Available, &[true], None, Draining), false, "stopping"),
+            (all(false, Unconfigured, &[], Some(false), Stopping), false, "ledger runtime search stopping"),
+        ] {
+            assert_eq!(found, (ready, wrong.to_owned()));
+        }
+    }
+}
