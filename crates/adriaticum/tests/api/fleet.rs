@@ -259,7 +259,7 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
         weak.asked().len() - before
     };
     share_of(60);
-    weak.now(Reply::EchoesAfter(Duration::from_millis(300)));
+    weak.now(Reply::EchoesAfter(Duration::from_millis(700)));
     share_of(60);
     let slow = share_of(120);
     assert!(slow <= 20, "40 of 120 would be its share; it was asked {slow} times");
