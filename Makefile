@@ -43,6 +43,7 @@ bench: build
 	python3 bench/replicas.py --results bench/RESULTS.md
 	python3 bench/console.py --results bench/RESULTS.md
 	python3 bench/grounding.py --results bench/RESULTS.md
+	python3 bench/pool.py --results bench/RESULTS.md
 	python3 bench/engine.py --results bench/RESULTS.md
 
 bench-quick: build

@@ -45,7 +45,8 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         findings.push(("model", embedded(settings).await));
     }
     for url in &settings.runtime_urls {
-        let pool = Pool::new(PoolSettings { urls: vec![url.clone()], timeout: Duration::from_secs(30) });
+        let (urls, key) = (vec![url.clone()], settings.runtime_key.clone());
+        let pool = Pool::new(PoolSettings { urls, key, timeout: Duration::from_secs(30) });
         findings.push(("runtime", runtime(url, pool).await));
     }
     findings.push(("search", search(settings).await));

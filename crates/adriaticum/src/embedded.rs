@@ -32,7 +32,8 @@ pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
 pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Output = ()> + Send + 'static)> {
     let model = settings.model.clone()?;
     let socket = Socket::of_our_own(&settings.data_dir);
-    let pool = Pool::new(PoolSettings { urls: vec![RuntimeUrl::unix(&socket.0)], timeout: settings.runtime_timeout });
+    let urls = vec![RuntimeUrl::unix(&socket.0)];
+    let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime_timeout });
     let mut arguments: Vec<OsString> = settings.for_the_engine().map(OsString::from).collect();
     let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);

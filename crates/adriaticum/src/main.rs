@@ -15,6 +15,8 @@ mod migrate;
 mod model;
 mod paper;
 mod progress;
+mod reload;
+mod secret;
 mod serve;
 mod settings;
 mod stop;
@@ -38,11 +40,13 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Complaint> {
-    let settings = Settings::load(cli.config.as_deref(), &cli.overrides())?;
+    let (file, flags) = (cli.config.clone(), cli.overrides());
+    let load = || Settings::load(file.as_deref(), &flags);
+    let settings = load()?;
     settings.warnings().iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
         Command::Config => write!(std::io::stdout(), "{settings}")?,
-        Command::Serve => return serve::serve(&settings),
+        Command::Serve => return serve::serve(&settings, &load),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use console::{Console, ConsoleSettings};
 use grounding::Grounder;
-use runtimes::{Pool, PoolSettings};
+use runtimes::Pool;
 use server::{Api, ApiSettings, ListenerSettings, Ops, Phase, Timeouts, TrustedProxies};
 use store::{Database, Store};
 use tokio::net::TcpListener;
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::complaint::Complaint;
 use crate::hosts::BothHosts;
+use crate::reload::{self, Load, pool_settings};
 use crate::settings::{Settings, environment_name};
 use crate::stop::{StopSignals, catch};
 use crate::{embedded, facts, log};
@@ -38,16 +39,17 @@ const KEPT_FILES: u64 = 56;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 
-pub(crate) fn serve(settings: &Settings) -> Result<ExitCode, Complaint> {
+pub(crate) fn serve(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint> {
     log::start(&settings.log);
     // Accepting, health checks and signals need little; requests are served by threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
-    runtime.block_on(run(settings))
+    runtime.block_on(run(settings, load))
 }
 
-async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
+async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
+    let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
     let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
@@ -62,6 +64,7 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
     };
+    let reloading = reload::on_signal(reload_signal, load, settings, pool.clone());
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (phase, phases) = watch::channel(Phase::Serving);
     let watchtower = doors.ops.take().map(|listener| Watchtower::open(listener, &api, &phases));
@@ -87,6 +90,7 @@ async fn run(settings: &Settings) -> Result<ExitCode, Complaint> {
             std::process::exit(130)
         }
         exit = served => exit,
+        never = reloading => match never {},
     }
 }
 
@@ -247,7 +251,8 @@ async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
     if settings.runtime_urls.is_empty() {
         return embedded::start(settings);
     }
-    let pool = Pool::new(PoolSettings { urls: settings.runtime_urls.clone(), timeout: settings.runtime_timeout });
+    let pool = Pool::new(pool_settings(settings));
+    let _ = tokio::time::timeout(FIRST_LOOK, pool.look_up_names()).await;
     // Learns the members' model names before the first request; one that hangs is not waited for.
     let _ = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
     tokio::spawn(pool.clone().watch());

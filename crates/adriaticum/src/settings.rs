@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
-use runtimes::RuntimeUrl;
+use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
 use server::{ApiAddress, HostName, NoNetwork, TrustedProxies};
 use store::{Database, PostgresSettings};
 
 use crate::complaint::Complaint;
+use crate::secret::shown;
 
 const FILE: &str = "adriaticum.toml";
 const ENVIRONMENT: &str = "ADRIATICUM_";
@@ -48,7 +49,8 @@ const KNOWN: &[Known] = &[
     Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
     Known { name: "api.drain", default: "0s", meaning: "for proxies to notice a SIGTERM: so long requests are still answered, before the stop begins" },
     Known { name: "trusted_proxies", default: "", meaning: "addresses and networks of proxies in front, comma-separated: visitors are whom their X-Forwarded-For names" },
-    Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated" },
+    Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated; a name with several addresses is several runtimes" },
+    Known { name: "runtime.key", default: "", meaning: "the API key for those runtimes that have none of their own; one of its own stands in a URL, as in https://:KEY@HOST/v1" },
     Known { name: "runtime.timeout", default: "120s", meaning: "for a completion, a retry included" },
     Known { name: "model", default: "", meaning: "a GGUF file for the embedded runtime, or none; model.gguf in data_dir unless set" },
     Known { name: "engine.cells", default: "auto", meaning: "tokens that the embedded runtime holds in mind, all requests together" },
@@ -65,6 +67,9 @@ const KNOWN: &[Known] = &[
     Known { name: "grounding", default: "auto", meaning: "which requests get facts from Search: off, auto (those that need facts) or always" },
     Known { name: "log", default: "info", meaning: "error, warn, info, debug or trace" },
 ];
+
+/// Settings that a running service takes over when it is told to read them again; the runtimes' only while there are some.
+const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
 
 /// The settings in force.
 pub(crate) struct Settings {
@@ -86,6 +91,8 @@ pub(crate) struct Settings {
     pub(crate) drain: Duration,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) runtime_urls: Vec<RuntimeUrl>,
+    /// For runtimes without a key of their own.
+    pub(crate) runtime_key: Option<RuntimeKey>,
     pub(crate) runtime_timeout: Duration,
     /// The embedded runtime's model; none if it is not wanted.
     pub(crate) model: Option<PathBuf>,
@@ -176,13 +183,19 @@ impl Settings {
         let data_dir = PathBuf::from(reader.text("data_dir"));
         let urls = reader.text("runtime.urls").split(',').map(str::trim).filter(|url| !url.is_empty());
         let runtime_urls = urls
-            .map(|url| {
+            .enumerate()
+            .map(|(at, url)| {
+                // Not repeated: what is wrong with it may be its key.
                 let wrong = |reason| {
-                    reader.wrong("runtime.urls", &format!("{} is no runtime's base URL: {reason}", masked(url)))
+                    reader.wrong("runtime.urls", &format!("entry {} is no runtime's base URL: {reason}", at + 1))
                 };
                 url.parse::<RuntimeUrl>().map_err(wrong)
             })
             .collect::<Result<_, _>>()?;
+        let runtime_key = match reader.text("runtime.key") {
+            "" => None,
+            key => Some(key.parse().map_err(|error: UnusableKey| reader.wrong("runtime.key", &error))?),
+        };
         let log = reader.text("log").to_owned();
         if !["error", "warn", "info", "debug", "trace"].contains(&log.as_str()) {
             return Err(reader.wrong("log", &"it must be error, warn, info, debug or trace"));
@@ -245,6 +258,7 @@ impl Settings {
             stop_timeout: reader.duration("api.stop_timeout")?,
             drain: reader.pause("api.drain")?,
             runtime_urls,
+            runtime_key,
             runtime_timeout: reader.duration("runtime.timeout")?,
             model,
             engine_cells,
@@ -274,6 +288,12 @@ impl Settings {
         self.data_dir.join("index")
     }
 
+    /// Settings that differ from these, and whether a running service can take them over.
+    pub(crate) fn changes_to(&self, new: &Self) -> impl Iterator<Item = (&'static str, bool)> {
+        let changed = self.values.iter().filter(|(name, value)| new.values[*name].text != value.text);
+        changed.map(|(name, _)| (*name, RELOADED.contains(name)))
+    }
+
     /// What is odd about the configuration, but not wrong.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
@@ -286,7 +306,7 @@ impl fmt::Display for Settings {
         for known in KNOWN {
             let value = &self.values[known.name];
             writeln!(f, "# {} ({})", known.meaning, environment_name(known.name))?;
-            writeln!(f, "{} = {:?}  # {}\n", known.name, masked(&value.text), value.origin)?;
+            writeln!(f, "{} = {:?}  # {}\n", known.name, shown(known.name, &value.text), value.origin)?;
         }
         Ok(())
     }
@@ -302,7 +322,11 @@ impl Reader<'_> {
 
     fn wrong(&self, name: &str, reason: &dyn fmt::Display) -> Complaint {
         let value = &self.0[name];
-        Complaint::new(format!("the setting `{name}` (from {}) is {:?}: {reason}", value.origin, masked(&value.text)))
+        Complaint::new(format!(
+            "the setting `{name}` (from {}) is {:?}: {reason}",
+            value.origin,
+            shown(name, &value.text)
+        ))
     }
 
     fn address(&self, name: &str) -> Result<SocketAddr, Complaint> {
@@ -371,7 +395,11 @@ fn read_file(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Complaint
 /// The settings in a file: tables become dotted names, arrays comma-separated lists.
 fn parse_file(path: &Path, text: &str) -> Result<Vec<(String, String)>, Complaint> {
     let wrong = |reason: String| Complaint::new(format!("the configuration {} is wrong: {reason}", path.display()));
-    let table = text.parse::<toml::Table>().map_err(|error| wrong(error.to_string()))?;
+    // In our words: the parser's own would repeat the line, and with it a secret that may stand there.
+    let table = text.parse::<toml::Table>().map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        wrong(format!("line {line}: {}", error.message()))
+    })?;
     let mut settings = Vec::new();
     let mut waiting: Vec<_> = table.into_iter().collect();
     while let Some((name, value)) = waiting.pop() {
@@ -404,23 +432,4 @@ fn unknown(name: &str, origin: &Origin) -> Complaint {
 fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
     let nearest = known.map(|known| (strsim::damerau_levenshtein(name, &known), known)).min();
     nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
-}
-
-/// A value with the user and password of any URL in it hidden.
-fn masked(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        let authority = after.split('/').next().unwrap_or(after);
-        shown.push_str(before);
-        shown.push_str("://");
-        rest = match authority.rfind('@') {
-            Some(at) => {
-                shown.push_str("***");
-                &after[at..]
-            }
-            None => after,
-        };
-    }
-    shown + rest
 }

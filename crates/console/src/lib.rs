@@ -10,6 +10,7 @@ mod audit;
 mod chart;
 mod entry;
 mod export;
+mod fleet;
 mod form;
 mod keys;
 mod overview;

@@ -2,11 +2,12 @@
 
 use maud::{Markup, html};
 use runtimes::Availability;
+use server::Health;
 
 use crate::page::{self, Area, copyable};
 use crate::reply::{Problem, Reply};
 use crate::room::Room;
-use crate::{show, usage};
+use crate::{fleet, show, usage};
 
 const KEY: &str = "$ADRIATICUM_API_KEY";
 
@@ -14,6 +15,7 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
     let base_url = &room.console.settings.api_base_url;
     let has_keys = room.console.store.has_keys(room.viewer()).await?;
     let recent = usage::last_day(room).await?;
+    let health = room.console.api.health();
     let content = html! {
         (page::heading("Overview", html! {}))
         @if !has_keys {
@@ -23,7 +25,7 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
             }))
         }
         section.cards data-live {
-            (status(room))
+            (status(room, &health))
             div.card {
                 h2 { "Last 24 hours" }
                 p.figure { (show::number(recent.totals.requests)) " " span.unit { "requests" } }
@@ -33,6 +35,9 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
                 }
                 p { a href="/usage" { "See usage" } }
             }
+        }
+        @if health.runtimes.len() > 1 {
+            section.card data-live { (fleet::table(&health.runtimes, room.is_admin())) }
         }
         section.card {
             h2 { "The API" }
@@ -53,14 +58,15 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
     Ok(Reply::page(page::page(room, Area::Overview, "Overview", content)))
 }
 
-fn status(room: &Room<'_>) -> Markup {
-    let health = room.console.api.health();
+fn status(room: &Room<'_>, health: &Health) -> Markup {
     let working = health.runtimes.iter().filter(|runtime| runtime.working).count();
+    let all = health.runtimes.len();
     let (good, runtime) = match health.availability {
-        Availability::Available if working > 0 => (true, "answers"),
-        Availability::Available => (false, "does not answer: requests get 502"),
-        Availability::Starting => (false, "is loading the model: requests get 503 until it has"),
-        Availability::Unconfigured => (false, "none: requests get 503 until there is a model or a runtime"),
+        Availability::Available if all > 1 && working > 0 => (working == all, format!("{working} of {all} answer")),
+        Availability::Available if working > 0 => (true, "answers".into()),
+        Availability::Available => (false, "does not answer: requests get 502".into()),
+        Availability::Starting => (false, "is loading the model: requests get 503 until it has".into()),
+        Availability::Unconfigured => (false, "none: requests get 503 until there is a model or a runtime".into()),
     };
     let light = |good: bool| if good { "light good" } else { "light bad" };
     html! {
@@ -68,7 +74,7 @@ fn status(room: &Room<'_>) -> Markup {
             h2 { "Status" }
             dl.status {
                 div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
-                @for member in &health.runtimes {
+                @for member in health.runtimes.iter().filter(|_| all == 1) {
                     div.member {
                         dt { (member.model.as_deref().unwrap_or("model not told")) }
                         dd {

@@ -1,65 +1,135 @@
-//! Which member takes the next request, pure: least outstanding requests, with affinity by the prompt's beginning so
-//! that a conversation finds its cache. A member keeps its prefixes only up to its share of the load; the rest spills.
+//! Which member takes the next request, pure: time comes in as milliseconds.
+//!
+//! A prompt's beginning has an order of members (`affinity`). The first of them takes the request up to its share, a quarter above
+//! the mean; what spills goes to the next in that order that is below the mean, so that it finds caches there, too. (By the
+//! simulation, spilling to the least loaded finds three hundredths less in caches; filling the next ones up to a quarter above the
+//! mean as well costs as much in latency.) Shares are smaller for those that are slow or silent (`pace`). Members that are
+//! full, silent for too long or broken are asked only if nobody else is left, in that order.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use breaker::{Breaker, Verdict};
-use chat::{ChatRequest, Role};
+use breaker::{Attempt, Breaker, State, Verdict};
 
-/// How much more than the mean a preferred member may carry: a quarter.
-const SHARE_NUMERATOR: usize = 5;
-const SHARE_DENOMINATOR: usize = 4;
+pub use crate::affinity::Affinity;
+use crate::pace::{Pace, Yardstick};
 
-/// How much of each message takes part in an affinity.
-const PREFIX_BYTES: usize = 2_048;
+/// How much more than the mean a member may carry: a quarter.
+const SHARE: f64 = 1.25;
+/// How often the members are compared with each other.
+const COMPARE_EVERY: u64 = 100;
 
-/// The beginning of a prompt, hashed: everything up to the first user message, which a conversation repeats every turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Affinity(u64);
-
-impl Affinity {
-    /// The affinity of a request.
-    pub fn of(request: &ChatRequest) -> Self {
-        let mut hasher = DefaultHasher::new();
-        for message in request.messages() {
-            let text = message.content().as_bytes();
-            hasher.write(&text[..text.len().min(PREFIX_BYTES)]);
-            if message.role() == Role::User {
-                break;
-            }
-        }
-        Self(hasher.finish())
-    }
-
-    /// An affinity of that number, for simulations.
-    pub fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// How much this prefix belongs to a member: the highest of all members wins (rendezvous hashing), so that adding
-    /// or losing a member moves no other member's prefixes.
-    fn weight(self, identity: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.0, identity).hash(&mut hasher);
-        hasher.finish()
-    }
-}
-
-/// The load and state of every member.
+/// The load and state of every member, each in a place of its own that stays the same for as long as it is there.
 #[derive(Debug, Default)]
 pub struct Balance {
     members: Vec<Load>,
+    yardstick: Option<Yardstick>,
+    compared_at: Option<u64>,
+    /// Room for sorting and for those that are ready, so that nothing is allocated for a request.
+    sorting: Vec<(f64, f64)>,
+    ready: Vec<usize>,
 }
 
 /// The load and state of one member.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Load {
     identity: u64,
+    place: Place,
     outstanding: usize,
     breaker: Breaker,
+    pace: Pace,
+    /// Since when nothing came back although something is under way.
+    waiting_since: u64,
+    full_until: u64,
+    deserved: f64,
+}
+
+/// Whether a member belongs to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Taken,
+    /// It finishes what it has and gets nothing new.
+    Draining,
+    Vacant,
+}
+
+/// A request under way at a member.
+#[derive(Debug)]
+#[must_use = "a request that is not released counts for ever"]
+pub struct Turn {
+    member: usize,
+    attempt: Attempt,
+    began: u64,
+}
+
+impl Turn {
+    /// The member's place.
+    pub fn member(&self) -> usize {
+        self.member
+    }
+}
+
+/// How a request ended, as far as its member is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    verdict: Verdict,
+    /// Something came back, whatever it was.
+    heard: bool,
+    tokens: Option<u32>,
+    full_for: u64,
+}
+
+impl Ending {
+    /// With a completion of that many tokens.
+    pub fn completed(tokens: u32) -> Self {
+        Self { verdict: Verdict::Good, heard: true, tokens: Some(tokens), full_for: 0 }
+    }
+
+    /// With something else that came back.
+    pub fn heard(verdict: Verdict) -> Self {
+        Self { verdict, heard: true, tokens: None, full_for: 0 }
+    }
+
+    /// Without anything that came back.
+    pub fn silent(verdict: Verdict) -> Self {
+        Self { verdict, heard: false, tokens: None, full_for: 0 }
+    }
+
+    /// What it says about the member's health.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// With the word that there is no room for that many milliseconds.
+    pub fn full(verdict: Verdict, full_for: u64) -> Self {
+        Self { full_for, ..Self::heard(verdict) }
+    }
+}
+
+/// Whom one would rather ask; the first are asked before the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    Ready,
+    Full,
+    Hung,
+    Broken,
 }
 
 impl Load {
+    fn new(name: &str, breaker: Breaker) -> Self {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        Self {
+            identity: hasher.finish(),
+            place: Place::Taken,
+            outstanding: 0,
+            breaker,
+            pace: Pace::default(),
+            waiting_since: 0,
+            full_until: 0,
+            deserved: 1.0,
+        }
+    }
+
     /// Requests under way.
     pub fn outstanding(&self) -> usize {
         self.outstanding
@@ -72,48 +142,138 @@ impl Load {
 
     /// Whether a request would be sent to it: it works, or one may try whether it does again.
     pub fn is_askable(&self, now: u64) -> bool {
-        self.breaker.allows(now)
+        self.place == Place::Taken && self.breaker.allows(now)
+    }
+
+    /// How its breaker is.
+    pub fn breaker(&self, now: u64) -> State {
+        self.breaker.state(now)
+    }
+
+    /// Whether it only finishes what it has.
+    pub fn is_draining(&self) -> bool {
+        self.place == Place::Draining
+    }
+
+    /// Whether nobody is there.
+    pub fn is_vacant(&self) -> bool {
+        self.place == Place::Vacant
+    }
+
+    /// The part of a full share that it gets: 1 unless it is slow or silent.
+    pub fn deserved(&self) -> f64 {
+        self.deserved
+    }
+
+    /// Until when it has said to be full; in the past if it has not.
+    pub fn full_until(&self) -> u64 {
+        self.full_until
+    }
+
+    /// Milliseconds that a request took of late.
+    pub fn per_request(&self) -> Option<f64> {
+        self.pace.per_request()
+    }
+
+    /// Milliseconds that a token took of late.
+    pub fn per_token(&self) -> Option<f64> {
+        self.pace.per_token()
+    }
+
+    fn standing(&self, now: u64) -> Option<Standing> {
+        if self.place != Place::Taken {
+            None
+        } else if !self.breaker.allows(now) {
+            self.breaker.allows_as_last_resort().then_some(Standing::Broken)
+        } else if self.deserved <= 0.0 {
+            Some(Standing::Hung)
+        } else if now < self.full_until {
+            Some(Standing::Full)
+        } else {
+            Some(Standing::Ready)
+        }
+    }
+
+    /// Whether it carries less than its part of that many requests for everyone.
+    fn carries_less_than(&self, each: f64) -> bool {
+        (self.outstanding as f64) < (each * self.deserved).ceil()
+    }
+
+    fn silence(&self, now: u64) -> u64 {
+        if self.outstanding > 0 { now.saturating_sub(self.waiting_since) } else { 0 }
     }
 }
 
 impl Balance {
     /// Members with these names, all idle and working. The same name keeps the same prefixes.
     pub fn new<Name: AsRef<str>>(names: impl IntoIterator<Item = Name>) -> Self {
-        let member = |name: Name| {
-            let mut hasher = DefaultHasher::new();
-            name.as_ref().hash(&mut hasher);
-            Load { identity: hasher.finish(), ..Load::default() }
-        };
-        Self { members: names.into_iter().map(member).collect() }
+        let members = names.into_iter().map(|name| Load::new(name.as_ref(), Breaker::default())).collect();
+        Self { members, ..Self::default() }
     }
 
-    /// The members, in the order of their names.
+    /// The members by their places.
     pub fn members(&self) -> &[Load] {
         &self.members
     }
 
-    /// Takes the member for a request and counts the request as under way; `release` must follow. `None` if nobody is
-    /// left to ask. A request that failed on one member excludes it when it tries again.
-    pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
-        let working = self.candidates(excluded, |breaker| breaker.allows(now));
-        let chosen = match self.prefer(&working, affinity) {
-            Some(member) => member,
-            None => {
-                let resort = self.candidates(excluded, Breaker::allows_as_last_resort);
-                resort.into_iter().min_by_key(|&at| self.members[at].breaker.retry_at())?
+    /// One more member, and whether it has passed a health check. It has to complete a request before it gets many.
+    pub fn add(&mut self, name: &str, alive: bool) -> usize {
+        let mut breaker = Breaker::unproven();
+        if alive {
+            breaker.looks_alive();
+        }
+        let load = Load::new(name, breaker);
+        match self.members.iter().position(Load::is_vacant) {
+            Some(place) => {
+                self.members[place] = load;
+                place
             }
-        };
-        let load = &mut self.members[chosen];
+            None => {
+                self.members.push(load);
+                self.members.len() - 1
+            }
+        }
+    }
+
+    /// A member that finishes what it has, and gets nothing new.
+    pub fn retire(&mut self, member: usize) {
+        let load = &mut self.members[member];
+        load.place = if load.outstanding == 0 { Place::Vacant } else { Place::Draining };
+    }
+
+    /// Takes the member for a request and counts the request as under way. `None` if nobody is left to ask. A request that
+    /// failed on one member excludes it when it tries again.
+    pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<Turn> {
+        if self.compared_at.is_none_or(|at| at + COMPARE_EVERY <= now) {
+            self.compare(now);
+        }
+        let member = self.prefer(affinity, excluded, now).or_else(|| self.resort(excluded, now))?;
+        let load = &mut self.members[member];
+        if load.outstanding == 0 {
+            load.waiting_since = now;
+        }
         load.outstanding += 1;
-        load.breaker.begin();
-        Some(chosen)
+        Some(Turn { member, attempt: load.breaker.begin(), began: now })
     }
 
     /// A request has ended, and taught something about its member or not.
-    pub fn release(&mut self, member: usize, verdict: Verdict, now: u64) {
-        let load = &mut self.members[member];
+    pub fn release(&mut self, turn: Turn, ending: Ending, now: u64) {
+        let load = &mut self.members[turn.member];
+        let took = now.saturating_sub(turn.began);
         load.outstanding -= 1;
-        load.breaker.end(verdict, now);
+        load.breaker.end(turn.attempt, ending.verdict, now);
+        if ending.heard {
+            load.waiting_since = now;
+            load.full_until = if ending.full_for > 0 { now + ending.full_for } else { load.full_until };
+        } else {
+            load.pace.given_up(took, self.yardstick, now);
+        }
+        if let Some(tokens) = ending.tokens {
+            load.pace.completed(tokens, took, self.yardstick, now);
+        }
+        if load.is_draining() && load.outstanding == 0 {
+            load.place = Place::Vacant;
+        }
     }
 
     /// A health check has ended.
@@ -121,116 +281,65 @@ impl Balance {
         let breaker = &mut self.members[member].breaker;
         if alive {
             breaker.looks_alive();
-        } else if breaker.allows_as_last_resort() {
-            breaker.end(Verdict::Bad, now);
+        } else {
+            breaker.looks_dead(now);
         }
     }
 
     /// A member has shown that it completes requests again.
     pub fn proven(&mut self, member: usize) {
-        self.members[member].breaker = Breaker::default();
+        self.members[member].breaker.close();
     }
 
-    fn candidates(&self, excluded: Option<usize>, allowed: impl Fn(&Breaker) -> bool) -> Vec<usize> {
-        (0..self.members.len()).filter(|&at| excluded != Some(at) && allowed(&self.members[at].breaker)).collect()
+    /// Compares the members: what each deserves stays so until the next time.
+    fn compare(&mut self, now: u64) {
+        self.compared_at = Some(now);
+        let taken = self.members.iter().filter(|load| load.place == Place::Taken);
+        self.yardstick = Yardstick::of(taken.map(|load| &load.pace), now, &mut self.sorting);
+        for load in &mut self.members {
+            let deserves = |yardstick| load.pace.deserves(load.silence(now), yardstick, now);
+            load.deserved = self.yardstick.map_or(1.0, deserves);
+        }
     }
 
-    /// The member that the prefix belongs to, unless it carries more than its share: then the least loaded.
-    fn prefer(&self, candidates: &[usize], affinity: Affinity) -> Option<usize> {
-        if let [only] = candidates {
-            return Some(*only);
+    /// The first in the prefix's order among the ready if it carries less than its share, or else the first that carries
+    /// less than the mean. There always is one if anybody is ready.
+    fn prefer(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
+        let (mut taken, mut carried, mut deserved) = (0, 1, 0.0);
+        self.ready.clear();
+        for (at, load) in self.members.iter().enumerate() {
+            taken += usize::from(load.place == Place::Taken);
+            if load.standing(now) == Some(Standing::Ready) && excluded != Some(at) {
+                self.ready.push(at);
+                carried += load.outstanding;
+                deserved += load.deserved;
+            }
         }
-        let weight = |at: &usize| affinity.weight(self.members[*at].identity);
-        let home = *candidates.iter().max_by_key(|at| weight(at))?;
-        let outstanding = |at: &usize| self.members[*at].outstanding;
-        let total: usize = candidates.iter().map(outstanding).sum();
-        let share = ((total + 1) * SHARE_NUMERATOR).div_ceil(candidates.len() * SHARE_DENOMINATOR);
-        if outstanding(&home) < share {
-            return Some(home);
+        let (circle, mean) = (Affinity::circle(taken), carried as f64 / deserved);
+        let (mut home, mut spill) = ((f64::MIN, None), (f64::MIN, None));
+        for &at in &self.ready {
+            let load = &self.members[at];
+            let draw = affinity.draw(load.identity, load.deserved, circle);
+            if draw > home.0 {
+                home = (draw, Some(at));
+            }
+            if draw > spill.0 && load.carries_less_than(mean) {
+                spill = (draw, Some(at));
+            }
         }
-        candidates.iter().copied().min_by_key(|at| (outstanding(at), std::cmp::Reverse(weight(at))))
+        home.1.filter(|&at| self.members[at].carries_less_than(SHARE * mean)).or(spill.1)
+    }
+
+    /// Whom to ask if nobody is ready.
+    fn resort(&self, excluded: Option<usize>, now: u64) -> Option<usize> {
+        let others = self.members.iter().enumerate().filter(|(at, _)| excluded != Some(*at));
+        let reluctance = |load: &Load| {
+            let standing = load.standing(now)?;
+            Some((standing, load.full_until, load.breaker.retry_at(), load.outstanding))
+        };
+        others.filter_map(|(at, load)| Some((reluctance(load)?, at))).min().map(|(_, at)| at)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn names(count: usize) -> Vec<String> {
-        (0..count).map(|n| format!("http://runtime-{n}:8000/v1")).collect()
-    }
-
-    #[test]
-    fn a_conversation_keeps_its_affinity_as_it_grows() {
-        let request = |messages: &[(Role, &str)]| {
-            let messages = messages.iter().map(|(role, text)| chat::Message::new(*role, (*text).into()).unwrap());
-            ChatRequest::new(messages.collect(), Default::default(), Default::default()).unwrap()
-        };
-        let first = request(&[(Role::System, "be brief"), (Role::User, "hello")]);
-        let second = request(&[
-            (Role::System, "be brief"),
-            (Role::User, "hello"),
-            (Role::Assistant, "hi"),
-            (Role::User, "how are you?"),
-        ]);
-        let other = request(&[(Role::System, "be brief"), (Role::User, "good bye")]);
-        assert_eq!(Affinity::of(&first), Affinity::of(&second));
-        assert_ne!(Affinity::of(&first), Affinity::of(&other));
-    }
-
-    #[test]
-    fn losing_a_member_moves_only_its_own_prefixes() {
-        let mut five = Balance::new(names(5));
-        let mut four = Balance::new(&names(5)[..4]);
-        for number in 0..1000 {
-            let affinity = Affinity::from_number(number);
-            let before = five.choose(affinity, None, 0).unwrap();
-            five.release(before, Verdict::Good, 0);
-            let after = four.choose(affinity, None, 0).unwrap();
-            four.release(after, Verdict::Good, 0);
-            assert!(before == after || before == 4, "prefix {number} moved from {before} to {after}");
-        }
-    }
-
-    #[test]
-    fn with_every_member_broken_one_request_at_a_time_still_tries() {
-        let mut balance = Balance::new(names(2));
-        for member in [0, 1, 0, 1, 0, 1] {
-            balance.members[member].outstanding += 1;
-            balance.release(member, Verdict::Bad, 0);
-        }
-        let affinity = Affinity::from_number(1);
-        let (a, b) = (balance.choose(affinity, None, 1).unwrap(), balance.choose(affinity, None, 1).unwrap());
-        assert_ne!(a, b);
-        assert_eq!(balance.choose(affinity, None, 1), None);
-        balance.release(a, Verdict::Good, 1);
-        assert_eq!(balance.choose(affinity, None, 1), Some(a));
-    }
-
-    proptest! {
-        /// Whatever comes and goes: loads are counted exactly, nobody carries more than a quarter above its share, the
-        /// excluded member is never chosen, and somebody always is while somebody works.
-        #[test]
-        fn loads_stay_bounded(count in 1..8usize, steps in proptest::collection::vec((0..4u64, 0..10u8), 1..300)) {
-            let mut balance = Balance::new(names(count));
-            let mut under_way = Vec::new();
-            for (prefix, step) in steps {
-                if step < 6 {
-                    let member = balance.choose(Affinity::from_number(prefix), None, 0).unwrap();
-                    under_way.push(member);
-                    let share = (under_way.len() * SHARE_NUMERATOR).div_ceil(count * SHARE_DENOMINATOR);
-                    prop_assert!(balance.members[member].outstanding <= share.max(under_way.len().div_ceil(count)));
-                } else if let Some(member) = under_way.pop() {
-                    balance.release(member, Verdict::Good, 0);
-                }
-                let total: usize = balance.members.iter().map(Load::outstanding).sum();
-                prop_assert_eq!(total, under_way.len());
-                let elsewhere = balance.choose(Affinity::from_number(prefix), Some(0), 0);
-                prop_assert_ne!(elsewhere, Some(0));
-                prop_assert_eq!(elsewhere.is_none(), count == 1);
-                elsewhere.iter().for_each(|&member| balance.release(member, Verdict::Unclear, 0));
-            }
-        }
-    }
-}
+mod tests;

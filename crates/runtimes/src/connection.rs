@@ -5,12 +5,13 @@
 //! which is how a runtime learns that its caller has gone.
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -38,6 +39,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// A whole answer, whatever its status.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
+    /// Seconds after which to try again, if that was said. A date in their place, which no runtime sends, is the
+    /// shortest time.
+    pub(crate) retry_after: Option<u64>,
     pub(crate) body: Bytes,
 }
 
@@ -53,11 +57,15 @@ pub(crate) enum Broken {
 }
 
 impl Connection {
-    pub(crate) async fn open(url: &RuntimeUrl) -> Result<Self, std::io::Error> {
+    /// Connects to a runtime, at that one of its host's addresses if one is given.
+    pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, std::io::Error> {
         let stream: Box<dyn Stream> = match &url.place {
             Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Place::Tcp { tls, host, port } => {
-                let socket = TcpStream::connect((host.as_str(), *port)).await?;
+                let socket = match address {
+                    Some(address) => TcpStream::connect((address, *port)).await?,
+                    None => TcpStream::connect((host.as_str(), *port)).await?,
+                };
                 socket.set_nodelay(true)?;
                 if *tls {
                     let name = rustls::pki_types::ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
@@ -83,9 +91,12 @@ impl Connection {
         let whole = async {
             let response = sent.await.map_err(Broken::BeforeAnswer)?;
             let status = response.status();
+            let retry_after = response.headers().get(header::RETRY_AFTER);
+            let retry_after =
+                retry_after.map(|text| text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0));
             let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
             let body = body.map_err(Broken::WithinAnswer)?.to_bytes();
-            Ok(Answer { status, body })
+            Ok(Answer { status, retry_after, body })
         };
         drive(&mut self.driver, whole).await
     }

@@ -1,6 +1,7 @@
 //! One runtime: how it is asked, and what its answers mean.
 
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use breaker::Verdict;
@@ -8,15 +9,20 @@ use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
-use wire::runtime::ContextOverflow;
+use wire::runtime::{ContextOverflow, Model};
 
-use wire::runtime::Model;
-
+use crate::balance::Ending;
 use crate::connection::{Answer, Broken, Connection};
-use crate::url::RuntimeUrl;
+use crate::key::RuntimeKey;
+use crate::names::Spot;
+use crate::tally::Tally;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Seconds for which a member that is full is believed to be so, whatever it says.
+const FULL_FOR: std::ops::RangeInclusive<u64> = 1..=60;
+/// What a completion's bytes are taken for where its tokens were not measured; only for comparing members.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// What a request is known by.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +34,17 @@ pub struct Attribution {
 }
 
 pub(crate) struct Member {
-    pub(crate) url: RuntimeUrl,
+    spot: Spot,
+    /// What it is known by; keeps no secret.
+    name: String,
+    key: RwLock<Option<RuntimeKey>>,
     completions_path: String,
     models_path: String,
     /// Its model, learned from its `/models`.
     model: RwLock<Option<Model>>,
+    tally: Arc<Tally>,
+    /// It does not belong to the pool any more.
+    left: AtomicBool,
 }
 
 /// Why a member gave no completion. For the log; the caller is told nothing of it.
@@ -53,9 +65,20 @@ pub enum Failure {
     /// Status 200, but not a completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::Malformed),
-    /// It has no room now, and has done nothing.
+    /// It has no room now, and has done nothing; ours say so.
     #[error("no room")]
-    NoRoom,
+    NoRoom {
+        /// Seconds after which there may be some.
+        retry_after: u64,
+    },
+    /// It has no room now, or does not want to be asked so often.
+    #[error("status {status}: saturated")]
+    Full {
+        /// 429, or 503 with `Retry-After`.
+        status: StatusCode,
+        /// Seconds after which it may be asked again.
+        retry_after: u64,
+    },
     /// The time for the whole request was over.
     #[error("no answer in time")]
     TimedOut,
@@ -68,19 +91,31 @@ impl Failure {
     /// Whether another member may be asked: nothing of a completion has arrived, and it was not the time that ran out.
     pub(crate) fn may_be_retried(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::NoAnswer(_) | Self::NoRoom => true,
+            Self::Connect(_) | Self::NoAnswer(_) | Self::NoRoom { .. } | Self::Full { .. } => true,
             Self::Status(status) => !is_about_the_request(*status),
             Self::HalfAnswer(_) | Self::Malformed(_) | Self::TimedOut | Self::NobodyLeft => false,
         }
     }
 
     /// What it says about the member.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn ending(&self) -> Ending {
         match self {
-            Self::Status(StatusCode::TOO_MANY_REQUESTS) | Self::NobodyLeft => Verdict::Unclear,
-            Self::NoRoom => Verdict::Good,
-            Self::Status(status) if is_about_the_request(*status) => Verdict::Good,
-            _ => Verdict::Bad,
+            Self::Full { retry_after, .. } => Ending::full(Verdict::Unclear, retry_after * 1000),
+            Self::NoRoom { retry_after } => Ending::full(Verdict::Good, retry_after * 1000),
+            Self::TimedOut => Ending::silent(Verdict::Bad),
+            Self::NobodyLeft => Ending::heard(Verdict::Unclear),
+            Self::Status(status) if is_about_the_request(*status) => Ending::heard(Verdict::Good),
+            Self::Connect(_) | Self::NoAnswer(_) | Self::HalfAnswer(_) | Self::Status(_) | Self::Malformed(_) => {
+                Ending::heard(Verdict::Bad)
+            }
+        }
+    }
+
+    /// Seconds after which there may be room, if the lack of it was all that was wrong.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::NoRoom { retry_after } | Self::Full { retry_after, .. } => Some(*retry_after),
+            _ => None,
         }
     }
 }
@@ -93,6 +128,21 @@ fn is_about_the_request(status: StatusCode) -> bool {
 pub(crate) enum Reply {
     Completion(Completion),
     TooLong(ContextOverflow),
+}
+
+impl Reply {
+    /// What it says about the member.
+    pub(crate) fn ending(&self) -> Ending {
+        match self {
+            Self::Completion(completion) => Ending::completed(
+                completion
+                    .usage
+                    .completion
+                    .unwrap_or_else(|| u32::try_from(completion.text.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
+            ),
+            Self::TooLong(_) => Ending::heard(Verdict::Good),
+        }
+    }
 }
 
 /// Connections to one member that nobody uses at the moment.
@@ -112,13 +162,41 @@ impl Idle {
 }
 
 impl Member {
-    pub(crate) fn new(url: RuntimeUrl) -> Self {
-        Self {
-            completions_path: url.path_of("/chat/completions"),
-            models_path: url.path_of("/models"),
-            url,
+    /// A member with the key for all that have none of their own, and the counters that it has had.
+    pub(crate) fn new(spot: Spot, common_key: Option<&RuntimeKey>, tally: Arc<Tally>) -> Self {
+        let member = Self {
+            name: spot.to_string(),
+            key: RwLock::default(),
+            completions_path: spot.url.path_of("/chat/completions"),
+            models_path: spot.url.path_of("/models"),
+            spot,
             model: RwLock::default(),
-        }
+            tally,
+            left: AtomicBool::new(false),
+        };
+        member.set_key(member.spot.url.key().or(common_key));
+        member
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    pub(crate) fn set_key(&self, key: Option<&RuntimeKey>) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key.cloned();
+    }
+
+    /// It gets nothing new.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Asks for a completion.
@@ -151,8 +229,7 @@ impl Member {
                 Some(overflow) => Ok(Reply::TooLong(overflow)),
                 None => Err(Failure::Status(status)),
             },
-            StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => Err(Failure::NoRoom),
-            status => Err(Failure::Status(status)),
+            status => Err(refusal(status, &answer)),
         }
     }
 
@@ -190,32 +267,48 @@ impl Member {
             match connection.exchange(build()).await {
                 // The member closed it just when we used it: no fault of anyone.
                 Err(Broken::BeforeAnswer(_)) => break,
-                other => return keep(idle, connection, other),
+                other => return self.keep(idle, connection, other),
             }
         }
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.url)).await;
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.spot.url, self.spot.address)).await;
         let mut connection =
             opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(Failure::Connect)?;
         let result = connection.exchange(build()).await;
-        keep(idle, connection, result)
+        self.keep(idle, connection, result)
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("a runtime's path comes from a parsed URL");
-        request.headers_mut().insert(header::HOST, self.url.host_header.clone());
+        request.headers_mut().insert(header::HOST, self.spot.url.host_header.clone());
+        if let Some(key) = &*self.key.read().unwrap_or_else(PoisonError::into_inner) {
+            request.headers_mut().insert(header::AUTHORIZATION, key.header());
+        }
         request
+    }
+
+    fn keep(&self, idle: &Idle, connection: Connection, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
+        match result {
+            Ok(answer) => {
+                if !self.has_left() {
+                    idle.put(connection);
+                }
+                Ok(answer)
+            }
+            Err(broken @ Broken::BeforeAnswer(_)) => Err(Failure::NoAnswer(broken.to_string())),
+            Err(broken @ Broken::WithinAnswer(_)) => Err(Failure::HalfAnswer(broken.to_string())),
+        }
     }
 }
 
-fn keep(idle: &Idle, connection: Connection, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
-    match result {
-        Ok(answer) => {
-            idle.put(connection);
-            Ok(answer)
-        }
-        Err(broken @ Broken::BeforeAnswer(_)) => Err(Failure::NoAnswer(broken.to_string())),
-        Err(broken @ Broken::WithinAnswer(_)) => Err(Failure::HalfAnswer(broken.to_string())),
+/// What an error status means. A 503 is a lack of room only if it says so: others come from servers that are broken.
+fn refusal(status: StatusCode, answer: &Answer) -> Failure {
+    let retry_after = answer.retry_after.unwrap_or(0).clamp(*FULL_FOR.start(), *FULL_FOR.end());
+    match status {
+        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => Failure::NoRoom { retry_after },
+        StatusCode::TOO_MANY_REQUESTS => Failure::Full { status, retry_after },
+        StatusCode::SERVICE_UNAVAILABLE if answer.retry_after.is_some() => Failure::Full { status, retry_after },
+        _ => Failure::Status(status),
     }
 }

@@ -1,20 +1,26 @@
 //! Where a runtime listens.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use http::HeaderValue;
+use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
+use crate::key::RuntimeKey;
+
 /// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`; so does
-/// the socket of a runtime on this machine, `unix:/path/to/socket`.
+/// the socket of a runtime on this machine, `unix:/path/to/socket`. A key for it may stand before the host, as in
+/// `https://:KEY@llm.example/v1`; it is kept apart from all that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeUrl {
     text: String,
     pub(crate) place: Place,
     pub(crate) host_header: HeaderValue,
     path: String,
+    key: Option<RuntimeKey>,
 }
 
 /// What one connects to.
@@ -37,6 +43,20 @@ impl RuntimeUrl {
             place: Place::Unix(socket.to_owned()),
             host_header: HeaderValue::from_static("localhost"),
             path: "/v1".into(),
+            key: None,
+        }
+    }
+
+    /// The key of this runtime alone.
+    pub(crate) fn key(&self) -> Option<&RuntimeKey> {
+        self.key.as_ref()
+    }
+
+    /// The name of its host, if it is one that has to be looked up.
+    pub(crate) fn host_name(&self) -> Option<&str> {
+        match &self.place {
+            Place::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
+            _ => None,
         }
     }
 
@@ -69,9 +89,7 @@ impl FromStr for RuntimeUrl {
             "https" => true,
             _ => return Err(UnusableUrl("it does not begin with http://, https:// or unix:")),
         };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(UnusableUrl("user names and passwords in it are not supported"));
-        }
+        let key = key_in(&url)?;
         if url.query().is_some() || url.fragment().is_some() {
             return Err(UnusableUrl("it has a query or a fragment"));
         }
@@ -90,8 +108,21 @@ impl FromStr for RuntimeUrl {
             place: Place::Tcp { tls, host, port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))? },
             host_header: HeaderValue::from_str(authority).map_err(|_| UnusableUrl("its host is not a host name"))?,
             path: path.to_owned(),
+            key,
         })
     }
+}
+
+/// The key before the host, in place of a user name or of a password.
+fn key_in(url: &Url) -> Result<Option<RuntimeKey>, UnusableUrl> {
+    let key = match (url.username(), url.password()) {
+        ("", None) => return Ok(None),
+        (key, None | Some("")) | ("", Some(key)) => key,
+        _ => return Err(UnusableUrl("it has a user name and a password; a key stands alone, as in http://:KEY@host")),
+    };
+    let unusable = UnusableUrl("its key has other characters than letters, digits and signs of ASCII");
+    let key = percent_decode_str(key).decode_utf8().map_err(|_| unusable)?;
+    key.parse().map(Some).map_err(|_| unusable)
 }
 
 /// Why a URL is not the base URL of a runtime; the URL itself may hold a secret and is not repeated.
@@ -126,11 +157,36 @@ mod tests {
 
     #[test]
     fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
-        for text in
-            ["", "localhost:8000", "ftp://a/v1", "http://", "http://user@a/v1", "http://a/v1?x=1", "unix:", "unix:a"]
-        {
+        for text in [
+            "",
+            "localhost:8000",
+            "ftp://a/v1",
+            "http://",
+            "http://user:secret@a/v1",
+            "http://%20@a",
+            "http://a/v1?x=1",
+            "unix:",
+            "unix:a",
+        ] {
             let refusal = text.parse::<RuntimeUrl>().unwrap_err().to_string();
-            assert!(refusal.starts_with("it") || refusal.starts_with("user"), "{text}: {refusal}");
+            assert!(refusal.starts_with("it") && !refusal.contains("secret"), "{text}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_key_is_sent_and_never_shown() {
+        for (text, key) in [
+            ("http://Quagga@a:1/v1", "Quagga"),
+            ("http://Quagga:@a:1/v1", "Quagga"),
+            ("http://:Quagga@a:1/v1", "Quagga"),
+            ("http://:Quagga%2F%40%3A@a:1", "Quagga/@:"),
+        ] {
+            let url: RuntimeUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), "http://a:1/v1");
+            assert_eq!(url.host_header, "a:1");
+            assert_eq!(url.key().unwrap().header(), format!("Bearer {key}"));
+            assert!(!format!("{url:?}").contains("Quagga"), "{url:?}");
+        }
+        assert_eq!("http://a:1/v1".parse::<RuntimeUrl>().unwrap().key(), None);
     }
 }

@@ -18,7 +18,7 @@ pub type Answer = Response<Full<Bytes>>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Seconds after which a caller that found no room may well find some.
-const RETRY_AFTER: &str = "1";
+const RETRY_AFTER: u64 = 1;
 
 /// The answer to a completion whose row is durable. There is no other way to a 200.
 pub(crate) fn completed(receipt: &Receipt, cited: &Cited) -> Answer {
@@ -36,7 +36,8 @@ pub(crate) fn completed(receipt: &Receipt, cited: &Cited) -> Answer {
 pub(crate) struct Refusal {
     code: ErrorCode,
     message: Cow<'static, str>,
-    retry_later: bool,
+    /// Seconds after which it is worth trying again.
+    retry_after: Option<u64>,
     cause: Option<String>,
     hung_up: bool,
 }
@@ -65,8 +66,8 @@ impl Refusal {
         Self { message: message.into(), ..Self::of(ErrorCode::InvalidRequest) }
     }
 
-    pub(crate) fn inference_error(cause: impl Display) -> Self {
-        Self::of(ErrorCode::InferenceError).because(cause)
+    pub(crate) fn inference_error(cause: impl Display, retry_after: Option<u64>) -> Self {
+        Self { retry_after, ..Self::of(ErrorCode::InferenceError).because(cause) }
     }
 
     pub(crate) fn search_unavailable(cause: impl Display) -> Self {
@@ -78,8 +79,13 @@ impl Refusal {
     }
 
     pub(crate) fn no_room() -> Self {
+        Self::no_room_for(RETRY_AFTER)
+    }
+
+    /// No room for that many seconds.
+    pub(crate) fn no_room_for(seconds: u64) -> Self {
         Self {
-            retry_later: true,
+            retry_after: Some(seconds),
             ..Self::unavailable("There is no room for this request now. Please try again later.")
         }
     }
@@ -89,7 +95,10 @@ impl Refusal {
     }
 
     pub(crate) fn starting() -> Self {
-        Self { retry_later: true, ..Self::unavailable("The model is being loaded. Please try again in a moment.") }
+        Self {
+            retry_after: Some(RETRY_AFTER),
+            ..Self::unavailable("The model is being loaded. Please try again in a moment.")
+        }
     }
 
     pub(crate) fn our_fault(cause: impl Display) -> Self {
@@ -122,8 +131,8 @@ impl Refusal {
         }
         let status = StatusCode::from_u16(self.code.status()).expect("the table holds valid statuses");
         let mut answer = json(status, wire::envelope(self.code, &self.message, id), id);
-        if self.retry_later {
-            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == ErrorCode::InvalidApiKey {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -132,7 +141,7 @@ impl Refusal {
     }
 
     fn of(code: ErrorCode) -> Self {
-        Self { code, message: code.sentence().into(), retry_later: false, cause: None, hung_up: false }
+        Self { code, message: code.sentence().into(), retry_after: None, cause: None, hung_up: false }
     }
 }
 

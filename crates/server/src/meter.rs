@@ -107,8 +107,8 @@ impl Meter {
         self.timings.inference = Some(began.elapsed());
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
-            InferenceError::NoRoom => Refusal::no_room(),
-            failed @ InferenceError::Failed { .. } => Refusal::inference_error(failed),
+            InferenceError::NoRoom { retry_after } => Refusal::no_room_for(retry_after),
+            InferenceError::Failed { retry_after, .. } => Refusal::inference_error(error, retry_after),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use breaker::{Breaker, Verdict};
+use breaker::{Attempt, Breaker, Verdict};
 
 use super::clients::Clients;
 use super::error::SearchError;
@@ -112,8 +112,7 @@ impl Remote {
 struct Turn<'a> {
     remote: &'a Remote,
     verdict: Verdict,
-    /// It is the one that tries whether an open breaker may close.
-    is_trial: bool,
+    attempt: Attempt,
 }
 
 impl<'a> Turn<'a> {
@@ -122,19 +121,13 @@ impl<'a> Turn<'a> {
         if !breaker.allows(remote.now()) {
             return None;
         }
-        breaker.begin();
-        Some(Self { remote, verdict: Verdict::Unclear, is_trial: !breaker.is_closed() })
+        Some(Self { remote, verdict: Verdict::Unclear, attempt: breaker.begin() })
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut breaker = self.remote.breaker();
-        // Whoever set out before the breaker opened and failed for the same reason must not lengthen the pause, nor let a
-        // second one try beside the one that does.
-        let is_late = !self.is_trial && !breaker.is_closed() && self.verdict != Verdict::Good;
-        if !is_late {
-            breaker.end(self.verdict, self.remote.now());
-        }
+        let now = self.remote.now();
+        self.remote.breaker().end(self.attempt, self.verdict, now);
     }
 }

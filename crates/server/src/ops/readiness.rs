@@ -71,7 +71,22 @@ mod tests {
     use crate::api::SearchStatus;
 
     fn member(askable: bool) -> MemberStatus {
-        MemberStatus { url: "http://a:1/v1".into(), working: false, askable, outstanding: 0, model: None }
+        MemberStatus {
+            url: "http://a:1/v1".into(),
+            working: false,
+            askable,
+            outstanding: 0,
+            model: None,
+            completed: 0,
+            failures: runtimes::Failures::default(),
+            retried: 0,
+            latency: None,
+            latency_per_token: None,
+            share: 1.0,
+            breaker: runtimes::BreakerState::Open,
+            full_for: None,
+            draining: false,
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ const DRIP_EVERY: Duration = Duration::from_millis(20);
 pub(crate) enum Reply {
     /// Answers with that status and body.
     Says(u16, String),
+    /// Answers with that status, body and `Retry-After`.
+    SaysLater(u16, String, u64),
     /// Completes by repeating the last message, and measures 3, 4 and 7 tokens.
     Echoes,
     /// Echoes, but only after that time.
@@ -115,6 +117,11 @@ impl Runtime {
         self.stage.play().reply = reply;
     }
 
+    /// The reply to completions.
+    pub(crate) fn reply(&self) -> Reply {
+        self.stage.play().reply.clone()
+    }
+
     /// Changes the reply to health checks.
     pub(crate) fn models_now(&self, reply: Reply) {
         self.stage.play().models = reply;
@@ -182,6 +189,11 @@ impl Stage {
     /// Does what a reply says; `None` if that ends the connection.
     fn perform(&self, mut socket: &TcpStream, reply: &Reply, releases: usize, body: &[u8]) -> Option<()> {
         let (status, body) = match reply {
+            Reply::SaysLater(status, body, seconds) => {
+                let later = format!("\r\nRetry-After: {seconds}\r\nContent-Type: ");
+                let answer = String::from_utf8(answer(*status, body)).unwrap();
+                return socket.write_all(answer.replacen("\r\nContent-Type: ", &later, 1).as_bytes()).ok();
+            }
             Reply::Says(status, body) => (*status, body.clone()),
             Reply::Echoes => (200, echo(body)),
             Reply::EchoesAfter(time) => {

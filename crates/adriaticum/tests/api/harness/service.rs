@@ -67,6 +67,11 @@ impl Home {
         self.data = data;
     }
 
+    /// Writes the configuration file, which a running service reads again when it is told to.
+    pub(crate) fn configure(&self, text: &str) {
+        std::fs::write(self.folder().join("adriaticum.toml"), text).unwrap();
+    }
+
     pub(crate) fn set(&mut self, setting: &str, value: &str) {
         let variable = variable(setting);
         self.settings.retain(|(name, _)| *name != variable);
@@ -174,6 +179,13 @@ impl Setup {
         self
     }
 
+    /// A service with that configuration file.
+    pub(crate) fn configured(text: &str) -> Self {
+        let setup = Self::new();
+        setup.0.configure(text);
+        setup
+    }
+
     pub(crate) fn data(mut self, data: PathBuf) -> Self {
         self.0.set_data(data);
         self
@@ -261,6 +273,17 @@ impl Service {
     /// The answer to a good request with one message.
     pub(crate) fn ask(&self, key: &str, content: &str) -> Answer {
         self.send(&Request::chat(key, ask(content)))
+    }
+
+    /// Has the configuration read again, and waits until the log tells of it; gives what it tells.
+    pub(crate) fn reload(&self) -> String {
+        let before = self.log().len();
+        self.signal(Signal::HUP);
+        eventually("the configuration being read again", || {
+            let log = self.log();
+            let told = log.get(before..).filter(|told| told.contains("was read again") && told.ends_with('\n'));
+            told.map(str::to_owned)
+        })
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -1,0 +1,68 @@
+//! Reading the configuration again while the service runs, on SIGHUP: what can be taken over is, and the log says what needs a
+//! restart. A configuration that is wrong changes nothing.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use runtimes::{Pool, PoolSettings};
+use tokio::signal::unix::Signal;
+
+use crate::complaint::Complaint;
+use crate::settings::Settings;
+
+/// Reads the settings as at the start.
+pub(crate) type Load<'a> = &'a dyn Fn() -> Result<Settings, Complaint>;
+
+/// What the settings say about the pool.
+pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
+    PoolSettings {
+        urls: settings.runtime_urls.clone(),
+        key: settings.runtime_key.clone(),
+        timeout: settings.runtime_timeout,
+    }
+}
+
+/// Reads the configuration again whenever a signal comes; never ends by itself.
+pub(crate) async fn on_signal(
+    mut signal: Signal,
+    load: Load<'_>,
+    at_start: &Settings,
+    pool: Option<Arc<Pool>>,
+) -> Infallible {
+    let mut in_force = None;
+    loop {
+        if signal.recv().await.is_none() {
+            return std::future::pending().await;
+        }
+        match load() {
+            Ok(new) => {
+                new.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+                let before = in_force.as_ref().unwrap_or(at_start);
+                // The embedded runtime is a process with settings of its own: only a pool of others can change.
+                let others = |settings: &Settings| !settings.runtime_urls.is_empty();
+                let pool = pool.as_ref().filter(|_| others(at_start) && others(&new));
+                let (applied, _) = divide(before, &new, pool.is_some());
+                let (_, left) = divide(at_start, &new, pool.is_some());
+                if let Some(pool) = pool {
+                    // Also if nothing has changed: names may have other addresses by now.
+                    pool.reconfigure(pool_settings(&new)).await;
+                    in_force = Some(new);
+                }
+                tracing::info!(applied = applied.join(", "), "the configuration was read again");
+                if !left.is_empty() {
+                    tracing::warn!(settings = left.join(", "), "changed settings need a restart and were not applied");
+                }
+            }
+            Err(complaint) => {
+                tracing::error!(reason = %complaint, "the configuration was read again and is wrong; nothing changes");
+            }
+        }
+    }
+}
+
+/// The settings that differ: those that are taken over, and those that are not.
+fn divide(old: &Settings, new: &Settings, pool_changes: bool) -> (Vec<&'static str>, Vec<&'static str>) {
+    let (taken, left): (Vec<_>, Vec<_>) = old.changes_to(new).partition(|(_, reloadable)| *reloadable && pool_changes);
+    let names = |changes: Vec<(&'static str, bool)>| changes.into_iter().map(|(name, _)| name).collect();
+    (names(taken), names(left))
+}

@@ -1,0 +1,340 @@
+//! Many runtimes: members that come and go while requests are under way, that are slow, hang or are full, and that want a key.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Connection, Home, Reply, Request, Runtime, Setup, ask, eventually, unreachable_url};
+
+fn urls(runtimes: &[&Runtime]) -> String {
+    let urls: Vec<_> = runtimes.iter().map(|runtime| format!("{:?}", runtime.url())).collect();
+    format!("runtime.urls = [{}]\n", urls.join(", "))
+}
+
+/// A URL with a key in it.
+fn keyed(runtime: &Runtime, key: &str) -> String {
+    runtime.url().replace("http://", &format!("http://{key}@"))
+}
+
+#[test]
+fn members_come_and_go_without_a_failed_request() {
+    let [old, kept, new] = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
+    let service = Setup::configured(&urls(&[&old, &kept])).start();
+    let key = service.key();
+    let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        for thread in 0..4 {
+            let (service, key, stop, sent) = (&service, &key, &stop, &sent);
+            scope.spawn(move || {
+                let mut connection = service.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    let number = sent.fetch_add(1, Ordering::Relaxed);
+                    let question = ask(&format!("thread {thread}, question {number}"));
+                    connection.send(Request::chat(key, question).bytes()).answer().completed();
+                }
+            });
+        }
+        old.wait_until_asked(10);
+        service.configure(&urls(&[&kept, &new]));
+        let told = service.reload();
+        assert!(told.contains("runtime.urls") && !told.contains("restart"), "{told}");
+        new.wait_until_asked(10);
+        // Whoever was there before had something under way at the most.
+        let before = (old.asked().len(), sent.load(Ordering::Relaxed));
+        eventually("many more requests", || (sent.load(Ordering::Relaxed) > before.1 + 100).then_some(()));
+        assert!(old.asked().len() <= before.0 + 4);
+        // And back.
+        service.configure(&urls(&[&old]));
+        service.reload();
+        old.wait_until_asked(before.0 + 20);
+    });
+}
+
+/// Tells threads to stop, also if the test fails before.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_member_that_leaves_finishes_what_it_has() {
+    let (leaving, staying) = (Runtime::that(Reply::EchoesOnceReleased), Runtime::that(Reply::Echoes));
+    let service = Setup::configured(&urls(&[&leaving])).start();
+    let key = service.key();
+    let mut waiting = service.connect();
+    waiting.send(Request::chat(&key, ask("hello")).bytes());
+    leaving.wait_until_asked(1);
+    service.configure(&urls(&[&staying]));
+    service.reload();
+    (0..10).for_each(|number| drop(service.ask(&key, &format!("question {number}")).completed()));
+    assert_eq!((leaving.asked().len(), staying.asked().len()), (1, 10));
+    leaving.release();
+    waiting.answer().completed();
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing() {
+    let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
+    let service = Setup::configured(&urls(&[&runtime])).start();
+    let key = service.key();
+    for wrong in [
+        "runtime.urls = [\"ftp://Quagga@nowhere/v1\"]\n".to_owned(),
+        format!("{}runtime.key = \"Quagga", urls(&[&other])),
+        format!("{}runtime.kee = \"Quagga\"\n", urls(&[&other])),
+        format!("{}api.max_requests = 0\n", urls(&[&other])),
+    ] {
+        service.configure(&wrong);
+        let told = service.reload();
+        assert!(told.contains("nothing changes") && told.contains("ERROR"), "{wrong}\n{told}");
+        assert!(!told.contains("Quagga"), "{told}");
+        service.ask(&key, "hello").completed();
+    }
+    assert_eq!(other.asked().len(), 0);
+}
+
+#[test]
+fn what_needs_a_restart_is_said() {
+    let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
+    let service = Setup::configured(&urls(&[&runtime])).start();
+    let key = service.key();
+    service.configure(&format!("{}api.max_requests = 7\nlog = \"debug\"\n", urls(&[&other])));
+    let told = service.reload();
+    let told =
+        format!("{told}{}", eventually("the warning", || Some(service.log()).filter(|log| log.contains("restart"))));
+    assert!(told.contains("api.max_requests, log"), "{told}");
+    service.ask(&key, "hello").completed();
+    assert_eq!((runtime.asked().len(), other.asked().len()), (0, 1), "what can be applied is");
+
+    // From runtimes to the embedded one and back takes a restart.
+    service.configure("");
+    service.reload();
+    eventually("the warning", || service.log().contains(r#""settings":"runtime.urls""#).then_some(()));
+    service.ask(&key, "hello").completed();
+    let none = Setup::configured("").start();
+    none.configure(&urls(&[&runtime]));
+    none.reload();
+    eventually("the warning", || none.log().contains(r#""settings":"runtime.urls""#).then_some(()));
+    none.ask(&none.key(), "hello").refused_as("service_unavailable");
+}
+
+#[test]
+fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
+    let (own, common) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
+    let file = |own_key: &str, common_key: &str| {
+        format!("runtime.urls = [{:?}, {:?}]\nruntime.key = {common_key:?}\n", keyed(&own, own_key), common.url())
+    };
+    let service = Setup::configured(&file(":Quagga-own", "Quagga-common")).start();
+    let key = service.key();
+    let told = |runtime: &Runtime, secret: &str| {
+        let header = format!("authorization: bearer {secret}\r\n").to_ascii_lowercase();
+        runtime.heads().iter().filter(|head| head.to_ascii_lowercase().contains(&header)).count()
+    };
+    let mut number = 0;
+    let mut ask_both = || {
+        let before = (own.asked().len(), common.asked().len());
+        while own.asked().len() == before.0 || common.asked().len() == before.1 {
+            number += 1;
+            service.ask(&key, &format!("question {number}")).completed();
+        }
+    };
+    ask_both();
+    assert_eq!(told(&own, "Quagga-own"), own.heads().len(), "health checks, too: {:?}", own.heads());
+    assert_eq!(told(&common, "Quagga-common"), common.heads().len(), "{:?}", common.heads());
+    assert!(
+        own.heads()
+            .iter()
+            .all(|head| !head.to_ascii_lowercase().replace("authorization: bearer quagga", "").contains("quagga"))
+    );
+
+    // Other keys are taken over by those that stay.
+    service.configure(&file("Quagga-new", "Quagga-other"));
+    service.reload();
+    ask_both();
+    assert!(told(&own, "Quagga-new") > 0 && told(&common, "Quagga-other") > 0);
+
+    own.now(Reply::Says(401, "{}".into()));
+    common.now(Reply::Says(401, "{}".into()));
+    let refused = service.ask(&key, "hello");
+    let seen = format!("{}{}{refused:?}", service.log(), service.greeting());
+    let printed = [["config"].as_slice(), &["check"]].map(|command| format!("{:?}", service.run(command)));
+    assert!(!format!("{seen}{printed:?}").contains("Quagga"), "{seen}{printed:?}");
+    assert!(printed[0].contains("***"), "{printed:?}");
+}
+
+#[test]
+fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
+    let home = Home::new();
+    for setting in ["runtime.key=Quag ga", "runtime.urls=http://Quag%20ga@a/v1", "runtime.urls=http://Qua:gga@a/v1"] {
+        let ran = home.run(&["--set", setting, "config"]);
+        assert_ne!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("`runtime.") && !ran.stderr.contains("Qua"), "{ran:?}");
+    }
+}
+
+/// Status, code and `Retry-After` of an answer from a service before runtimes that reply so.
+fn refusal(replies: &[Reply]) -> (u16, String, Option<String>) {
+    let runtimes: Vec<_> = replies.iter().map(|reply| Runtime::that(reply.clone())).collect();
+    let service = Setup::with(&runtimes.iter().collect::<Vec<_>>()).start();
+    let answer = service.ask(&service.key(), "hello");
+    let refused = answer.refused();
+    (refused.status, refused.code, answer.header("retry-after").map(str::to_owned))
+}
+
+#[test]
+fn saturation_is_passed_back() {
+    let later = |status, seconds| Reply::SaysLater(status, "{}".into(), seconds);
+    let now = |status| Reply::Says(status, "{}".into());
+    let engine = |seconds| Reply::SaysLater(503, r#"{"error":{"type":"no_room","message":"full"}}"#.into(), seconds);
+    let (inference, unavailable) = ((502, "inference_error"), (503, "service_unavailable"));
+    for (replies, (status, code), retry_after) in [
+        (vec![later(429, 7)], inference, Some("7")),
+        (vec![later(503, 7)], inference, Some("7")),
+        (vec![now(429)], inference, Some("1")),
+        (vec![later(429, 0)], inference, Some("1")),
+        (vec![later(429, 9999)], inference, Some("60")),
+        (vec![later(429, 7), later(503, 3)], inference, Some("3")),
+        (vec![later(429, 7), now(503)], inference, None),
+        (vec![later(429, 7), Reply::Closes], inference, None),
+        (vec![now(503)], inference, None),
+        (vec![engine(4)], unavailable, Some("4")),
+        (vec![engine(4), engine(2)], unavailable, Some("2")),
+        (vec![engine(4), later(429, 3)], unavailable, Some("3")),
+    ] {
+        let expected = (status, code.to_owned(), retry_after.map(str::to_owned));
+        assert_eq!(refusal(&replies), expected, "{replies:?}");
+    }
+}
+
+#[test]
+fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
+    let (full, other) = (Runtime::that(Reply::SaysLater(429, "{}".into(), 60)), Runtime::that(Reply::Echoes));
+    let service = Setup::with(&[&full, &other]).start();
+    let key = service.key();
+    for number in 0..60 {
+        service.ask(&key, &format!("question {number}")).completed();
+    }
+    assert_eq!((full.asked().len(), other.asked().len()), (1, 60));
+}
+
+#[test]
+fn a_runtime_that_comes_back_alone_serves_everyone_at_once() {
+    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    (0..4).for_each(|_| drop(service.ask(&key, "hello").refused_as("inference_error")));
+    runtime.now(Reply::EchoesOnceReleased);
+    // One tries; the others need not be refused once a health check was passed after the last failure.
+    let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
+    let before = checks();
+    eventually("a health check and the next", || (checks() >= before + 2).then_some(()));
+    let mut waiting: Vec<_> = (0..8)
+        .map(|sent| {
+            let mut connection = service.connect();
+            connection.send(Request::chat(&key, ask("hello")).bytes());
+            runtime.wait_until_asked(4 + sent + 1);
+            connection
+        })
+        .collect();
+    runtime.release();
+    waiting.iter_mut().for_each(|connection| drop(connection.answer().completed()));
+}
+
+#[test]
+fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
+    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
+    let [weak, ..] = &runtimes;
+    let service = Setup::with(&runtimes.each_ref()).start();
+    let key = service.key();
+    let mut connection = service.connect();
+    let mut number = 0;
+    let mut share_of = |requests: usize| {
+        let before = weak.asked().len();
+        for _ in 0..requests {
+            number += 1;
+            connection.send(Request::chat(&key, ask(&format!("question {number}"))).bytes()).answer().completed();
+        }
+        weak.asked().len() - before
+    };
+    share_of(60);
+    weak.now(Reply::EchoesAfter(Duration::from_millis(700)));
+    share_of(60);
+    let slow = share_of(120);
+    assert!(slow <= 20, "40 of 120 would be its share; it was asked {slow} times");
+
+    weak.now(Reply::Echoes);
+    eventually("the share of one that is quick again", || (share_of(120) >= 25).then_some(()));
+}
+
+#[test]
+fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
+    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
+    let [hung, others @ ..] = &runtimes;
+    let service = Setup::with(&runtimes.each_ref()).start();
+    let key = service.key();
+    let mut number = 0;
+    // Asks the next question; gives the connection if it is stuck with the runtime that hangs.
+    let mut ask_next = || {
+        number += 1;
+        let others = || others.iter().map(|other| other.asked().len()).sum::<usize>();
+        let before = (hung.asked().len(), others());
+        let mut connection = service.connect();
+        connection.send(Request::chat(&key, ask(&format!("question {number}"))).bytes());
+        eventually("the request at a runtime", || (before != (hung.asked().len(), others())).then_some(()));
+        if hung.asked().len() > before.0 && matches!(hung.reply(), Reply::Hangs) {
+            return Some(connection);
+        }
+        connection.answer().completed();
+        None::<Connection>
+    };
+    (0..60).for_each(|_| assert!(ask_next().is_none()));
+    hung.now(Reply::Hangs);
+    let mut stuck = Vec::new();
+    while stuck.is_empty() {
+        stuck.extend(ask_next());
+    }
+    // The others have answered a hundred times over, and this one not once.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        stuck.extend(ask_next());
+    }
+    // Once its callers have given up it is idle, as the next ones would be who did; and still it is left alone.
+    let mut give_up = {
+        let mut given_up = 0;
+        move |connection: Connection| {
+            drop(connection);
+            given_up += 1;
+            hung.wait_for_hang_ups(given_up);
+        }
+    };
+    stuck.into_iter().for_each(&mut give_up);
+    let tried = (0..100).filter_map(|_| ask_next()).map(&mut give_up).count();
+    assert!(tried <= 15, "33 of 100 would be its share; it was asked {tried} times");
+}
+
+#[test]
+fn a_name_of_this_machine_is_one_runtime() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let url = runtime.url().replace("127.0.0.1", "localhost");
+    let service = Setup::new().set("runtime.urls", &url).start();
+    assert_eq!(service.greeting().matches("  Runtime ").count(), 1);
+    assert!(service.greeting().contains(&format!("{url}  (model scripted)")), "{}", service.greeting());
+    service.ask(&service.key(), "hello").completed();
+    let host = url.trim_start_matches("http://").trim_end_matches("/v1");
+    assert!(runtime.heads().iter().all(|head| head.contains(&format!("host: {host}\r\n"))), "{:?}", runtime.heads());
+}
+
+#[test]
+fn a_member_that_is_not_there_may_join() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::configured(&urls(&[&runtime])).start();
+    let key = service.key();
+    service.configure(&format!("runtime.urls = [{:?}, {:?}]\n", runtime.url(), unreachable_url()));
+    let told = service.reload();
+    assert!(told.contains("joins the pool"), "{told}");
+    for number in 0..30 {
+        service.ask(&key, &format!("question {number}")).completed();
+    }
+}

@@ -1,0 +1,123 @@
+//! The runtimes as a table, where there are several of them: who works, who is slow, and how much each has done.
+
+use maud::{Markup, html};
+use runtimes::{BreakerState, MemberStatus};
+
+use crate::show;
+
+/// Lines that are shown; those about which there is something to say come first.
+const MOST: usize = 50;
+/// Below this part of a full share a runtime is called slow.
+const SLOW: f64 = 0.5;
+
+/// A table of the runtimes. Where they are is shown to administrators only.
+pub(crate) fn table(runtimes: &[MemberStatus], with_places: bool) -> Markup {
+    let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
+    sorted.sort_by_key(|((good, _), ..)| *good);
+    let columns = ["State", "Under way", "Completed", "Failed", "No room", "Asked elsewhere", "Time", "Per token"];
+    html! {
+        h2 { "Runtimes" }
+        div.scroll tabindex="0" role="region" aria-label="Runtimes" {
+            table.rows {
+                thead { tr {
+                    th scope="col" { "Runtime" }
+                    @for column in columns { th.right[column != "State"] scope="col" { (column) } }
+                } }
+                tbody {
+                    @for ((good, state), at, member) in sorted.iter().take(MOST) {
+                        (line(&name(member, *at, with_places), *good, state, member))
+                    }
+                }
+            }
+        }
+        @if runtimes.len() > MOST {
+            p.quiet { (show::number((runtimes.len() - MOST) as u64)) " more." }
+        }
+    }
+}
+
+fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
+    let time = |time: Option<std::time::Duration>| time.map_or_else(|| "–".into(), show::duration);
+    html! {
+        tr {
+            th scope="row" { (name) @if let Some(model) = &member.model { " " span.quiet.small { (model) } } }
+            td data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
+            td.right data-label="Under way" { (show::number(member.outstanding as u64)) }
+            td.right data-label="Completed" { (show::number(member.completed)) }
+            td.right data-label="Failed" { (show::number(member.failures.total())) }
+            td.right data-label="No room" { (show::number(member.failures.no_room)) }
+            td.right data-label="Asked elsewhere" { (show::number(member.retried)) }
+            td.right data-label="Time" { (time(member.latency)) }
+            td.right data-label="Per token" { (time(member.latency_per_token)) }
+        }
+    }
+}
+
+fn name(member: &MemberStatus, at: usize, with_places: bool) -> String {
+    if with_places { member.url.clone() } else { format!("Runtime {}", at + 1) }
+}
+
+/// Whether all is well with a runtime, and how it is in a few words.
+fn state(member: &MemberStatus) -> (bool, String) {
+    let percent = (member.share * 100.0).round();
+    match member.breaker {
+        _ if member.draining => (true, "leaving".into()),
+        BreakerState::Open => (false, "does not answer".into()),
+        BreakerState::HalfOpen => (false, "is being tried".into()),
+        BreakerState::Closed if member.share <= 0.0 => (false, "hangs: gets nothing".into()),
+        BreakerState::Closed if member.full_for.is_some() => (false, "is full".into()),
+        BreakerState::Closed if member.share < SLOW => (false, format!("slow: gets {percent} % of a share")),
+        BreakerState::Closed => (true, "works".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn member() -> MemberStatus {
+        MemberStatus {
+            url: "http://somewhere:8000/v1".into(),
+            working: true,
+            askable: true,
+            outstanding: 3,
+            model: Some("llama".into()),
+            completed: 1234,
+            failures: runtimes::Failures { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
+            retried: 5,
+            latency: Some(Duration::from_millis(1500)),
+            latency_per_token: None,
+            share: 1.0,
+            breaker: BreakerState::Closed,
+            full_for: None,
+            draining: false,
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_stands_first_and_in_words() {
+        let cases = [
+            (member(), "works"),
+            (MemberStatus { share: 0.04, ..member() }, "slow: gets 4 % of a share"),
+            (MemberStatus { share: 0.0, ..member() }, "hangs"),
+            (MemberStatus { full_for: Some(Duration::from_secs(1)), ..member() }, "is full"),
+            (MemberStatus { breaker: BreakerState::Open, ..member() }, "does not answer"),
+            (MemberStatus { draining: true, ..member() }, "leaving"),
+        ];
+        for (status, words) in &cases {
+            let page = table(&[member(), status.clone()], true).into_string();
+            assert!(page.contains(words), "{page}");
+            let first = page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap();
+            assert!(first.contains(words) || state(status).0, "{first}");
+        }
+    }
+
+    #[test]
+    fn places_are_for_administrators() {
+        let page = table(&[member(), member()], false).into_string();
+        assert!(!page.contains("somewhere") && page.contains("Runtime 2"), "{page}");
+        assert!(table(&[member()], true).into_string().contains("http://somewhere:8000/v1"));
+    }
+}

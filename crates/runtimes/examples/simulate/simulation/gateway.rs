@@ -1,0 +1,125 @@
+//! One replica of the service, as far as it chooses members: it knows only its own requests.
+
+use breaker::{Attempt, Breaker};
+use fastrand::Rng;
+use runtimes::balance::{Affinity, Balance, Ending, Turn};
+
+use super::Time;
+
+/// How members are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// As the service does.
+    Production,
+    Random,
+    RoundRobin,
+    LeastOutstanding,
+}
+
+impl Policy {
+    pub(crate) const ALL: [Self; 4] = [Self::Production, Self::LeastOutstanding, Self::RoundRobin, Self::Random];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Production => "production",
+            Self::Random => "random",
+            Self::RoundRobin => "round-robin",
+            Self::LeastOutstanding => "least outstanding",
+        }
+    }
+}
+
+pub(crate) enum Gateway {
+    Production(Balance),
+    Simple(Simple),
+}
+
+/// A request that a gateway has sent.
+pub(crate) enum Ticket {
+    Production(Turn),
+    Simple(usize, Attempt),
+}
+
+/// The others have breakers, too, and step over members that are known to be broken.
+pub(crate) struct Simple {
+    policy: Policy,
+    members: Vec<(usize, Breaker)>,
+    next: usize,
+    rng: Rng,
+}
+
+impl Gateway {
+    pub(crate) fn new(policy: Policy, members: usize, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        match policy {
+            Policy::Production => Self::Production(Balance::new((0..members).map(|at| format!("member {at}")))),
+            _ => Self::Simple(Simple {
+                policy,
+                members: vec![(0, Breaker::default()); members],
+                next: rng.usize(..members),
+                rng,
+            }),
+        }
+    }
+
+    pub(crate) fn choose(&mut self, affinity: Affinity, failed: Option<usize>, now: Time) -> Option<(usize, Ticket)> {
+        match self {
+            Self::Production(balance) => {
+                let turn = balance.choose(affinity, failed, millis(now))?;
+                Some((turn.member(), Ticket::Production(turn)))
+            }
+            Self::Simple(simple) => {
+                let member = simple.choose(failed, millis(now))?;
+                let (outstanding, breaker) = &mut simple.members[member];
+                *outstanding += 1;
+                Some((member, Ticket::Simple(member, breaker.begin())))
+            }
+        }
+    }
+
+    pub(crate) fn release(&mut self, ticket: Ticket, ending: Ending, now: Time) {
+        match (self, ticket) {
+            (Self::Production(balance), Ticket::Production(turn)) => balance.release(turn, ending, millis(now)),
+            (Self::Simple(simple), Ticket::Simple(member, attempt)) => {
+                let (outstanding, breaker) = &mut simple.members[member];
+                *outstanding -= 1;
+                breaker.end(attempt, ending.verdict(), millis(now));
+            }
+            _ => unreachable!("a ticket goes back to where it came from"),
+        }
+    }
+
+    pub(crate) fn checked(&mut self, member: usize, alive: bool, now: Time) {
+        match self {
+            Self::Production(balance) => balance.checked(member, alive, millis(now)),
+            Self::Simple(simple) if alive => simple.members[member].1.looks_alive(),
+            Self::Simple(simple) => simple.members[member].1.looks_dead(millis(now)),
+        }
+    }
+
+    pub(crate) fn is_working(&self, member: usize) -> bool {
+        match self {
+            Self::Production(balance) => balance.members()[member].is_working(),
+            Self::Simple(simple) => simple.members[member].1.is_closed(),
+        }
+    }
+}
+
+impl Simple {
+    fn choose(&mut self, failed: Option<usize>, now: u64) -> Option<usize> {
+        let count = self.members.len();
+        self.next = (self.next + 1) % count;
+        let start = if self.policy == Policy::RoundRobin { self.next } else { self.rng.usize(..count) };
+        let members = &self.members;
+        let mut allowed =
+            (0..count).map(|step| (start + step) % count).filter(|&at| failed != Some(at) && members[at].1.allows(now));
+        match self.policy {
+            Policy::LeastOutstanding => allowed.min_by_key(|&at| members[at].0),
+            _ => allowed.next(),
+        }
+    }
+}
+
+fn millis(now: Time) -> u64 {
+    now / 1_000
+}

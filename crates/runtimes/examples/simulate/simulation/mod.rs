@@ -1,0 +1,287 @@
+//! A fleet of runtimes behind several gateways, simulated event by event: the production balance against simple ones.
+//!
+//! Time, chance and everything else is inside, so that the same seed gives the same figures on every machine.
+
+mod figures;
+mod fleet;
+mod gateway;
+mod traffic;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use breaker::Verdict;
+use fastrand::Rng;
+use runtimes::balance::Ending;
+
+pub(crate) use figures::Figures;
+pub(crate) use gateway::Policy;
+
+use fleet::{Fleet, Health};
+use gateway::{Gateway, Ticket};
+use traffic::{Prompt, Traffic};
+
+/// Microseconds.
+pub(crate) type Time = u64;
+pub(crate) const SECOND: Time = 1_000_000;
+
+/// How long a request may take, as `runtime.timeout`; shorter than its default, so that runs are.
+const TIMEOUT: Time = 30 * SECOND;
+const CHECK_EVERY: Time = SECOND;
+/// Nothing is measured before caches have filled.
+const WARM_UP: f64 = 0.2;
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) members: usize,
+    pub(crate) gateways: usize,
+    pub(crate) per_second: f64,
+    pub(crate) duration: Time,
+    /// Whether members fail on the way: one dies and returns, one is five times slower for a while, one hangs.
+    pub(crate) failures: bool,
+    /// Tokens that a member's cache holds.
+    pub(crate) cache: u32,
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrival,
+    Finished(usize, u32),
+    TimedOut(usize, u32),
+    Check,
+    Health(usize, Health),
+}
+
+/// A request under way.
+struct Request {
+    prompt: Prompt,
+    arrived: Time,
+    gateway: usize,
+    member: usize,
+    ticket: Option<Ticket>,
+    tries: u32,
+    measured: bool,
+}
+
+/// One run of a scenario under a policy.
+pub(crate) struct Run {
+    scenario: Scenario,
+    now: Time,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    sequence: u64,
+    rng: Rng,
+    traffic: Traffic,
+    fleet: Fleet,
+    gateways: Vec<Gateway>,
+    requests: Vec<Option<Request>>,
+    free: Vec<usize>,
+    figures: Figures,
+    checks: u64,
+}
+
+impl Run {
+    /// Runs a scenario to its end.
+    pub(crate) fn of(scenario: &Scenario, policy: Policy) -> Figures {
+        // The traffic is the same whatever stands in front of the fleet.
+        let mut rng = Rng::with_seed(scenario.seed);
+        let traffic = Traffic::new(scenario.per_second, rng.u64(..));
+        let gateways = (0..scenario.gateways).map(|_| Gateway::new(policy, scenario.members, rng.u64(..))).collect();
+        let mut run = Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            traffic,
+            fleet: Fleet::new(scenario.members, scenario.cache),
+            gateways,
+            requests: Vec::new(),
+            free: Vec::new(),
+            figures: Figures::new(policy.name(), scenario.members),
+            checks: 0,
+            rng,
+            scenario: scenario.clone(),
+        };
+        run.script();
+        while let Some(Reverse((at, _, event))) = run.events.pop() {
+            run.now = at;
+            run.happens(event);
+        }
+        run.figures.lost = run.requests.iter().flatten().count();
+        run.figures.finish();
+        run.figures
+    }
+
+    fn script(&mut self) {
+        self.at(0, Event::Arrival);
+        self.at(CHECK_EVERY, Event::Check);
+        if self.scenario.failures {
+            let hundredth = self.scenario.duration / 100;
+            for (percent, member, health) in [
+                (30, 0, Health::Dead),
+                (45, 0, Health::Well),
+                (40, 1, Health::Slow),
+                (70, 1, Health::Well),
+                (60, 2, Health::Hung),
+                (85, 2, Health::Well),
+            ] {
+                self.at(percent * hundredth, Event::Health(member, health));
+            }
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Arrival => self.arrive(),
+            Event::Finished(id, tries) if self.is_current(id, tries) => self.finish(id),
+            Event::TimedOut(id, tries) if self.is_current(id, tries) => self.give_up(id),
+            Event::Finished(..) | Event::TimedOut(..) => {}
+            Event::Check => self.check(),
+            Event::Health(member, health) => self.change(member, health),
+        }
+    }
+
+    fn arrive(&mut self) {
+        let request = Request {
+            prompt: self.traffic.next(),
+            arrived: self.now,
+            gateway: self.rng.usize(..self.gateways.len()),
+            member: 0,
+            ticket: None,
+            tries: 0,
+            measured: self.now as f64 >= self.scenario.duration as f64 * WARM_UP,
+        };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() - 1
+        });
+        self.requests[id] = Some(request);
+        self.send(id, None);
+        let pause = -(1.0 - self.rng.f64()).ln() / self.scenario.per_second;
+        let next = self.now + (pause * SECOND as f64) as Time;
+        if next < self.scenario.duration {
+            self.at(next, Event::Arrival);
+        }
+    }
+
+    /// Sends a request to the member that its gateway chooses, as the pool does: once more elsewhere if that is not there.
+    fn send(&mut self, id: usize, failed: Option<usize>) {
+        let Some(request) = &mut self.requests[id] else { return };
+        let chosen = self.gateways[request.gateway].choose(request.prompt.affinity(), failed, self.now);
+        let Some((member, ticket)) = chosen else { return self.fail(id) };
+        request.member = member;
+        request.ticket = Some(ticket);
+        request.tries += 1;
+        let (tries, deadline) = (request.tries, request.arrived + TIMEOUT);
+        match self.fleet.health(member) {
+            Health::Dead => self.refused(id),
+            Health::Hung => self.at(deadline, Event::TimedOut(id, tries)),
+            Health::Well | Health::Slow => {
+                let (end, found) = self.fleet.begin(member, &request.prompt, self.now);
+                if request.measured {
+                    self.figures.looked_up(found, request.prompt.tokens(), member);
+                }
+                match end <= deadline {
+                    true => self.at(end, Event::Finished(id, tries)),
+                    false => self.at(deadline, Event::TimedOut(id, tries)),
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, id: usize) {
+        self.release(id, Ending::silent(Verdict::Bad));
+        if let Some(request) = &self.requests[id] {
+            self.fleet.drop_one(request.member);
+        }
+        self.fail(id);
+    }
+
+    fn refused(&mut self, id: usize) {
+        self.release(id, Ending::heard(Verdict::Bad));
+        let Some(request) = &self.requests[id] else { return };
+        if request.tries < 2 {
+            self.send(id, Some(request.member));
+        } else {
+            self.fail(id);
+        }
+    }
+
+    fn finish(&mut self, id: usize) {
+        let Some(completion) = self.requests[id].as_ref().map(|request| request.prompt.completion) else { return };
+        self.release(id, Ending::completed(completion));
+        if let Some(request) = self.end(id) {
+            self.fleet.end(request.member, &request.prompt);
+            self.traffic.answered(&request.prompt);
+            if request.measured {
+                self.figures.completed(self.now - request.arrived);
+            }
+        }
+    }
+
+    fn fail(&mut self, id: usize) {
+        if self.end(id).is_some_and(|request| request.measured) {
+            self.figures.failed += 1;
+        }
+    }
+
+    fn end(&mut self, id: usize) -> Option<Request> {
+        self.free.push(id);
+        self.requests[id].take()
+    }
+
+    fn release(&mut self, id: usize, ending: Ending) {
+        let Some(request) = &mut self.requests[id] else { return };
+        if let Some(ticket) = request.ticket.take() {
+            self.gateways[request.gateway].release(ticket, ending, self.now);
+        }
+    }
+
+    /// What happens to a member happens to what it has under way.
+    fn change(&mut self, member: usize, health: Health) {
+        self.fleet.change(member, health, self.now);
+        let here = |request: &Request| request.member == member && request.ticket.is_some();
+        let ids: Vec<usize> =
+            (0..self.requests.len()).filter(|&id| self.requests[id].as_ref().is_some_and(here)).collect();
+        for id in ids {
+            let Some(request) = &mut self.requests[id] else { continue };
+            match health {
+                Health::Dead => self.refused(id),
+                Health::Hung => {
+                    // What would have finished does not.
+                    request.tries += 1;
+                    let (deadline, tries) = (request.arrived + TIMEOUT, request.tries);
+                    self.at(deadline, Event::TimedOut(id, tries));
+                }
+                Health::Well | Health::Slow => {}
+            }
+        }
+    }
+
+    /// Health checks: one that hangs passes them, as runtimes do whose workers are stuck. Broken ones are looked at more often.
+    fn check(&mut self) {
+        self.checks += 1;
+        for gateway in &mut self.gateways {
+            for member in 0..self.scenario.members {
+                if self.checks.is_multiple_of(5) || !gateway.is_working(member) {
+                    gateway.checked(member, self.fleet.health(member) != Health::Dead, self.now);
+                }
+            }
+        }
+        if self.now as f64 >= self.scenario.duration as f64 * WARM_UP && self.now < self.scenario.duration {
+            self.figures.weighed(&self.fleet);
+        }
+        if self.now < self.scenario.duration {
+            self.at(self.now + CHECK_EVERY, Event::Check);
+        }
+    }
+
+    fn is_current(&self, id: usize, tries: u32) -> bool {
+        self.requests[id].as_ref().is_some_and(|request| request.tries == tries && request.ticket.is_some())
+    }
+
+    fn at(&mut self, time: Time, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((time, self.sequence, event)));
+    }
+}

@@ -1,0 +1,253 @@
+//! The balance under traffic, with time as it suits the test.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("http://runtime-{n}:8000/v1")).collect()
+}
+
+fn prefix(number: u64) -> Affinity {
+    Affinity::from_numbers(None, number)
+}
+
+/// Where a request goes that ends at once.
+fn home(balance: &mut Balance, number: u64) -> usize {
+    let turn = balance.choose(prefix(number), None, 0).unwrap();
+    let member = turn.member();
+    balance.release(turn, Ending::heard(Verdict::Unclear), 0);
+    member
+}
+
+/// Lets requests arrive twenty times a second until all are done, and counts who took them.
+fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
+    let (mut counts, mut under_way) = (vec![0; balance.members().len()], Vec::<(u64, Turn)>::new());
+    for number in 0..count {
+        let turn = balance.choose(prefix(number), None, *now).unwrap();
+        counts[turn.member()] += 1;
+        under_way.push((*now + took(turn.member()), turn));
+        *now += 50;
+        for (end, turn) in under_way.extract_if(.., |(end, _)| *end <= *now) {
+            balance.release(turn, Ending::completed(50), end);
+        }
+    }
+    under_way.sort_by_key(|(end, _)| *end);
+    for (end, turn) in under_way {
+        *now = end.max(*now);
+        balance.release(turn, Ending::completed(50), *now);
+    }
+    counts
+}
+
+#[test]
+fn prefixes_are_spread_evenly() {
+    let mut balance = Balance::new(names(20));
+    let mut counts = [0; 20];
+    (0..20_000).for_each(|number| counts[home(&mut balance, number)] += 1);
+    assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn losing_a_member_moves_only_its_own_prefixes() {
+    let mut five = Balance::new(names(5));
+    let mut four = Balance::new(&names(5)[..4]);
+    let homes: Vec<_> = (0..1000).map(|number| home(&mut five, number)).collect();
+    for (number, &before) in homes.iter().enumerate() {
+        let after = home(&mut four, number as u64);
+        assert!(before == after || before == 4, "prefix {number} moved from {before} to {after}");
+    }
+    // The same if it leaves later, and its prefixes come back with it.
+    five.retire(4);
+    assert!(five.members()[4].is_vacant());
+    (0..1000).for_each(|number| assert_eq!(home(&mut five, number), home(&mut four, number)));
+    let place = five.add(&names(5)[4], true);
+    five.proven(place);
+    (0..1000).for_each(|number| assert_eq!(home(&mut five, number), homes[number as usize]));
+}
+
+#[test]
+fn a_hot_prefix_spills_to_the_same_members_every_time() {
+    let mut balance = Balance::new(names(10));
+    // Everyone else has something to do, so that shares are not tiny.
+    let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), None, 0).unwrap()).collect();
+    let mut spill = |count| {
+        let turns: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), None, 0).unwrap()).collect();
+        let places: Vec<_> = turns.iter().map(Turn::member).collect();
+        turns.into_iter().for_each(|turn| balance.release(turn, Ending::heard(Verdict::Good), 0));
+        places
+    };
+    let first = spill(12);
+    assert_eq!(first, spill(12));
+    let few: std::collections::HashSet<_> = first.iter().collect();
+    assert!(few.len() < 8, "{first:?}");
+}
+
+#[test]
+fn with_every_member_broken_one_request_at_a_time_still_tries() {
+    let mut balance = Balance::new(names(2));
+    for _ in 0..6 {
+        let turn = balance.choose(prefix(1), None, 0).unwrap();
+        let other = balance.choose(prefix(1), Some(turn.member()), 0);
+        for turn in [Some(turn), other].into_iter().flatten() {
+            balance.release(turn, Ending::heard(Verdict::Bad), 0);
+        }
+    }
+    let (a, b) = (balance.choose(prefix(1), None, 1).unwrap(), balance.choose(prefix(1), None, 1).unwrap());
+    assert_ne!(a.member(), b.member());
+    assert!(balance.choose(prefix(1), None, 1).is_none());
+    let back = a.member();
+    balance.release(a, Ending::completed(1), 1);
+    assert_eq!(balance.choose(prefix(1), None, 1).unwrap().member(), back);
+}
+
+#[test]
+fn the_only_member_gets_every_request_once_it_passes_its_health_check() {
+    let mut balance = Balance::new(names(1));
+    for _ in 0..3 {
+        balance.checked(0, false, 0);
+    }
+    assert!(!balance.members()[0].is_working());
+    let _trying = balance.choose(prefix(1), None, 1).unwrap();
+    assert!(balance.choose(prefix(1), None, 1).is_none());
+    balance.checked(0, true, 2);
+    let turns: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), None, 3)).collect();
+    assert!(turns.iter().all(Option::is_some));
+}
+
+#[test]
+fn a_slow_member_is_shed_and_comes_back() {
+    let (mut balance, mut now) = (Balance::new(names(4)), 0);
+    serve(&mut balance, &mut now, 200, |_| 1000);
+    let slow = serve(&mut balance, &mut now, 2000, |member| if member == 0 { 5000 } else { 1000 });
+    assert!((5..100).contains(&slow[0]), "{slow:?}");
+    assert!(balance.members()[0].deserved() < 0.5);
+    serve(&mut balance, &mut now, 1000, |_| 1000);
+    let even = serve(&mut balance, &mut now, 1000, |_| 1000);
+    assert!(even[0] > 180, "{even:?}");
+}
+
+#[test]
+fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
+    let (mut balance, mut now) = (Balance::new(names(4)), 0);
+    serve(&mut balance, &mut now, 200, |_| 1000);
+    let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
+    let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|turn| turn.member() == 0);
+    now += 1000;
+    others.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
+    serve(&mut balance, &mut now, 50, |_| 1000);
+    let hung = serve(&mut balance, &mut now, 400, |_| 1000);
+    assert_eq!(hung[0], 0, "nothing more while it owes so much");
+    stuck.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
+    let back = serve(&mut balance, &mut now, 4000, |_| 1000);
+    assert!(back[0] > 500, "{back:?}");
+}
+
+#[test]
+fn a_full_member_is_avoided_for_as_long_as_it_said() {
+    let mut balance = Balance::new(names(2));
+    let turn = balance.choose(prefix(1), None, 0).unwrap();
+    let (full, other) = (turn.member(), 1 - turn.member());
+    balance.release(turn, Ending::full(Verdict::Unclear, 3_000), 0);
+    assert!(balance.members()[full].is_working());
+    let mut go = |excluded, now| {
+        let turn = balance.choose(prefix(1), excluded, now).unwrap();
+        let member = turn.member();
+        balance.release(turn, Ending::completed(1), now);
+        member
+    };
+    assert_eq!((go(None, 0), go(None, 2_999), go(None, 3_000)), (other, other, full));
+    assert_eq!(go(Some(other), 100), full, "rather than nobody");
+}
+
+#[test]
+fn who_leaves_finishes_first_and_who_joins_is_tried_first() {
+    let mut balance = Balance::new(names(1));
+    let turn = balance.choose(prefix(1), None, 0).unwrap();
+    let new = balance.add("http://new:8000/v1", true);
+    balance.retire(0);
+    assert!(balance.members()[0].is_draining());
+    let first = balance.choose(prefix(1), None, 0).unwrap();
+    assert_eq!(first.member(), new);
+    assert_ne!(balance.add("http://newer:8000/v1", false), 0, "its place is not free yet");
+    balance.release(turn, Ending::completed(1), 0);
+    assert!(balance.members()[0].is_vacant());
+    assert!(!balance.members()[new].is_working());
+    balance.release(first, Ending::completed(1), 0);
+    assert!(balance.members()[new].is_working());
+    assert_eq!(balance.add("http://newest:8000/v1", true), 0);
+}
+
+proptest! {
+    /// Whatever comes and goes: loads are counted exactly, nobody carries more than a quarter above its share, the
+    /// excluded member is never chosen, and somebody always is while somebody works.
+    #[test]
+    fn loads_stay_bounded(count in 1..8usize, steps in proptest::collection::vec((0..4u64, 0..10u8), 1..300)) {
+        let mut balance = Balance::new(names(count));
+        let mut under_way = Vec::new();
+        for (number, step) in steps {
+            if step < 6 {
+                let turn = balance.choose(prefix(number), None, 0).unwrap();
+                let member = turn.member();
+                under_way.push(turn);
+                let share = (under_way.len() * 5).div_ceil(count * 4);
+                prop_assert!(balance.members[member].outstanding <= share);
+            } else if let Some(turn) = under_way.pop() {
+                balance.release(turn, Ending::heard(Verdict::Good), 0);
+            }
+            let total: usize = balance.members.iter().map(Load::outstanding).sum();
+            prop_assert_eq!(total, under_way.len());
+            let elsewhere = balance.choose(prefix(number), Some(0), 0);
+            prop_assert_eq!(elsewhere.is_none(), count == 1);
+            if let Some(turn) = elsewhere {
+                prop_assert_ne!(turn.member(), 0);
+                balance.release(turn, Ending::silent(Verdict::Unclear), 0);
+            }
+        }
+    }
+
+    /// Whatever happens to whom and in whatever order: as long as one member is there that is not the excluded one and
+    /// works, somebody is chosen; who has left is never chosen; and the counts come out even at the end.
+    #[test]
+    fn somebody_is_always_chosen(
+        count in 2..6usize,
+        steps in proptest::collection::vec((0..9u8, 0..6usize, 0..2_000u64), 1..200),
+    ) {
+        let (mut balance, mut now, mut under_way) = (Balance::new(names(count)), 0, Vec::<Turn>::new());
+        for (step, at, pause) in steps {
+            now += pause;
+            let place = at % balance.members.len();
+            let ending = [
+                Ending::completed(30),
+                Ending::heard(Verdict::Bad),
+                Ending::silent(Verdict::Bad),
+                Ending::silent(Verdict::Unclear),
+                Ending::full(Verdict::Unclear, 2_000),
+            ];
+            match (step, ending.get(usize::from(step))) {
+                (_, Some(ending)) if !under_way.is_empty() => {
+                    let turn = under_way.swap_remove(at % under_way.len());
+                    balance.release(turn, *ending, now);
+                }
+                (5, _) if balance.members.iter().filter(|load| load.place == Place::Taken).count() > 1 => {
+                    if balance.members[place].place == Place::Taken {
+                        balance.retire(place);
+                    }
+                }
+                (6, _) => drop(balance.add(&format!("http://added-{now}"), at % 2 == 0)),
+                _ => {
+                    let turn = balance.choose(prefix(at as u64), None, now);
+                    let is_working = |load: &&Load| load.place == Place::Taken && load.is_working();
+                    prop_assert!(turn.is_some() || !balance.members.iter().any(|load| is_working(&load)));
+                    if let Some(turn) = turn {
+                        prop_assert_eq!(balance.members[turn.member()].place, Place::Taken);
+                        under_way.push(turn);
+                    }
+                }
+            }
+            prop_assert!(balance.members.iter().all(|load| (0.0..=1.0).contains(&load.deserved)));
+        }
+        under_way.into_iter().for_each(|turn| balance.release(turn, Ending::completed(1), now));
+        prop_assert!(balance.members.iter().all(|load| load.outstanding == 0 && !load.is_draining()));
+    }
+}

@@ -1,0 +1,33 @@
+//! The key by which a runtime knows us. It goes into one header and is shown nowhere.
+
+use std::str::FromStr;
+
+use http::HeaderValue;
+
+/// A runtime's API key, as the header that carries it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeKey(HeaderValue);
+
+impl RuntimeKey {
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+impl FromStr for RuntimeKey {
+    type Err = UnusableKey;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(UnusableKey);
+        }
+        let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| UnusableKey)?;
+        header.set_sensitive(true); // so that not even debugging shows it
+        Ok(Self(header))
+    }
+}
+
+/// Why a text is no key; the text itself is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a key has letters, digits and signs of ASCII only, and no spaces")]
+pub struct UnusableKey;

@@ -1,0 +1,204 @@
+//! One thread's way into the pool: asks a member, and one other if nothing of an answer came.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use breaker::Verdict;
+use chat::{ChatRequest, Completion};
+use wire::runtime::ContextOverflow;
+
+use crate::balance::{Affinity, Ending, Turn};
+use crate::member::{Attribution, Failure, Idle, Member, Reply};
+use crate::pool::{Availability, Pool};
+
+/// One thread's own connections to every member.
+pub struct Lane {
+    pool: Arc<Pool>,
+    /// By the member's name.
+    idle: Mutex<HashMap<String, Arc<Idle>>>,
+    /// The membership that the connections are for.
+    followed: AtomicU64,
+}
+
+/// Why there is no completion.
+#[derive(Debug, thiserror::Error)]
+pub enum InferenceError {
+    /// The prompt does not fit the model's context.
+    #[error("the prompt does not fit the model's context")]
+    PromptTooLong(ContextOverflow),
+    /// No member has room now; nothing was done.
+    #[error("no runtime has room")]
+    NoRoom {
+        /// Seconds after which there may be some.
+        retry_after: u64,
+    },
+    /// No member gave a proper answer; the last one's failure.
+    #[error("{member}: {failure}")]
+    Failed {
+        /// The member that failed last.
+        member: String,
+        /// How.
+        failure: Failure,
+        /// Seconds after which there may be room, if everyone who was asked merely lacked it.
+        retry_after: Option<u64>,
+    },
+}
+
+impl Lane {
+    /// A lane into a pool.
+    pub fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, idle: Mutex::default(), followed: AtomicU64::new(0) }
+    }
+
+    /// Whether there is anybody to ask.
+    pub fn availability(&self) -> Availability {
+        self.pool.availability()
+    }
+
+    /// Tokens that the context of every member holds, as far as they say.
+    pub fn context(&self) -> Option<usize> {
+        self.pool.context()
+    }
+
+    /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.
+    pub async fn complete(
+        &self,
+        request: &ChatRequest,
+        attribution: Attribution,
+    ) -> Result<Completion, InferenceError> {
+        let asking = Asking {
+            request,
+            attribution,
+            affinity: Affinity::of(request),
+            deadline: tokio::time::Instant::now() + self.pool.timeout(),
+        };
+        let failed = match self.ask_one(&asking, None).await {
+            Ok(reply) => return finish(reply),
+            Err(failed) if !failed.failure.may_be_retried() => return Err(failed.into()),
+            Err(failed) => failed,
+        };
+        let again = self.ask_one(&asking, failed.at).await;
+        // Where there was no other to ask, the first failure is the one to tell of.
+        if let Err(Failed { failure: Failure::NobodyLeft, .. }) = &again {
+            return Err(failed.into());
+        }
+        if let Some(member) = &failed.member {
+            member.tally().retry();
+        }
+        let member = failed.name();
+        tracing::warn!(request_id = %attribution.id, %member, cause = %failed.failure, "a runtime failed; another was asked");
+        again.map_or_else(|again| Err(again.after(&failed)), finish)
+    }
+
+    /// Asks the best member other than one that failed before.
+    async fn ask_one(&self, asking: &Asking<'_>, failed: Option<usize>) -> Result<Reply, Failed> {
+        let Some((mut guard, member)) = UnderWay::begin(&self.pool, asking.affinity, failed) else {
+            return Err(Failed { at: None, member: None, failure: Failure::NobodyLeft });
+        };
+        let idle = self.idle(&member);
+        let reply = member.complete(&idle, asking.request, asking.attribution);
+        let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(Failure::TimedOut));
+        guard.ending = reply.as_ref().map_or_else(Failure::ending, Reply::ending);
+        match reply {
+            Ok(reply) => {
+                member.tally().complete();
+                Ok(reply)
+            }
+            Err(failure) => {
+                member.tally().fail(&failure);
+                Err(Failed { at: guard.at(), member: Some(member), failure })
+            }
+        }
+    }
+
+    /// This thread's connections to a member. Those to members that have left are closed on the way.
+    fn idle(&self, member: &Member) -> Arc<Idle> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let membership = self.pool.membership();
+        if self.followed.swap(membership, Ordering::Relaxed) != membership {
+            let names = self.pool.names();
+            idle.retain(|name, _| names.contains(name));
+        }
+        if let Some(known) = idle.get(member.name()) {
+            return known.clone();
+        }
+        idle.entry(member.name().to_owned()).or_default().clone()
+    }
+}
+
+fn finish(reply: Reply) -> Result<Completion, InferenceError> {
+    match reply {
+        Reply::Completion(completion) => Ok(completion),
+        Reply::TooLong(overflow) => Err(InferenceError::PromptTooLong(overflow)),
+    }
+}
+
+/// One request's way through the pool.
+struct Asking<'a> {
+    request: &'a ChatRequest,
+    attribution: Attribution,
+    affinity: Affinity,
+    deadline: tokio::time::Instant,
+}
+
+/// A failure, and whose.
+struct Failed {
+    at: Option<usize>,
+    member: Option<Arc<Member>>,
+    failure: Failure,
+}
+
+impl Failed {
+    fn name(&self) -> String {
+        self.member.as_ref().map_or_else(|| "the pool".into(), |member| member.name().to_owned())
+    }
+
+    /// What the caller is to know of it, after an earlier failure: only if both lacked nothing but room is it worth waiting.
+    fn after(self, earlier: &Self) -> InferenceError {
+        let both = self.failure.retry_after().zip(earlier.failure.retry_after());
+        let soonest = both.map(|(one, other)| one.min(other));
+        let is_ours = |failed: &Self| matches!(failed.failure, Failure::NoRoom { .. });
+        match (soonest, &self.failure) {
+            (Some(retry_after), _) if is_ours(earlier) || is_ours(&self) => InferenceError::NoRoom { retry_after },
+            (None, Failure::NoRoom { retry_after }) => InferenceError::NoRoom { retry_after: *retry_after },
+            (retry_after, _) => InferenceError::Failed { member: self.name(), failure: self.failure, retry_after },
+        }
+    }
+}
+
+impl From<Failed> for InferenceError {
+    fn from(failed: Failed) -> Self {
+        let retry_after = failed.failure.retry_after();
+        match failed.failure {
+            Failure::NoRoom { retry_after } => Self::NoRoom { retry_after },
+            _ => Self::Failed { member: failed.name(), failure: failed.failure, retry_after },
+        }
+    }
+}
+
+/// A request under way at a member; counted until it is dropped, however that comes about.
+struct UnderWay<'a> {
+    pool: &'a Pool,
+    turn: Option<Turn>,
+    ending: Ending,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(pool: &'a Pool, affinity: Affinity, excluded: Option<usize>) -> Option<(Self, Arc<Member>)> {
+        let (turn, member) = pool.choose(affinity, excluded)?;
+        Some((Self { pool, turn: Some(turn), ending: Ending::silent(Verdict::Unclear) }, member))
+    }
+
+    fn at(&self) -> Option<usize> {
+        self.turn.as_ref().map(Turn::member)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.pool.release(turn, self.ending);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! From configured URLs to members: a name with several addresses is several members.
+//!
+//! What the names resolve to is looked up now and then. What cannot be looked up stays as it was known.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::url::RuntimeUrl;
+
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where one member is: its URL and, if that has several addresses, which one. Its text is what the member is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) url: RuntimeUrl,
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            None => self.url.fmt(f),
+            Some(address) => write!(f, "{} at {address}", self.url),
+        }
+    }
+}
+
+/// What every name resolved to when it last did.
+#[derive(Debug, Default)]
+pub(crate) struct Names(HashMap<String, Vec<IpAddr>>);
+
+impl Names {
+    /// Looks up every name in these URLs, and forgets all others.
+    pub(crate) async fn look_up(&mut self, urls: &[RuntimeUrl]) {
+        self.0.retain(|name, _| urls.iter().any(|url| url.host_name() == Some(name)));
+        let look_ups: Vec<_> =
+            urls.iter().filter_map(RuntimeUrl::host_name).map(|name| (name, resolve(name))).collect();
+        for (name, found) in look_ups {
+            match found.await.unwrap_or_default() {
+                found if found.is_empty() => tracing::debug!(name, "a runtime's name could not be looked up"),
+                found => drop(self.0.insert(name.to_owned(), found)),
+            }
+        }
+    }
+
+    /// The members that these URLs stand for, each once.
+    pub(crate) fn spots(&self, urls: &[RuntimeUrl]) -> Vec<Spot> {
+        let mut spots: Vec<Spot> = Vec::new();
+        for url in urls {
+            let addresses = url.host_name().and_then(|name| self.0.get(name)).map_or_else(Vec::new, |all| several(all));
+            let of_this = match addresses.is_empty() {
+                true => vec![Spot { url: url.clone(), address: None }],
+                false => addresses.into_iter().map(|at| Spot { url: url.clone(), address: Some(at) }).collect(),
+            };
+            for spot in of_this {
+                if spots.iter().all(|known| known.to_string() != spot.to_string()) {
+                    spots.push(spot);
+                }
+            }
+        }
+        spots
+    }
+}
+
+/// The addresses of a name that are servers of their own. A server may have an address of either family, so only the
+/// family with more of them counts; and this machine is one server, whatever its addresses.
+fn several(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses: Vec<_> = addresses.iter().copied().filter(|address| !address.is_loopback()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let (v4, v6): (Vec<_>, Vec<_>) = addresses.into_iter().partition(IpAddr::is_ipv4);
+    let more = if v6.len() > v4.len() { v6 } else { v4 };
+    if more.len() > 1 { more } else { Vec::new() }
+}
+
+/// Begins to look up a name at once, so that several take no longer than one.
+fn resolve(name: &str) -> tokio::task::JoinHandle<Vec<IpAddr>> {
+    let name = name.to_owned();
+    tokio::spawn(async move {
+        let found = tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host((name.as_str(), 0))).await;
+        found.ok().and_then(Result::ok).map_or_else(Vec::new, |found| found.map(|address| address.ip()).collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(urls: &[&str], known: &[(&str, &[&str])]) -> Vec<String> {
+        let urls: Vec<RuntimeUrl> = urls.iter().map(|url| url.parse().unwrap()).collect();
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let names = Names(known.iter().map(|(name, texts)| ((*name).to_owned(), addresses(texts))).collect());
+        names.spots(&urls).iter().map(Spot::to_string).collect()
+    }
+
+    #[test]
+    fn a_name_with_several_addresses_is_several_members() {
+        let url = "http://llm:8000/v1";
+        let cases: &[(&[&str], &[&str])] = &[
+            (&[], &["http://llm:8000/v1"]),
+            (&["10.0.0.1"], &["http://llm:8000/v1"]),
+            (
+                &["10.0.0.2", "10.0.0.1", "10.0.0.2"],
+                &["http://llm:8000/v1 at 10.0.0.1", "http://llm:8000/v1 at 10.0.0.2"],
+            ),
+            // Two families of the same servers.
+            (&["10.0.0.1", "fd00::1"], &["http://llm:8000/v1"]),
+            (
+                &["10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2"],
+                &["http://llm:8000/v1 at 10.0.0.1", "http://llm:8000/v1 at 10.0.0.2"],
+            ),
+            (&["fd00::2", "fd00::1"], &["http://llm:8000/v1 at fd00::1", "http://llm:8000/v1 at fd00::2"]),
+            (&["127.0.0.1", "127.0.0.2", "::1"], &["http://llm:8000/v1"]),
+        ];
+        for (addresses, expected) in cases {
+            assert_eq!(members(&[url], &[("llm", addresses)]), *expected, "{addresses:?}");
+        }
+    }
+
+    #[test]
+    fn members_are_counted_once_and_keep_the_order_in_which_they_are_written() {
+        let known: &[(&str, &[&str])] = &[("b", &["10.0.0.1", "10.0.0.2"])];
+        assert_eq!(
+            members(&["http://c/v1", "https://:KEY@b/v1", "http://c", "unix:/a", "http://10.0.0.1/v1"], known),
+            ["http://c/v1", "https://b/v1 at 10.0.0.1", "https://b/v1 at 10.0.0.2", "unix:/a", "http://10.0.0.1/v1"]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_looked_up_stays_as_it_was_known() {
+        let urls: Vec<RuntimeUrl> = vec!["http://nobody.invalid/v1".parse().unwrap()];
+        let known: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let mut names = Names(HashMap::from([("nobody.invalid".into(), known.clone()), ("gone".into(), known)]));
+        names.look_up(&urls).await;
+        assert_eq!(names.spots(&urls).len(), 2);
+        assert_eq!(names.0.len(), 1, "nobody asks for the other name any more");
+    }
+}

@@ -1,0 +1,94 @@
+//! What has become of the requests that one member was asked for, counted for the life of the process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::member::Failure;
+
+/// The counters of one member.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    completed: AtomicU64,
+    retried: AtomicU64,
+    refused: AtomicU64,
+    broken_off: AtomicU64,
+    status: AtomicU64,
+    malformed: AtomicU64,
+    timed_out: AtomicU64,
+    no_room: AtomicU64,
+}
+
+/// Requests that a member failed, by how it did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// No connection.
+    pub refused: u64,
+    /// The connection broke before or within the answer.
+    pub broken_off: u64,
+    /// An error status.
+    pub status: u64,
+    /// An answer that is no completion.
+    pub malformed: u64,
+    /// No answer in time.
+    pub timed_out: u64,
+    /// No room: nothing is wrong with the member, it was full.
+    pub no_room: u64,
+}
+
+impl Failures {
+    /// All of them; those that found no room are not the member's fault and not among them.
+    pub fn total(&self) -> u64 {
+        self.refused + self.broken_off + self.status + self.malformed + self.timed_out
+    }
+}
+
+impl Tally {
+    /// A proper answer.
+    pub(crate) fn complete(&self) {
+        add(&self.completed);
+    }
+
+    /// A failure.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        add(match failure {
+            Failure::Connect(_) => &self.refused,
+            Failure::NoAnswer(_) | Failure::HalfAnswer(_) => &self.broken_off,
+            Failure::Status(_) => &self.status,
+            Failure::Malformed(_) => &self.malformed,
+            Failure::TimedOut => &self.timed_out,
+            Failure::Full { .. } | Failure::NoRoom { .. } => &self.no_room,
+            Failure::NobodyLeft => return,
+        });
+    }
+
+    /// Another member was asked in its place.
+    pub(crate) fn retry(&self) {
+        add(&self.retried);
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        get(&self.completed)
+    }
+
+    pub(crate) fn retried(&self) -> u64 {
+        get(&self.retried)
+    }
+
+    pub(crate) fn failures(&self) -> Failures {
+        Failures {
+            refused: get(&self.refused),
+            broken_off: get(&self.broken_off),
+            status: get(&self.status),
+            malformed: get(&self.malformed),
+            timed_out: get(&self.timed_out),
+            no_room: get(&self.no_room),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}

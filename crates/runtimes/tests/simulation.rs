@@ -1,0 +1,62 @@
+//! The balance in a small simulated fleet, so that a change that makes it worse is noticed. The figures are the same on every
+//! machine; `cargo run --release -p runtimes --example simulate` shows them at full size.
+
+#[path = "../examples/simulate/simulation/mod.rs"]
+#[allow(dead_code, reason = "the example shows more figures than are held against anything here")]
+mod simulation;
+
+use simulation::{Figures, Policy, Run, SECOND, Scenario};
+
+fn fleet(gateways: usize, failures: bool) -> Scenario {
+    Scenario {
+        members: 16,
+        gateways,
+        per_second: 16.0 * 80.0,
+        duration: 20 * SECOND,
+        failures,
+        cache: 120_000,
+        seed: 7,
+    }
+}
+
+fn run(scenario: &Scenario, policy: Policy) -> Figures {
+    let figures = Run::of(scenario, policy);
+    assert_eq!(figures.lost, 0, "every request ends");
+    figures
+}
+
+#[test]
+fn prefixes_are_found_in_caches_without_a_price_in_latency() {
+    for gateways in [1, 3, 12] {
+        let scenario = fleet(gateways, false);
+        let (ours, least) = (run(&scenario, Policy::Production), run(&scenario, Policy::LeastOutstanding));
+        let figures = [&ours, &least].map(|figures| (figures.hit_rate(), figures.mean(), figures.quantile(0.99)));
+        assert!(ours.hit_rate() > least.hit_rate() + 0.12, "{gateways}: {figures:?}");
+        assert!(ours.mean() < least.mean(), "{gateways}: {figures:?}");
+        assert!(ours.quantile(0.99) < least.quantile(0.99) * 1.03, "{gateways}: {figures:?}");
+        assert!(ours.most_asked() < 1.3, "{gateways}: {}", ours.most_asked());
+        assert_eq!(ours.failed, 0);
+    }
+}
+
+#[test]
+fn members_that_fail_hurt_little() {
+    for gateways in [1, 3, 12] {
+        let calm = run(&fleet(gateways, false), Policy::Production);
+        let storm = run(&fleet(gateways, true), Policy::Production);
+        let random = run(&fleet(gateways, true), Policy::Random);
+        let figures = [&calm, &storm, &random].map(|figures| (figures.failed, figures.quantile(0.99)));
+        assert!(storm.failed < 150 && storm.failed * 3 < random.failed, "{gateways}: {figures:?}");
+        assert!(storm.quantile(0.99) < calm.quantile(0.99) * 1.25, "{gateways}: {figures:?}");
+        assert!(storm.hit_rate() > calm.hit_rate() - 0.06, "{gateways}: {} {}", storm.hit_rate(), calm.hit_rate());
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures() {
+    let figures = || {
+        let figures = run(&fleet(3, true), Policy::Production);
+        (figures.completed_count(), figures.failed, figures.mean(), figures.hit_rate(), figures.quantile(0.999))
+    };
+    assert_eq!(figures(), figures());
+}
