@@ -87,11 +87,18 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
     runtime.release();
     caller.answer().completed();
     assert_eq!(of("adriaticum_runtime_requests_in_flight", &url), Some(0.0));
+    assert_eq!(of("adriaticum_runtime_requests_completed_total", &url), Some(1.0));
+    assert_eq!(of("adriaticum_runtime_share", &url), Some(1.0));
+    assert!(of("adriaticum_runtime_request_seconds", &url).is_some_and(|time| time > 0.0));
+    assert_eq!(of("adriaticum_runtime_request_seconds", &other), None, "nothing is known of it");
+    let failed = format!("adriaticum_runtime_requests_failed_total{{runtime=\"{url}\",why=\"status\"}}");
+    assert_eq!(figure(&service, &failed), Some(0.0));
 
     // Every figure says what it is.
     let (_, text) = service.look_at("/metrics");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
+        let name = name.strip_suffix("_total").unwrap_or(name);
         assert!(name.starts_with("adriaticum_") || name.starts_with("process_"), "{line}");
         assert!(text.contains(&format!("# HELP {name} ")) && text.contains(&format!("# TYPE {name} ")), "{line}");
     }

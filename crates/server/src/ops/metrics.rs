@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use runtimes::MemberStatus;
+use runtimes::{Failures, MemberStatus};
 use tokio::sync::watch;
 
 use super::readiness::Readiness;
@@ -77,7 +77,66 @@ const OF_A_RUNTIME: &[Figure<MemberStatus>] = &[
         kind: MetricType::Gauge,
         of: |member| member.outstanding as f64,
     },
+    Figure {
+        name: "adriaticum_runtime_requests_completed",
+        help: "Requests that the runtime answered properly",
+        kind: MetricType::Counter,
+        of: |member| member.completed as f64,
+    },
+    Figure {
+        name: "adriaticum_runtime_requests_retried",
+        help: "Requests for which another runtime was asked after this one",
+        kind: MetricType::Counter,
+        of: |member| member.retried as f64,
+    },
+    Figure {
+        name: "adriaticum_runtime_share",
+        help: "The part of a full share of requests that the runtime gets: less than 1 if it is slow, 0 if it hangs",
+        kind: MetricType::Gauge,
+        of: |member| member.share,
+    },
+    Figure {
+        name: "adriaticum_runtime_request_seconds",
+        help: "What a completion takes of late, a decayed mean; nothing if none was made",
+        kind: MetricType::Gauge,
+        of: |member| seconds(member.latency),
+    },
+    Figure {
+        name: "adriaticum_runtime_token_seconds",
+        help: "What a token of a completion takes of late, a decayed mean; nothing if none was made",
+        kind: MetricType::Gauge,
+        of: |member| seconds(member.latency_per_token),
+    },
+    Figure {
+        name: "adriaticum_runtime_full_seconds",
+        help: "How long the runtime is still avoided because it has said that it is full",
+        kind: MetricType::Gauge,
+        of: |member| member.full_for.map_or(0.0, |left| left.as_secs_f64()),
+    },
+    Figure {
+        name: "adriaticum_runtime_draining",
+        help: "Whether the runtime has left and only finishes what it has",
+        kind: MetricType::Gauge,
+        of: |member| member.draining.into(),
+    },
 ];
+
+/// A time, or no number where there is none.
+fn seconds(time: Option<Duration>) -> f64 {
+    time.map_or(f64::NAN, |time| time.as_secs_f64())
+}
+
+/// How often a runtime failed a request, by why.
+fn by_why(failures: &Failures) -> [(&'static str, u64); 6] {
+    [
+        ("refused", failures.refused),
+        ("broken_off", failures.broken_off),
+        ("status", failures.status),
+        ("malformed", failures.malformed),
+        ("timed_out", failures.timed_out),
+        ("no_room", failures.no_room),
+    ]
+}
 
 /// Everything that can be measured.
 pub(crate) struct Metrics(Registry);
@@ -152,7 +211,19 @@ fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]
     for figure in OF_A_RUNTIME {
         let mut metric = encoder.encode_descriptor(figure.name, figure.help, None, figure.kind)?;
         for member in members {
-            write(&mut metric, figure.kind, &[("runtime", &member.url)], (figure.of)(member))?;
+            let value = (figure.of)(member);
+            if !value.is_nan() {
+                write(&mut metric, figure.kind, &[("runtime", &member.url)], value)?;
+            }
+        }
+    }
+    let help = "Requests that the runtime did not answer properly, by why";
+    let name = "adriaticum_runtime_requests_failed";
+    let mut failed = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for member in members {
+        for (why, count) in by_why(&member.failures) {
+            let labels = [("runtime", member.url.as_str()), ("why", why)];
+            write(&mut failed, MetricType::Counter, &labels, count as f64)?;
         }
     }
     Ok(())

@@ -315,7 +315,7 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
             let key = (chance >> 20) as usize % 3;
             let mut row = entry_at(now_millis() - (chance >> 40) % 20_000_000, keys[key], outcome, tokens);
             row.owner = owners[key];
-            row.timings.total = Duration::from_micros(1 << (chance >> 50) % 30);
+            row.timings.total = Duration::from_micros(1 << ((chance >> 50) % 30));
             row.timings.queue = (chance % 3 == 0).then_some(Duration::from_micros(chance >> 48));
             row
         })
