@@ -212,7 +212,10 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     let request =
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
-    match Lane::new(pool.clone()).complete(&request, Attribution { id: RequestId::now(), tag: None }).await {
+    match Lane::new(pool.clone())
+        .complete(&request, Attribution { id: RequestId::now(), tag: None, trace: None }, &mut None)
+        .await
+    {
         Ok(completion) => {
             let model = pool.status().into_iter().find_map(|member| member.model);
             let model = model.map_or_else(String::new, |model| format!(", model {model}"));

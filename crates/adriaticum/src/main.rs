@@ -20,6 +20,7 @@ mod secret;
 mod serve;
 mod settings;
 mod stop;
+mod traces;
 mod usage;
 
 use std::io::Write;

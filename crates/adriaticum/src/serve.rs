@@ -23,6 +23,7 @@ use crate::hosts::BothHosts;
 use crate::reload::{self, Load, pool_settings};
 use crate::settings::{Settings, environment_name};
 use crate::stop::{StopSignals, catch};
+use crate::traces::Traces;
 use crate::{embedded, facts, log};
 
 /// How long the first look at the runtimes may hold up the start.
@@ -56,6 +57,7 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     let (ledger, writer) = store.start_ledger(settings.retention)?;
     let pool = start_pool(settings).await;
     let grounder = facts::grounder(settings)?;
+    let traces = Traces::start(settings)?;
     let greeting = greeting(settings, &doors, &store, pool.as_deref(), grounder.as_ref()).await?;
     let _ = writeln!(std::io::stdout(), "{greeting}"); // a service that nobody watches serves all the same
 
@@ -63,6 +65,8 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
         address: settings.api_address.clone(),
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
+        log_requests: settings.log_requests,
+        tracer: traces.tracer(),
     };
     let reloading = reload::on_signal(reload_signal, load, settings, pool.clone());
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
@@ -74,12 +78,14 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
         let cut_off = cut_off.map_err(|error| Complaint::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
+        let _ = tokio::task::spawn_blocking(|| traces.stop()).await;
         if let Some(watchtower) = watchtower {
             watchtower.close().await;
         }
         if cut_off > 0 {
             tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
         }
+        log::finish();
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
     };

@@ -15,6 +15,7 @@ use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
 use server::{ApiAddress, HostName, NoNetwork, TrustedProxies};
 use store::{Database, PostgresSettings};
+use url::Url;
 
 use crate::complaint::Complaint;
 use crate::secret::shown;
@@ -48,6 +49,7 @@ const KNOWN: &[Known] = &[
     Known { name: "api.idle_timeout", default: "75s", meaning: "for a connection between two requests" },
     Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
     Known { name: "api.drain", default: "0s", meaning: "for proxies to notice a SIGTERM: so long requests are still answered, before the stop begins" },
+    Known { name: "api.log_requests", default: "on", meaning: "whether the log tells of every request, without its text: on or off" },
     Known { name: "trusted_proxies", default: "", meaning: "addresses and networks of proxies in front, comma-separated: visitors are whom their X-Forwarded-For names" },
     Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated; a name with several addresses is several runtimes" },
     Known { name: "runtime.key", default: "", meaning: "the API key for those runtimes that have none of their own; one of its own stands in a URL, as in https://:KEY@HOST/v1" },
@@ -65,6 +67,8 @@ const KNOWN: &[Known] = &[
     Known { name: "search.timeout", default: "5s", meaning: "for a search" },
     Known { name: "search.tokens", default: "1000", meaning: "tokens that what was found may take in a prompt" },
     Known { name: "grounding", default: "auto", meaning: "which requests get facts from Search: off, auto (those that need facts) or always" },
+    Known { name: "otlp.endpoint", default: "", meaning: "where traces are sent by OTLP over HTTP, such as http://HOST:4318; none unless set, here or in OTEL_EXPORTER_OTLP_ENDPOINT" },
+    Known { name: "otlp.sample", default: "1", meaning: "the part of the traces that are sent, from 0 to 1; where a caller sends a trace, it has decided" },
     Known { name: "log", default: "info", meaning: "error, warn, info, debug or trace" },
 ];
 
@@ -89,6 +93,7 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout: Duration,
     pub(crate) stop_timeout: Duration,
     pub(crate) drain: Duration,
+    pub(crate) log_requests: bool,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) runtime_urls: Vec<RuntimeUrl>,
     /// For runtimes without a key of their own.
@@ -113,6 +118,10 @@ pub(crate) struct Settings {
     pub(crate) search_tokens: usize,
     /// Which requests are grounded; none if nothing is to be.
     pub(crate) grounding: Option<Mode>,
+    /// Where traces are sent, if that is set here.
+    pub(crate) otlp_endpoint: Option<Url>,
+    /// The part of the traces that are sent.
+    pub(crate) otlp_sample: f64,
     pub(crate) log: String,
 }
 
@@ -257,6 +266,7 @@ impl Settings {
             idle_timeout: reader.duration("api.idle_timeout")?,
             stop_timeout: reader.duration("api.stop_timeout")?,
             drain: reader.pause("api.drain")?,
+            log_requests: reader.switch("api.log_requests")?,
             runtime_urls,
             runtime_key,
             runtime_timeout: reader.duration("runtime.timeout")?,
@@ -270,6 +280,8 @@ impl Settings {
             search_timeout: reader.duration("search.timeout")?,
             search_tokens: reader.count("search.tokens")?,
             grounding,
+            otlp_endpoint: reader.endpoint("otlp.endpoint")?,
+            otlp_sample: reader.part("otlp.sample")?,
             log,
             warnings,
             values,
@@ -353,6 +365,29 @@ impl Reader<'_> {
     fn duration(&self, name: &str) -> Result<Duration, Complaint> {
         let duration = humantime::parse_duration(self.text(name)).ok().filter(|duration| !duration.is_zero());
         duration.ok_or_else(|| self.wrong(name, &"it must be a time above 0, such as 30s, 5m or 90d"))
+    }
+
+    fn switch(&self, name: &str) -> Result<bool, Complaint> {
+        match self.text(name) {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(self.wrong(name, &"it must be on or off")),
+        }
+    }
+
+    /// A part of a whole.
+    fn part(&self, name: &str) -> Result<f64, Complaint> {
+        let part = self.text(name).parse().ok().filter(|part| (0.0..=1.0).contains(part));
+        part.ok_or_else(|| self.wrong(name, &"it must be a number from 0 to 1"))
+    }
+
+    fn endpoint(&self, name: &str) -> Result<Option<Url>, Complaint> {
+        let text = self.text(name);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+        url.map(Some).ok_or_else(|| self.wrong(name, &"it must be a URL such as http://localhost:4318"))
     }
 
     /// A time that may be none at all.

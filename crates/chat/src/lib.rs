@@ -1,4 +1,4 @@
-//! The domain of chat completions, pure: what a request, a completion, a request id and an API key *are*.
+//! The domain of chat completions, pure: what a request, a completion, a request id, a trace and an API key *are*.
 //!
 //! Fields are private and constructors check, so a value that exists is valid and nothing further in checks again.
 //! Nothing here knows of JSON, HTTP, SQL or async.
@@ -7,11 +7,13 @@ mod completion;
 mod key;
 mod request;
 mod request_id;
+mod trace;
 
 pub use completion::{Completion, FinishReason, TokenUsage};
 pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey, random_base62};
 pub use request::{ChatRequest, MaxTokens, Message, OutOfBounds, Role, Temperature, limits};
 pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
+pub use trace::Trace;
 
 /// The name of the one model that this service hosts.
 pub const MODEL: &str = "adriaticum";

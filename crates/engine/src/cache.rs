@@ -114,6 +114,11 @@ impl PrefixCache {
         self.used
     }
 
+    /// Cells that several sequences under way see, each counted once.
+    pub(crate) fn shared(&self) -> usize {
+        self.nodes.iter().filter(|(_, node)| node.running.len() > 1).map(|(_, node)| node.computed).sum()
+    }
+
     /// Cells in all.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity

@@ -125,20 +125,22 @@ impl Face {
 
     fn status(&self) -> Vec<u8> {
         let vitals = &self.vitals;
-        let status = serde_json::json!({
-            "model": self.name,
-            "context": self.context,
-            "running": vitals.running.load(Ordering::Relaxed),
-            "waiting": vitals.waiting.load(Ordering::Relaxed),
-            "cells": self.cells,
-            "cells_used": vitals.cells_used.load(Ordering::Relaxed),
-            "steps": vitals.steps.load(Ordering::Relaxed),
-            "prompt_tokens": vitals.prompt_tokens.load(Ordering::Relaxed),
-            "shared_tokens": vitals.shared_tokens.load(Ordering::Relaxed),
-            "generated_tokens": vitals.generated_tokens.load(Ordering::Relaxed),
-            "cancelled": vitals.cancelled.load(Ordering::Relaxed),
-        });
-        status.to_string().into_bytes()
+        let status = wire::engine::Status {
+            model: self.name.clone(),
+            context: self.context,
+            running: vitals.running.load(Ordering::Relaxed),
+            waiting: vitals.waiting.load(Ordering::Relaxed),
+            cells: self.cells,
+            cells_used: vitals.cells_used.load(Ordering::Relaxed),
+            cells_shared: vitals.cells_shared.load(Ordering::Relaxed),
+            steps: vitals.steps.load(Ordering::Relaxed),
+            step_tokens: vitals.step_tokens.load(Ordering::Relaxed),
+            prompt_tokens: vitals.prompt_tokens.load(Ordering::Relaxed),
+            shared_tokens: vitals.shared_tokens.load(Ordering::Relaxed),
+            generated_tokens: vitals.generated_tokens.load(Ordering::Relaxed),
+            cancelled: vitals.cancelled.load(Ordering::Relaxed),
+        };
+        status.to_json()
     }
 }
 

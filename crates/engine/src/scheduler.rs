@@ -121,6 +121,7 @@ pub(crate) struct Occupancy {
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) cells_used: usize,
+    pub(crate) cells_shared: usize,
     pub(crate) cells: usize,
 }
 
@@ -163,6 +164,7 @@ impl<R> Scheduler<R> {
             waiting: self.waiting.len(),
             running: self.running.len(),
             cells_used: self.cache.used(),
+            cells_shared: self.cache.shared(),
             cells: self.cache.capacity(),
         }
     }

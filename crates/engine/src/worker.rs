@@ -46,7 +46,9 @@ pub(crate) struct Vitals {
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
     pub(crate) cells_used: AtomicUsize,
+    pub(crate) cells_shared: AtomicUsize,
     pub(crate) steps: AtomicU64,
+    pub(crate) step_tokens: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) shared_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
@@ -106,6 +108,7 @@ impl<'a> Worker<'a> {
             self.vitals.running.store(now.running, Relaxed);
             self.vitals.waiting.store(now.waiting, Relaxed);
             self.vitals.cells_used.store(now.cells_used, Relaxed);
+            self.vitals.cells_shared.store(now.cells_shared, Relaxed);
         }
         Ok(())
     }
@@ -161,6 +164,7 @@ impl<'a> Worker<'a> {
         self.set_pace(&step.batch, began.elapsed().as_secs_f64());
         self.proven();
         self.vitals.steps.fetch_add(1, Relaxed);
+        self.vitals.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
         let ops = self.scheduler.computed(&step.batch);
         self.decoder.apply(&ops)?;
         for (at, entry) in step.batch.iter().enumerate().filter(|(_, entry)| entry.output) {

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use chat::{ChatRequest, Message};
+use chat::{ChatRequest, Message, Trace};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -78,11 +78,12 @@ impl Grounder {
     }
 
     /// What Search finds for a conversation. Where nothing is left to be searched for, nothing is found.
-    pub async fn find(&self, messages: &[Message]) -> Result<Vec<Passage>, SearchError> {
+    /// Who is asked is told the place in a trace, if there is one.
+    pub async fn find(&self, messages: &[Message], trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
         let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.search(&query, RESULTS).await,
-            Search::Remote(remote) => remote.search(&query, RESULTS).await,
+            Search::Remote(remote) => remote.search_within(trace, &query, RESULTS).await,
         }
     }
 
@@ -110,6 +111,19 @@ impl Grounder {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.is_readable(),
             Search::Remote(remote) => remote.is_working(),
+        }
+    }
+
+    /// Whether nothing at all is answered without Search.
+    pub fn is_required(&self) -> bool {
+        self.mode == Mode::Always
+    }
+
+    /// Finds out whether Search answers again, by asking it. The built-in index is looked at every time anyway.
+    pub async fn probe(&self) -> Result<(), SearchError> {
+        match &self.search {
+            Search::IfIndexed(_) | Search::Local(_) => Ok(()),
+            Search::Remote(remote) => remote.probe().await,
         }
     }
 

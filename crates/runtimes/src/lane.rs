@@ -62,10 +62,12 @@ impl Lane {
     }
 
     /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.
+    /// `asked` is the member that was asked last, whatever comes of it.
     pub async fn complete(
         &self,
         request: &ChatRequest,
-        attribution: Attribution,
+        attribution: Attribution<'_>,
+        asked: &mut Option<Arc<str>>,
     ) -> Result<Completion, InferenceError> {
         let asking = Asking {
             request,
@@ -73,12 +75,12 @@ impl Lane {
             affinity: Affinity::of(request),
             deadline: tokio::time::Instant::now() + self.pool.timeout(),
         };
-        let failed = match self.ask_one(&asking, None).await {
+        let failed = match self.ask_one(&asking, None, asked).await {
             Ok(reply) => return finish(reply),
             Err(failed) if !failed.failure.may_be_retried() => return Err(failed.into()),
             Err(failed) => failed,
         };
-        let again = self.ask_one(&asking, failed.at).await;
+        let again = self.ask_one(&asking, failed.at, asked).await;
         // Where there was no other to ask, the first failure is the one to tell of.
         if let Err(Failed { failure: Failure::NobodyLeft, .. }) = &again {
             return Err(failed.into());
@@ -92,10 +94,16 @@ impl Lane {
     }
 
     /// Asks the best member other than one that failed before.
-    async fn ask_one(&self, asking: &Asking<'_>, failed: Option<usize>) -> Result<Reply, Failed> {
+    async fn ask_one(
+        &self,
+        asking: &Asking<'_>,
+        failed: Option<usize>,
+        asked: &mut Option<Arc<str>>,
+    ) -> Result<Reply, Failed> {
         let Some((mut guard, member)) = UnderWay::begin(&self.pool, asking.affinity, failed) else {
             return Err(Failed { at: None, member: None, failure: Failure::NobodyLeft });
         };
+        *asked = Some(member.shared_name());
         let idle = self.idle(&member);
         let reply = member.complete(&idle, asking.request, asking.attribution);
         let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(Failure::TimedOut));
@@ -103,6 +111,9 @@ impl Lane {
         match reply {
             Ok(reply) => {
                 member.tally().complete();
+                if let Reply::Completion(_) = reply {
+                    self.pool.decoded();
+                }
                 Ok(reply)
             }
             Err(failure) => {
@@ -137,7 +148,7 @@ fn finish(reply: Reply) -> Result<Completion, InferenceError> {
 /// One request's way through the pool.
 struct Asking<'a> {
     request: &'a ChatRequest,
-    attribution: Attribution,
+    attribution: Attribution<'a>,
     affinity: Affinity,
     deadline: tokio::time::Instant,
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use breaker::Verdict;
 use bytes::Bytes;
-use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId, Trace};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
+use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
 use crate::balance::Ending;
@@ -19,6 +20,10 @@ use crate::tally::Tally;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long whoever reads figures waits for an engine's; one that is too busy to tell them is left out.
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Where our own engine tells of itself: beside the API's paths, not below them.
+const STATUS_PATH: &str = "/status";
 /// Seconds for which a member that is full is believed to be so, whatever it says.
 const FULL_FOR: std::ops::RangeInclusive<u64> = 1..=60;
 /// What a completion's bytes are taken for where its tokens were not measured; only for comparing members.
@@ -26,17 +31,19 @@ const BYTES_PER_TOKEN: usize = 4;
 
 /// What a request is known by.
 #[derive(Debug, Clone, Copy)]
-pub struct Attribution {
+pub struct Attribution<'a> {
     /// The request's id.
     pub id: RequestId,
     /// Whose it is; opaque to a runtime.
     pub tag: Option<KeyId>,
+    /// The place in a trace from which a runtime is asked.
+    pub trace: Option<&'a Trace>,
 }
 
 pub(crate) struct Member {
     spot: Spot,
     /// What it is known by; keeps no secret.
-    name: String,
+    name: Arc<str>,
     key: RwLock<Option<RuntimeKey>>,
     completions_path: String,
     models_path: String,
@@ -165,7 +172,7 @@ impl Member {
     /// A member with the key for all that have none of their own, and the counters that it has had.
     pub(crate) fn new(spot: Spot, common_key: Option<&RuntimeKey>, tally: Arc<Tally>) -> Self {
         let member = Self {
-            name: spot.to_string(),
+            name: spot.to_string().into(),
             key: RwLock::default(),
             completions_path: spot.url.path_of("/chat/completions"),
             models_path: spot.url.path_of("/models"),
@@ -180,6 +187,11 @@ impl Member {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its name, for whoever keeps it.
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        self.name.clone()
     }
 
     pub(crate) fn tally(&self) -> &Tally {
@@ -204,7 +216,7 @@ impl Member {
         &self,
         idle: &Idle,
         request: &ChatRequest,
-        attribution: Attribution,
+        attribution: Attribution<'_>,
     ) -> Result<Reply, Failure> {
         let body = {
             let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
@@ -219,6 +231,9 @@ impl Member {
             }
             if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
                 headers.insert(wire::engine::TAG, tag);
+            }
+            if let Some(trace) = attribution.trace {
+                pass_on(trace, headers);
             }
             request
         };
@@ -251,6 +266,22 @@ impl Member {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What it tells of itself, if it is our own engine.
+    pub(crate) async fn engine_status(&self) -> Option<Status> {
+        if !self.is_ours() {
+            return None;
+        }
+        let build = || self.request(Method::GET, STATUS_PATH, Bytes::new());
+        let idle = Idle::default();
+        let answer = tokio::time::timeout(STATUS_TIMEOUT, self.ask(&idle, build)).await.ok()?.ok()?;
+        Status::parse(&answer.body).filter(|_| answer.status == StatusCode::OK)
+    }
+
+    /// Whether it is our own engine, whose health checks decode a token.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.model.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|model| model.is_ours)
     }
 
     /// Its model, if it said one.
@@ -299,6 +330,15 @@ impl Member {
             Err(broken @ Broken::BeforeAnswer(_)) => Err(Failure::NoAnswer(broken.to_string())),
             Err(broken @ Broken::WithinAnswer(_)) => Err(Failure::HalfAnswer(broken.to_string())),
         }
+    }
+}
+
+fn pass_on(trace: &Trace, headers: &mut HeaderMap) {
+    if let Ok(parent) = HeaderValue::from_str(&trace.parent()) {
+        headers.insert("traceparent", parent);
+    }
+    if let Some(state) = trace.state().and_then(|state| HeaderValue::from_str(state).ok()) {
+        headers.insert("tracestate", state);
     }
 }
 

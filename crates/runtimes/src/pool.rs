@@ -48,6 +48,8 @@ pub struct Pool {
     timeout: AtomicU64,
     epoch: Instant,
     availability: AtomicU8,
+    /// When a member was last seen to decode, in milliseconds since `epoch`, plus one; 0 for never.
+    pub(crate) decoded: AtomicU64,
 }
 
 /// Who sits where.
@@ -93,6 +95,7 @@ impl Pool {
             timeout: AtomicU64::new(millis(timeout)),
             epoch: Instant::now(),
             availability: AtomicU8::new(Availability::Available as u8),
+            decoded: AtomicU64::new(0),
         })
     }
 
@@ -256,6 +259,9 @@ impl Pool {
 
     async fn check_member(&self, at: usize, member: &Arc<Member>, idle: &Idle) -> Result<(), Failure> {
         let result = member.check(idle).await;
+        if result.is_ok() && member.is_ours() {
+            self.decoded();
+        }
         let now = self.now();
         let mut seats = self.seats();
         // Its place may have become somebody else's meanwhile.
@@ -266,16 +272,29 @@ impl Pool {
     }
 
     /// Those that belong to the pool, with their places.
-    fn present(&self) -> Vec<(usize, Arc<Member>)> {
+    pub(crate) fn present(&self) -> Vec<(usize, Arc<Member>)> {
         let seats = self.seats();
         seats.members.iter().cloned().enumerate().filter(|(_, member)| !member.has_left()).collect()
+    }
+
+    /// Those to whom a request would be sent, the least busy first.
+    pub(crate) fn askable(&self) -> Vec<Arc<Member>> {
+        let now = self.now();
+        let seats = self.seats();
+        let loads = seats.members.iter().zip(seats.balance.members());
+        let mut askable: Vec<_> = loads
+            .filter(|(member, load)| !member.has_left() && load.is_askable(now))
+            .map(|(member, load)| (load.outstanding(), member.clone()))
+            .collect();
+        askable.sort_by_key(|(outstanding, _)| *outstanding);
+        askable.into_iter().map(|(_, member)| member).collect()
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         millis(self.epoch.elapsed())
     }
 }

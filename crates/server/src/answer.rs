@@ -42,6 +42,12 @@ pub(crate) struct Refusal {
     hung_up: bool,
 }
 
+/// How the ledger writes down a completion.
+pub(crate) const COMPLETED: Outcome = Outcome { status: 200, code: None };
+
+/// How the ledger writes down what was cut off by ourselves.
+pub(crate) const FAILED: Outcome = Outcome { status: 503, code: Some("service_unavailable") };
+
 /// How the ledger writes down a caller that has gone; the status is nginx's.
 pub(crate) const CLIENT_CLOSED: Outcome = Outcome { status: 499, code: Some("client_closed") };
 

@@ -1,15 +1,18 @@
 //! What every request of the API needs: the address it must be sent to, keys, ledger, runtimes, and room.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use chat::KeyId;
 use grounding::Grounder;
-use runtimes::{Availability, Lane, MemberStatus, Pool};
+use opentelemetry_sdk::trace::SdkTracer;
+use runtimes::{Availability, EngineStatus, Lane, MemberStatus, Pool};
 use store::{Ledger, Store};
 
 use crate::admission::Admission;
 use crate::body::BodyTimeouts;
+use crate::counts::{Counts, Totals};
 use crate::host::ApiAddress;
 use crate::meter::MeteredLane;
 
@@ -21,7 +24,11 @@ pub struct ApiSettings {
     /// Requests under way at the most.
     pub max_requests: usize,
     /// How long a body may pause.
-    pub body_idle: std::time::Duration,
+    pub body_idle: Duration,
+    /// Whether the log tells of every request.
+    pub log_requests: bool,
+    /// What records spans; `None` if nobody collects them.
+    pub tracer: Option<SdkTracer>,
 }
 
 /// The API: shared by every thread that serves it.
@@ -33,8 +40,12 @@ pub struct Api {
     pub(crate) room: Admission<KeyId>,
     /// What finds facts; `None` if nothing is to be grounded.
     pub(crate) grounder: Option<Grounder>,
+    pub(crate) log_requests: bool,
+    pub(crate) tracer: Option<SdkTracer>,
     pool: Option<Arc<Pool>>,
     cut_off: AtomicBool,
+    /// Of every thread.
+    counts: Mutex<Vec<Arc<Counts>>>,
 }
 
 impl Api {
@@ -53,8 +64,11 @@ impl Api {
             ledger,
             room: Admission::new(settings.max_requests),
             grounder,
+            log_requests: settings.log_requests,
+            tracer: settings.tracer,
             pool,
             cut_off: AtomicBool::new(false),
+            counts: Mutex::default(),
         })
     }
 
@@ -68,16 +82,51 @@ impl Api {
             ledger: self.ledger.is_healthy(),
             availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
-            search: self
-                .grounder
-                .as_ref()
-                .filter(|grounder| grounder.is_configured())
-                .map(|grounder| SearchStatus { place: grounder.place(), working: grounder.is_working() }),
+            search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(|grounder| SearchStatus {
+                place: grounder.place(),
+                working: grounder.is_working(),
+                required: grounder.is_required(),
+            }),
         }
     }
 
     pub(crate) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// What all threads together have counted.
+    pub(crate) fn totals(&self) -> Totals {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        Totals::of(counts.iter().map(Arc::as_ref))
+    }
+
+    /// What those runtimes tell of themselves that are our own engine.
+    pub(crate) async fn engines(&self) -> Vec<(String, EngineStatus)> {
+        match &self.pool {
+            Some(pool) => pool.engines().await,
+            None => Vec::new(),
+        }
+    }
+
+    /// How long ago a runtime was last seen to decode a token.
+    pub(crate) fn last_decoded(&self) -> Option<Duration> {
+        self.pool.as_ref()?.last_decoded()
+    }
+
+    /// Has a runtime decode a token for nobody; `Err` says why none did.
+    pub(crate) async fn prove_runtime(&self) -> Result<(), String> {
+        match &self.pool {
+            Some(pool) => pool.prove().await,
+            None => Err("there is none".into()),
+        }
+    }
+
+    /// Asks Search something harmless; `Err` says why it did not answer.
+    pub(crate) async fn prove_search(&self) -> Result<(), String> {
+        match &self.grounder {
+            Some(grounder) => grounder.probe().await.map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -101,18 +150,24 @@ pub struct SearchStatus {
     pub place: String,
     /// Whether it has answered properly of late.
     pub working: bool,
+    /// Whether nothing at all is answered without it.
+    pub required: bool,
 }
 
-/// One thread's place at the API: what is shared, and its own connections to the runtimes.
+/// One thread's place at the API: what is shared, its own connections to the runtimes, and its own counters.
 pub struct Desk {
     pub(crate) api: Arc<Api>,
     pub(crate) lane: Option<MeteredLane>,
+    /// This thread's own.
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl Desk {
     /// A place for one more thread.
     pub fn new(api: Arc<Api>) -> Self {
         let lane = api.pool.clone().map(|pool| MeteredLane::new(Lane::new(pool)));
-        Self { api, lane }
+        let counts = Arc::<Counts>::default();
+        api.counts.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
+        Self { api, lane, counts }
     }
 }

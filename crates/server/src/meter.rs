@@ -4,33 +4,18 @@
 //! answer. A meter that is dropped before it was settled means that the caller hung up (or that we panicked or were
 //! stopped): that, too, is written down.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use chat::{ChatRequest, Completion, KeyId, RequestId, TokenUsage};
+use chat::{ChatRequest, Completion, KeyId, TokenUsage, Trace};
 use grounding::weave::{self, Source};
 use grounding::{Grounder, Passage};
 use runtimes::{Attribution, Availability, InferenceError, Lane};
-use store::{AccountId, Caller, Entry, GroundingRecord, Outcome, Receipt, Timings};
+use store::{AccountId, Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt};
 use wire::runtime::ContextOverflow;
 
-use crate::answer::{CLIENT_CLOSED, Refusal};
-use crate::api::Api;
-
-const FAILED: Outcome = Outcome { status: 503, code: Some("service_unavailable") };
-
-/// When and as what a request arrived.
-#[derive(Clone, Copy)]
-pub(crate) struct Arrival {
-    pub(crate) id: RequestId,
-    at: Instant,
-}
-
-impl Arrival {
-    pub(crate) fn now() -> Self {
-        Self { id: RequestId::now(), at: Instant::now() }
-    }
-}
+use crate::answer::{CLIENT_CLOSED, COMPLETED, FAILED, Refusal};
+use crate::counts::Searched;
+use crate::report::{Arrival, Report};
 
 /// A lane into the pool that only meters can use.
 pub(crate) struct MeteredLane(Lane);
@@ -55,36 +40,42 @@ pub(crate) struct Cited {
     pub(crate) sources: Vec<Source>,
 }
 
-pub(crate) struct Meter {
-    api: Arc<Api>,
-    arrival: Arrival,
+pub(crate) struct Meter<'m, 'd> {
+    report: &'m mut Report<'d>,
     key: KeyId,
     owner: Option<AccountId>,
-    timings: Timings,
     grounding: Option<GroundingRecord>,
     settled: bool,
 }
 
-impl Meter {
-    pub(crate) fn open(api: &Arc<Api>, arrival: Arrival, caller: &Caller) -> Self {
+impl<'m, 'd> Meter<'m, 'd> {
+    pub(crate) fn open(report: &'m mut Report<'d>, caller: &Caller) -> Self {
         let (key, owner) = (caller.key(), caller.owner());
-        Self { api: api.clone(), arrival, key, owner, timings: Timings::default(), grounding: None, settled: false }
+        report.key = Some(key);
+        Self { report, key, owner, grounding: None, settled: false }
     }
 
     /// Finds the facts that a request needs, and notes how much it seemed to need them and how long the search took.
     /// Without them, if Search is down, there is no completion.
     pub(crate) async fn find_facts(&mut self, request: &ChatRequest) -> Result<Facts, Refusal> {
-        let api = self.api.clone();
-        let Some(grounder) = &api.grounder else { return Ok(Facts(None)) };
+        let desk = self.report.desk;
+        let Some(grounder) = &desk.api.grounder else { return Ok(Facts(None)) };
         let Some(assessed) = grounder.assess(request.messages()) else { return Ok(Facts(None)) };
         self.grounding = Some(GroundingRecord { score: assessed.score, scorer: assessed.scorer, sources: None });
         if !assessed.is_grounded {
             return Ok(Facts(None));
         }
         let began = Instant::now();
-        self.timings.queue = Some(began - self.arrival.at);
-        let found = grounder.find(request.messages()).await;
-        self.timings.search = Some(began.elapsed());
+        self.report.timings.queue = Some(began - self.report.arrival.at);
+        let phase = self.report.trail.errand("search");
+        let found = grounder.find(request.messages(), phase.trace()).await;
+        self.report.timings.search = Some(began.elapsed());
+        phase.end(found.is_ok());
+        desk.counts.searched(match &found {
+            Ok(passages) if passages.is_empty() => Searched::Nothing,
+            Ok(_) => Searched::Found,
+            Err(_) => Searched::Failed,
+        });
         match found {
             Ok(passages) => Ok(Facts(Some(passages))),
             Err(error) => Err(Refusal::search_unavailable(format!("Search at {}: {error}", grounder.place()))),
@@ -99,12 +90,16 @@ impl Meter {
         facts: &Facts,
     ) -> Result<Cited, Refusal> {
         let began = Instant::now();
-        self.timings.queue.get_or_insert(began - self.arrival.at);
-        let result = match (facts, &self.api.clone().grounder) {
-            (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(lane, request, grounder, passages).await,
-            _ => self.ask(lane, request).await.map(|completion| Cited { completion, sources: Vec::new() }),
+        self.report.timings.queue.get_or_insert(began - self.report.arrival.at);
+        let mut phase = self.report.trail.errand("inference");
+        let asking = Asking { lane, request, trace: phase.trace() };
+        let result = match (facts, &self.report.desk.api.grounder) {
+            (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(asking, grounder, passages).await,
+            _ => self.ask(asking).await.map(|completion| Cited { completion, sources: Vec::new() }),
         };
-        self.timings.inference = Some(began.elapsed());
+        self.report.timings.inference = Some(began.elapsed());
+        phase.asked(self.report.runtime.as_deref().unwrap_or_default());
+        phase.end(result.is_ok());
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
             InferenceError::NoRoom { retry_after } => Refusal::no_room_for(retry_after),
@@ -116,16 +111,15 @@ impl Meter {
     /// thought, they get less, and none at last.
     async fn complete_grounded(
         &mut self,
-        lane: &MeteredLane,
-        request: &ChatRequest,
+        asking: Asking<'_>,
         grounder: &Grounder,
         passages: &[Passage],
     ) -> Result<Cited, InferenceError> {
-        let mut tokens = grounder.room(request, lane.0.context());
+        let mut tokens = grounder.room(asking.request, asking.lane.0.context());
         loop {
             let woven = Grounder::weave(passages, tokens);
             self.note_sources(woven.sources.len());
-            match self.ask(lane, &request.with_instructions(&woven.text)).await {
+            match self.ask(Asking { request: &asking.request.with_instructions(&woven.text), ..asking }).await {
                 Err(InferenceError::PromptTooLong(_)) if !woven.sources.is_empty() => tokens /= 3,
                 Err(error) => return Err(error),
                 Ok(completion) => {
@@ -136,8 +130,9 @@ impl Meter {
         }
     }
 
-    async fn ask(&self, lane: &MeteredLane, request: &ChatRequest) -> Result<Completion, InferenceError> {
-        lane.0.complete(request, Attribution { id: self.arrival.id, tag: Some(self.key) }).await
+    async fn ask(&mut self, asking: Asking<'_>) -> Result<Completion, InferenceError> {
+        let attribution = Attribution { id: self.report.arrival.id, tag: Some(self.key), trace: asking.trace };
+        asking.lane.0.complete(asking.request, attribution, &mut self.report.runtime).await
     }
 
     fn note_sources(&mut self, count: usize) {
@@ -148,8 +143,9 @@ impl Meter {
 
     /// Records a success; the receipt is what an answer is made of.
     pub(crate) async fn succeed(mut self, completion: &Completion) -> Result<Receipt, Refusal> {
-        let entry = self.settle(Outcome { status: 200, code: None }, completion.usage);
-        let recorded = self.api.ledger.record(entry).await;
+        self.report.usage = completion.usage;
+        let entry = self.settle(COMPLETED, completion.usage);
+        let recorded = self.record(entry).await;
         recorded
             .map_err(|reason| Refusal::unavailable("The usage of this request could not be recorded.").because(reason))
     }
@@ -157,41 +153,57 @@ impl Meter {
     /// Records a failure. If that fails, too, it is logged, and the caller's answer stands.
     pub(crate) async fn fail(mut self, refusal: &Refusal) {
         let entry = self.settle(refusal.outcome(), TokenUsage::default());
+        let ledger = &self.report.desk.api.ledger;
         // A ledger that fails already would only keep the caller waiting.
-        let recorded = if self.api.ledger.is_healthy() {
-            self.api.ledger.record(entry).await.map(drop)
-        } else {
-            self.api.ledger.note(entry)
-        };
+        let recorded = if ledger.is_healthy() { self.record(entry).await.map(drop) } else { ledger.note(entry) };
         if let Err(reason) = recorded {
-            tracing::error!(request_id = %self.arrival.id, %reason, "a failed request was not recorded");
+            tracing::error!(request_id = %self.report.arrival.id, %reason, "a failed request was not recorded");
         }
+    }
+
+    async fn record(&mut self, entry: Entry) -> Result<Receipt, NotRecorded> {
+        let began = Instant::now();
+        let phase = self.report.trail.phase("persist");
+        let recorded = self.report.desk.api.ledger.record(entry).await;
+        self.report.persist = Some(began.elapsed());
+        phase.end(recorded.is_ok());
+        recorded
     }
 
     fn settle(&mut self, outcome: Outcome, usage: TokenUsage) -> Entry {
         self.settled = true;
-        self.timings.total = self.arrival.at.elapsed();
+        let Arrival { id, at } = self.report.arrival;
+        self.report.timings.total = at.elapsed();
         Entry {
-            request_id: self.arrival.id,
+            request_id: id,
             key: self.key,
             owner: self.owner,
             outcome,
             usage,
-            timings: self.timings,
+            timings: self.report.timings,
             grounding: self.grounding,
         }
     }
 }
 
-impl Drop for Meter {
+/// What a runtime is asked, and from which place in a trace.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    lane: &'a MeteredLane,
+    request: &'a ChatRequest,
+    trace: Option<&'a Trace>,
+}
+
+impl Drop for Meter<'_, '_> {
     fn drop(&mut self) {
         if self.settled {
             return;
         }
-        let ours = std::thread::panicking() || self.api.is_cut_off();
+        let desk = self.report.desk;
+        let ours = std::thread::panicking() || desk.api.is_cut_off();
         let entry = self.settle(if ours { FAILED } else { CLIENT_CLOSED }, TokenUsage::default());
         let id = entry.request_id;
-        if let Err(reason) = self.api.ledger.note(entry) {
+        if let Err(reason) = desk.api.ledger.note(entry) {
             tracing::error!(request_id = %id, %reason, "a request that ended early was not recorded");
         }
     }

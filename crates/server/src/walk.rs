@@ -19,63 +19,60 @@ use crate::answer::{self, Answer, Refusal};
 use crate::api::Desk;
 use crate::authentication::authenticate;
 use crate::body::{self, Upload};
-use crate::meter::{Arrival, Cited, Meter, MeteredLane};
+use crate::meter::{Cited, Meter, MeteredLane};
+use crate::report::Report;
 
 /// Answers a request, whatever it is.
 pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
-    let arrival = Arrival::now();
     let (head, incoming) = request.into_parts();
+    let mut report = Report::open(desk, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
     let last = is_last_of_its_connection(&head);
 
-    let mut answer = or_our_fault(arrival, async {
-        let walked = walk_on(desk, arrival, head, upload).await;
-        walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id))
-    })
-    .await;
+    let walked = or_our_fault(walk_on(&mut report, head, upload)).await;
+    let mut answer = report.close(walked);
     if last {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
 }
 
-/// The answer, or that of a fault of our own if there is a panic on the way to it.
-async fn or_our_fault(arrival: Arrival, answer: impl Future<Output = Answer>) -> Answer {
-    let answered = AssertUnwindSafe(answer).catch_unwind().await;
-    answered.unwrap_or_else(|panic| Refusal::our_fault(panic_message(&*panic)).into_answer(arrival.id))
+/// What the walk comes to, or a fault of our own if there is a panic on the way.
+async fn or_our_fault(walked: impl Future<Output = Result<Answer, Refusal>>) -> Result<Answer, Refusal> {
+    let walked = AssertUnwindSafe(walked).catch_unwind().await;
+    walked.unwrap_or_else(|panic| Err(Refusal::our_fault(panic_message(&*panic))))
 }
 
 /// Answers a request that a signed-in person makes at the console, as the API would, from the size of the body on.
 pub async fn play(desk: &Desk, caller: &Caller, body: Bytes) -> Answer {
-    let arrival = Arrival::now();
-    or_our_fault(arrival, async {
-        let walked = walk_with(desk, arrival, caller, async { Ok(body) }).await;
-        walked.unwrap_or_else(|refusal| refusal.into_answer(arrival.id))
-    })
-    .await
+    let mut report = Report::open(desk, None);
+    let walked = or_our_fault(walk_with(&mut report, caller, async { Ok(body) })).await;
+    report.close(walked)
 }
 
-async fn walk_on(desk: &Desk, arrival: Arrival, head: Parts, upload: Upload) -> Result<Answer, Refusal> {
-    let api = &desk.api;
+async fn walk_on(report: &mut Report<'_>, head: Parts, upload: Upload) -> Result<Answer, Refusal> {
+    let api = &report.desk.api;
     api.address.accept_host(&head)?;
     api.address.accept_route(&head)?;
-    let caller = authenticate(&api.store, &head.headers).await?;
+    let phase = report.trail.phase("authenticate");
+    let caller = authenticate(&api.store, &head.headers).await;
+    phase.end(caller.is_ok());
     let body = async {
         let body = upload.read(api.body_timeouts).await?;
         body::accept_type(&head.headers)?;
         Ok(body)
     };
-    walk_with(desk, arrival, &caller, body).await
+    walk_with(report, &caller?, body).await
 }
 
 /// The walk of a caller who is known: from here on, a meter runs.
 async fn walk_with(
-    desk: &Desk,
-    arrival: Arrival,
+    report: &mut Report<'_>,
     caller: &Caller,
     body: impl Future<Output = Result<Bytes, Refusal>>,
 ) -> Result<Answer, Refusal> {
-    let mut meter = Meter::open(&desk.api, arrival, caller);
+    let desk = report.desk;
+    let mut meter = Meter::open(report, caller);
     match complete(desk, &mut meter, caller, body).await {
         Ok(cited) => {
             let receipt = meter.succeed(&cited.completion).await?;
@@ -90,7 +87,7 @@ async fn walk_with(
 
 async fn complete(
     desk: &Desk,
-    meter: &mut Meter,
+    meter: &mut Meter<'_, '_>,
     caller: &Caller,
     body: impl Future<Output = Result<Bytes, Refusal>>,
 ) -> Result<Cited, Refusal> {
@@ -153,20 +150,25 @@ mod tests {
             address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
             max_requests: 1,
             body_idle: Duration::from_secs(1),
+            log_requests: true,
+            tracer: None,
         };
         let api = Api::new(settings, store.clone(), ledger, None, None);
         let new = NewKey { name: "k".into(), completions: true, expires_at: None };
         let key = store.create_key(&Viewer::operator(), new).await.unwrap();
         let caller = store.authenticate(&key).await.unwrap().unwrap();
 
-        let arrival = Arrival::now();
-        let answer = or_our_fault(arrival, async {
-            let _meter = Meter::open(&api, arrival, &caller);
+        let desk = Desk::new(api.clone());
+        let mut report = Report::open(&desk, None);
+        let id = report.arrival.id;
+        let walked = or_our_fault(async {
+            let _meter = Meter::open(&mut report, &caller);
             panic!("a secret of ours")
         })
         .await;
+        let answer = report.close(walked);
         assert_eq!(answer.status(), 503);
-        assert_eq!(answer.headers()["x-request-id"], arrival.id.to_string());
+        assert_eq!(answer.headers()["x-request-id"], id.to_string());
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
         assert!(body.contains("service_unavailable") && !body.contains("secret"), "{body}");
@@ -175,6 +177,6 @@ mod tests {
         let query = RequestQuery { limit: 10, ..RequestQuery::default() };
         let rows = store.requests(&Viewer::operator(), &query).await.unwrap();
         let rows: Vec<_> = rows.iter().map(|row| (row.request_id, row.status, row.code.as_deref())).collect();
-        assert_eq!(rows, [(arrival.id, 503, Some("service_unavailable"))]);
+        assert_eq!(rows, [(id, 503, Some("service_unavailable"))]);
     }
 }

@@ -14,6 +14,7 @@ use chat::RequestId;
 use tokio::sync::oneshot;
 
 use crate::rollup::{Entry, Rollups};
+use crate::work::{LedgerFigures, Work};
 use crate::{StoreError, now_millis};
 
 /// Rows that may wait for the writer; more are refused.
@@ -70,9 +71,15 @@ pub enum NotRecorded {
 pub struct Ledger {
     orders: SyncSender<Order>,
     health: Arc<Health>,
+    work: Arc<Work>,
 }
 
 impl Ledger {
+    /// What the writer has done and has before it.
+    pub fn figures(&self) -> LedgerFigures {
+        self.work.read()
+    }
+
     /// Whether the last thing that the writer tried has worked, and in time.
     pub fn is_healthy(&self) -> bool {
         self.health.is_good()
@@ -98,9 +105,15 @@ impl Ledger {
 
     fn hand_over(&self, entry: Entry, answer: Option<Answer>) -> Result<(), NotRecorded> {
         let pending = Pending { entry, handed_over: Instant::now(), answer };
-        self.orders.try_send(Order::Record(pending)).map_err(|refused| match refused {
-            TrySendError::Full(_) => NotRecorded::QueueFull,
-            TrySendError::Disconnected(_) => NotRecorded::Stopped,
+        // Before it is there, so that the writer, who may be quicker, never counts below nothing.
+        self.work.comes();
+        self.orders.try_send(Order::Record(pending)).map_err(|refused| {
+            self.work.leaves(1);
+            self.work.not_recorded(1);
+            match refused {
+                TrySendError::Full(_) => NotRecorded::QueueFull,
+                TrySendError::Disconnected(_) => NotRecorded::Stopped,
+            }
         })
     }
 }
@@ -152,11 +165,12 @@ pub(crate) struct CommitFailed(pub(crate) String);
 /// Starts the writer on a book that was opened for it.
 pub(crate) fn start(book: Box<dyn Book>, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
     let (orders, received) = sync_channel(QUEUE_ROWS);
-    let health = Arc::new(Health::default());
-    let writer = Writer { health: health.clone(), book, retention, trail: None, next_prune: Instant::now() };
+    let (health, work) = (Arc::new(Health::default()), Arc::new(Work::default()));
+    let next_prune = Instant::now();
+    let writer = Writer { health: health.clone(), work: work.clone(), book, retention, trail: None, next_prune };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
-    Ok((Ledger { orders: orders.clone(), health }, LedgerWriter { orders, thread }))
+    Ok((Ledger { orders: orders.clone(), health, work }, LedgerWriter { orders, thread }))
 }
 
 type Answer = oneshot::Sender<Result<(), NotRecorded>>;
@@ -200,6 +214,7 @@ pub(crate) struct Trail {
 
 struct Writer {
     health: Arc<Health>,
+    work: Arc<Work>,
     book: Box<dyn Book>,
     retention: Duration,
     trail: Option<Trail>,
@@ -250,18 +265,23 @@ impl Writer {
     /// Commits a group and answers everyone in it.
     fn commit(&mut self, group: &mut Vec<Pending>) {
         self.health.commit_begins();
+        self.work.leaves(group.len());
         let trail = self.trail.take();
+        let began = Instant::now();
         let result = self.book.commit(group, trail);
         self.health.commit_ends(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
             Err(failure) => {
                 self.give_up(failure);
+                self.work.failed(group.len());
                 return group.drain(..).for_each(|pending| pending.answer(Err(NotRecorded::CommitFailed)));
             }
         };
         let mut rollups = Rollups::default();
         let now = Instant::now();
+        self.work.committed(group.len(), now - began);
+        self.work.not_recorded(committed.refused.len());
         for (at, pending) in group.drain(..).enumerate() {
             if committed.refused.contains(&at) {
                 pending.answer(Err(NotRecorded::RowRefused));

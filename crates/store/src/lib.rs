@@ -18,6 +18,7 @@ mod summing;
 mod token;
 mod usage;
 mod viewer;
+mod work;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use token::Token;
 pub use usage::{KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Slice, Step, UsageQuery, UsageReport};
 pub use viewer::{Admin, Role, UnknownRole, Viewer};
+pub use work::LedgerFigures;
 
 use postgres::Postgres;
 use sqlite::Sqlite;

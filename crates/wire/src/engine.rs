@@ -9,6 +9,9 @@ use crate::response;
 /// The header that says for whom a request is, so that turns can be fair between those who wait; opaque to a runtime.
 pub const TAG: &str = "x-adriaticum-tag";
 
+/// By whom our models are owned, as they say.
+pub(crate) const OWNER: &str = "adriaticum";
+
 /// The type of the error that says that there is no room now.
 pub(crate) const NO_ROOM: &str = "no_room";
 /// The type of the error that says that the prompt is too long, as llama.cpp's server calls it.
@@ -28,10 +31,57 @@ pub fn models(model: &str, context: usize) -> Vec<u8> {
     Writer::new(128)
         .raw(r#"{"object":"list","data":[{"id":"#)
         .value(model)
-        .raw(r#","object":"model","owned_by":"adriaticum","max_model_len":"#)
+        .raw(r#","object":"model","owned_by":"#)
+        .value(OWNER)
+        .raw(r#","max_model_len":"#)
         .value(&context)
         .raw("}]}")
         .finish()
+}
+
+/// What the engine tells of itself: what it holds and does now, and what it has done since it started.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Status {
+    /// The model's name.
+    pub model: String,
+    /// Tokens that a prompt and its answer may have together.
+    pub context: usize,
+    /// Requests that it works on.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Cells of the cache.
+    pub cells: usize,
+    /// Cells that are taken or promised.
+    pub cells_used: usize,
+    /// Cells that several requests under way see, each counted once.
+    #[serde(default)]
+    pub cells_shared: usize,
+    /// Batches that were computed.
+    pub steps: u64,
+    /// Tokens in all these batches.
+    #[serde(default)]
+    pub step_tokens: u64,
+    /// Tokens of the prompts that were answered.
+    pub prompt_tokens: u64,
+    /// How many of those were found in the cache.
+    pub shared_tokens: u64,
+    /// Tokens that were generated.
+    pub generated_tokens: u64,
+    /// Requests whose callers have gone.
+    pub cancelled: u64,
+}
+
+impl Status {
+    /// As it is sent.
+    pub fn to_json(&self) -> Vec<u8> {
+        Writer::new(256).value(self).finish()
+    }
+
+    /// As it is read.
+    pub fn parse(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
 }
 
 /// An error that the request is at fault for.
@@ -83,10 +133,10 @@ mod tests {
         let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
         let answer = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
         assert_eq!(runtime::completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
-        let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192) };
+        let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
         assert_eq!(runtime::first_model(&models("m \"1\"", 8192)), Some(model));
 
-        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
+        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192), is_ours: true };
         assert_eq!(runtime::context_overflow(&too_long(9000, 8192)), Some(overflow));
         assert!(runtime::is_no_room(&no_room()) && !runtime::is_no_room(&failed("x")) && !runtime::is_no_room(b"x"));
     }

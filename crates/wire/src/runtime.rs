@@ -114,7 +114,8 @@ pub fn first_model(body: &[u8]) -> Option<Model> {
         (Some(Json::Integer(tokens)), _) | (_, Some(Json::Integer(tokens))) => usize::try_from(*tokens).ok(),
         _ => None,
     };
-    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context })
+    let is_ours = model.get("owned_by").and_then(Json::as_str) == Some(engine::OWNER);
+    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context, is_ours })
 }
 
 /// A model as a runtime describes it.
@@ -125,6 +126,8 @@ pub struct Model {
     /// Tokens that its context holds, prompt and completion together, if the runtime says so (vLLM, SGLang, llama.cpp's
     /// server and our own do).
     pub context: Option<usize>,
+    /// Whether it is our own engine that serves it.
+    pub is_ours: bool,
 }
 
 /// Whether a refusal says that there was no room, as our own engine does; no work has been done then.

@@ -165,6 +165,10 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fil
         let asked = runtime.asked().len();
         (0..20).for_each(|_| assert!(!ask_once()));
         assert_eq!(runtime.asked().len(), asked, "no inference for what cannot be recorded");
+        let (_, figures) = service.look_at("/metrics");
+        assert!(figures.contains("adriaticum_requests_not_recorded_total "), "{figures}");
+        assert!(!figures.contains("adriaticum_requests_not_recorded_total 0\n"), "{figures}");
+        assert!(!figures.contains("adriaticum_ledger_commits_failed_total 0\n"), "{figures}");
 
         // Keys are still read, and other faults still win.
         service.ask("nonsense", "hello").refused_as("invalid_api_key");

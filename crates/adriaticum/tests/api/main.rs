@@ -23,3 +23,4 @@ mod resources;
 mod runtimes;
 mod smuggling;
 mod stopping;
+mod telemetry;

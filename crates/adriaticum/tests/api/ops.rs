@@ -11,6 +11,11 @@ fn ready(service: &Service) -> (u16, Value) {
     (status, serde_json::from_str(&body).unwrap())
 }
 
+/// Waits until it is ready: a runtime is asked first, which may take a moment.
+fn wait_until_ready(service: &Service) -> Value {
+    eventually("readiness", || Some(ready(service)).filter(|(status, _)| *status == 200)).1
+}
+
 /// The value of a figure, by its name with its labels.
 fn figure(service: &Service, name: &str) -> Option<f64> {
     let (status, text) = service.look_at("/metrics");
@@ -25,7 +30,7 @@ fn a_service_that_can_serve_is_alive_and_ready() {
     assert_eq!(service.look_at("/healthz"), (200, "ok\n".into()));
     let well = json!({ "ok": true });
     let parts = json!({ "ledger": well, "runtime": well, "search": well, "stopping": well });
-    assert_eq!(ready(&service), (200, json!({ "ready": true, "parts": parts })));
+    assert_eq!(wait_until_ready(&service), json!({ "ready": true, "parts": parts }));
 }
 
 #[test]
@@ -49,7 +54,7 @@ fn readiness_comes_and_goes_with_the_runtime() {
     let runtime = Runtime::that(Reply::Echoes);
     let service = Setup::with(&[&runtime]).start();
     let key = service.key();
-    assert_eq!(ready(&service).0, 200);
+    wait_until_ready(&service);
     runtime.now(Reply::Closes);
     runtime.models_now(Reply::Closes);
     eventually("trouble", || {
@@ -58,6 +63,57 @@ fn readiness_comes_and_goes_with_the_runtime() {
     });
     runtime.now(Reply::Echoes);
     runtime.models_now(Reply::Says(200, "{}".into()));
+    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+}
+
+#[test]
+fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
+    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
+    let service = Setup::with(&[&runtime]).start();
+    let (status, told) = eventually("the answer of the runtime", || {
+        let (status, told) = ready(&service);
+        let reason = told["parts"]["runtime"]["reason"].as_str()?.to_owned();
+        (!reason.contains("yet")).then_some((status, reason))
+    });
+    assert_eq!(status, 503);
+    assert!(told.contains("completes anything"), "{told}");
+    for _ in 0..5 {
+        assert_eq!(ready(&service).0, 503);
+    }
+    assert_eq!(runtime.asked().len(), 1, "however often one looks");
+    assert_eq!(figure(&service, "adriaticum_ready"), Some(0.0));
+
+    runtime.now(Reply::Echoes);
+    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+    let asked = runtime.asked();
+    assert_eq!((asked.len(), &asked[1]["max_tokens"]), (2, &json!(1)), "the cheapest question that there is");
+    assert_eq!(figure(&service, "adriaticum_ready"), Some(1.0));
+    assert_eq!(figure(&service, "adriaticum_requests_total{status=\"200\"}"), Some(0.0));
+    assert!(service.rows().is_empty(), "nobody's request is nobody's usage");
+}
+
+#[test]
+fn a_runtime_that_serves_requests_is_asked_nothing_else() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    service.ask(&service.key(), "hello").completed();
+    assert_eq!(ready(&service).0, 200);
+    assert_eq!(runtime.asked().len(), 1);
+}
+
+#[test]
+fn where_everything_is_grounded_nothing_is_served_without_search() {
+    let (runtime, search) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Closes));
+    search.models_now(Reply::Says(500, "{}".into()));
+    let url = format!("searxng+http://{}", search.address());
+    let service = Setup::with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
+    let key = service.key();
+    eventually("trouble", || {
+        service.ask(&key, "hello").refused_as("search_unavailable");
+        let (status, told) = ready(&service);
+        (status == 503 && told["parts"]["search"]["ok"] == false).then_some(())
+    });
+    search.models_now(Reply::Says(200, json!({ "query": "q", "results": [] }).to_string()));
     eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 
@@ -98,8 +154,9 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
     let (_, text) = service.look_at("/metrics");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
-        let name = name.strip_suffix("_total").unwrap_or(name);
-        assert!(name.starts_with("adriaticum_") || name.starts_with("process_"), "{line}");
+        let ends = ["_total", "_bucket", "_sum", "_count"];
+        let name = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(["adriaticum_", "gen_ai_", "process_"].iter().any(|start| name.starts_with(start)), "{line}");
         assert!(text.contains(&format!("# HELP {name} ")) && text.contains(&format!("# TYPE {name} ")), "{line}");
     }
     assert!(text.ends_with("# EOF\n"), "{text}");
@@ -148,6 +205,7 @@ fn it_needs_an_address_of_its_own() {
 fn a_command_asks_for_those_who_have_no_client() {
     let runtime = Runtime::that(Reply::Echoes);
     let mut service = Setup::with(&[&runtime]).start();
+    wait_until_ready(&service);
     let ops = service.ops().to_string();
     let everywhere = format!("--set=ops.listen=0.0.0.0:{}", service.ops().port());
     for arguments in [&["health", "--ops", &ops][..], &[&everywhere, "health"]] {

@@ -106,8 +106,10 @@ fn those_that_come_together_compute_a_common_prefix_once() {
     assert!(!world.compute(1, 100), "the second waits for the first");
     assert_eq!(world.cells.used(), 0);
     assert!(world.compute(0, 100));
+    assert_eq!(world.cache.shared(), system.len(), "of what is there, that is what several see");
     assert!(world.compute(1, 100) && world.compute(2, 100));
     assert_eq!(world.cells.used(), system.len() + 3 * 2);
+    assert_eq!(world.cache.shared(), system.len());
 }
 
 #[test]

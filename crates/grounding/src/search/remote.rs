@@ -4,17 +4,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use breaker::{Attempt, Breaker, Verdict};
+use chat::Trace;
 
 use super::clients::Clients;
 use super::error::SearchError;
-use super::exchange::{Question, exchange};
+use super::exchange::{Question, exchange, traced};
 use super::url::{Kind, RemoteUrl};
 use super::{opensearch, searxng};
 use crate::Passage;
 
 /// More is never asked for.
 const MAX_LIMIT: usize = 100;
-/// What `check` looks for: a word that means nothing about anybody and that every search engine finds.
+/// What `check` and `probe` look for: a word that means nothing about anybody and that every search engine finds.
 const CHECK_FOR: &str = "encyclopedia";
 
 /// A search server. Shared by every thread; each runtime keeps connections of its own and uses them again.
@@ -46,12 +47,27 @@ impl Remote {
     /// What it finds, best first, at most `limit`. Dropping the future closes the connection and says nothing about the
     /// server.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
+        self.search_within(None, query, limit).await
+    }
+
+    /// Searches as part of a trace.
+    pub async fn search_within(
+        &self,
+        trace: Option<&Trace>,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<Passage>, SearchError> {
         let limit = limit.min(MAX_LIMIT);
         let Some(question) = self.question(query, limit) else { return Ok(Vec::new()) };
         let mut turn = Turn::take(self).ok_or(SearchError::Paused)?;
-        let found = self.ask(question, limit).await;
+        let found = self.ask(question, limit, trace).await;
         turn.verdict = found.as_ref().map_or_else(SearchError::verdict, |_| Verdict::Good);
         found
+    }
+
+    /// Searches for something harmless as a request would, so that everybody learns whether it answers again.
+    pub async fn probe(&self) -> Result<(), SearchError> {
+        self.search(CHECK_FOR, 1).await.map(drop)
     }
 
     /// Searches once, past the breaker, and says in a sentence what works.
@@ -62,7 +78,7 @@ impl Remote {
             Kind::Opensearch { index } => Some(opensearch::probe(&self.url, index, CHECK_FOR, self.deadline)),
         };
         let found = match question {
-            Some(question) => self.ask(question, 1).await?,
+            Some(question) => self.ask(question, 1, None).await?,
             None => Vec::new(),
         };
         let (name, finding) = match (&self.url.kind, found.is_empty()) {
@@ -85,8 +101,9 @@ impl Remote {
         }
     }
 
-    async fn ask(&self, question: Question, limit: usize) -> Result<Vec<Passage>, SearchError> {
+    async fn ask(&self, question: Question, limit: usize, trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
         let request = question.request(&self.clients.here()?, self.url.credentials.as_ref());
+        let request = traced(request, trace);
         let refused = match &self.url.kind {
             Kind::Searxng => searxng::refused,
             Kind::Opensearch { .. } => opensearch::refused,

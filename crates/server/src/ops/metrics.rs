@@ -1,33 +1,28 @@
 //! The figures that operators watch, in the text form that Prometheus reads.
 //!
-//! What the parts know of themselves is asked for when somebody reads, by the two tables below: a figure more is a line
-//! more. What has to be counted while it happens (how long something took, say) is registered beside them.
+//! What the parts know of themselves is asked for when somebody reads, by the tables below: a figure more is a line more. What
+//! has to be counted while it happens (how long something took, say) is added up from every thread's counters. Where
+//! OpenTelemetry has a name for a figure of language models, that is its name; the others begin with `adriaticum_`.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chat::MODEL;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use runtimes::{Failures, MemberStatus};
-use tokio::sync::watch;
+use runtimes::{EngineStatus, Failures, MemberStatus};
+use store::LedgerFigures;
 
+use super::encode::{Figure, Labels, family, histograms, table};
+use super::process::{OF_THE_PROCESS, Process};
 use super::readiness::Readiness;
 use crate::api::{Api, Health};
-use crate::phase::Phase;
+use crate::counts::{PHASE_NAMES, SEARCH_OUTCOMES, Totals};
 
 /// What `Metrics::text` is.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// One figure of something: its name, what it means, and how it is got. The name of a counter goes out with `_total`.
-struct Figure<Of> {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricType,
-    of: fn(&Of) -> f64,
-}
 
 /// Of the service as a whole.
 const OF_THE_SERVICE: &[Figure<Reading>] = &[
@@ -60,6 +55,98 @@ const OF_THE_SERVICE: &[Figure<Reading>] = &[
         help: "Completions that may be under way",
         kind: MetricType::Gauge,
         of: |reading| reading.limit as f64,
+    },
+];
+
+/// Of the ledger.
+const OF_THE_LEDGER: &[Figure<LedgerFigures>] = &[
+    Figure {
+        name: "adriaticum_ledger_queue_rows",
+        help: "Rows that wait for the ledger's writer",
+        kind: MetricType::Gauge,
+        of: |ledger| ledger.waiting as f64,
+    },
+    Figure {
+        name: "adriaticum_ledger_commits_failed",
+        help: "Commits of the ledger that failed",
+        kind: MetricType::Counter,
+        of: |ledger| ledger.failed_commits as f64,
+    },
+    Figure {
+        name: "adriaticum_requests_not_recorded",
+        help: "Requests whose row could not be written; none of them was answered with 200",
+        kind: MetricType::Counter,
+        of: |ledger| ledger.not_recorded as f64,
+    },
+];
+
+/// Of each runtime that is our own engine.
+const OF_AN_ENGINE: &[Figure<EngineStatus>] = &[
+    Figure {
+        name: "adriaticum_engine_requests_running",
+        help: "Requests that the engine computes together",
+        kind: MetricType::Gauge,
+        of: |engine| engine.running as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_requests_waiting",
+        help: "Requests that wait for room in the engine",
+        kind: MetricType::Gauge,
+        of: |engine| engine.waiting as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_cells",
+        help: "Tokens that the engine's cache has room for",
+        kind: MetricType::Gauge,
+        of: |engine| engine.cells as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_cells_used",
+        help: "Tokens of the cache that are taken or promised",
+        kind: MetricType::Gauge,
+        of: |engine| engine.cells_used as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_cells_shared",
+        help: "Tokens of the cache that several requests under way use, each counted once",
+        kind: MetricType::Gauge,
+        of: |engine| engine.cells_shared as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_steps",
+        help: "Batches that the engine has computed",
+        kind: MetricType::Counter,
+        of: |engine| engine.steps as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_step_tokens",
+        help: "Tokens in these batches; over the steps, it is the size of a batch",
+        kind: MetricType::Counter,
+        of: |engine| engine.step_tokens as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_prompt_tokens",
+        help: "Tokens of prompts that the engine has answered",
+        kind: MetricType::Counter,
+        of: |engine| engine.prompt_tokens as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_prompt_tokens_cached",
+        help: "Those of them that were found in the cache; over all of them, it is the hit rate",
+        kind: MetricType::Counter,
+        of: |engine| engine.shared_tokens as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_generated_tokens",
+        help: "Tokens that the engine has generated",
+        kind: MetricType::Counter,
+        of: |engine| engine.generated_tokens as f64,
+    },
+    Figure {
+        name: "adriaticum_engine_requests_cancelled",
+        help: "Requests that the engine gave up because whoever asked has gone",
+        kind: MetricType::Counter,
+        of: |engine| engine.cancelled as f64,
     },
 ];
 
@@ -138,117 +225,160 @@ fn by_why(failures: &Failures) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// Everything that can be measured.
-pub(crate) struct Metrics(Registry);
-
-impl Metrics {
-    pub(crate) fn new(api: Arc<Api>, phase: watch::Receiver<Phase>, version: &'static str) -> Self {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Parts { api, phase, version, started: started as f64 }));
-        Self(registry)
-    }
-
-    /// All figures as they are now.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        text::encode(&mut text, &self.0).expect("a string takes everything");
-        text
-    }
-}
-
-/// What asks the parts of the service.
-struct Parts {
-    api: Arc<Api>,
-    phase: watch::Receiver<Phase>,
+/// What the figures are told with.
+pub(crate) struct Metrics {
     version: &'static str,
     started: f64,
 }
 
-/// What they said, all at the same moment.
+impl Metrics {
+    pub(crate) fn new(version: &'static str) -> Self {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { version, started: started as f64 }
+    }
+
+    /// All figures as they are now.
+    pub(crate) fn text(
+        &self,
+        api: &Api,
+        health: Health,
+        readiness: Readiness,
+        engines: Vec<(String, EngineStatus)>,
+    ) -> String {
+        let (in_flight, limit) = api.room.taken_of();
+        let reading = Reading {
+            version: self.version,
+            started: self.started,
+            process: Process::now(),
+            health,
+            readiness,
+            in_flight,
+            limit,
+            totals: api.totals(),
+            ledger: api.ledger.figures(),
+            engines,
+        };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(reading));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).expect("a string takes everything");
+        text
+    }
+}
+
+/// What the parts said, all at the same moment.
 struct Reading {
+    version: &'static str,
+    started: f64,
+    process: Process,
     health: Health,
     readiness: Readiness,
     in_flight: usize,
     limit: usize,
-    started: f64,
+    totals: Totals,
+    ledger: LedgerFigures,
+    engines: Vec<(String, EngineStatus)>,
 }
 
-impl Parts {
-    fn read(&self) -> Reading {
-        let health = self.api.health();
-        let readiness = Readiness::of(&health, *self.phase.borrow());
-        let (in_flight, limit) = self.api.room.taken_of();
-        Reading { health, readiness, in_flight, limit, started: self.started }
-    }
-}
-
-impl Collector for Parts {
+impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let reading = self.read();
-        let mut info = encoder.encode_descriptor("adriaticum_build_info", "What runs here", None, MetricType::Gauge)?;
-        write(&mut info, MetricType::Gauge, &[("version", self.version)], 1.0)?;
-        for figure in OF_THE_SERVICE {
-            let mut metric = encoder.encode_descriptor(figure.name, figure.help, None, figure.kind)?;
-            write(&mut metric, figure.kind, &[], (figure.of)(&reading))?;
-        }
+        let encoder = &mut encoder;
+        let version: Labels<'_> = &[("version", self.version)];
+        family(encoder, "adriaticum_build_info", "What runs here", MetricType::Gauge, [(version, 1.0)])?;
+        table(encoder, OF_THE_PROCESS, once(&self.process))?;
+        table(encoder, OF_THE_SERVICE, once(self))?;
+        let parts: Vec<_> = self.readiness.parts().iter().map(|part| ([("part", part.name)], part.wrong)).collect();
+        let parts = parts.iter().map(|(labels, wrong)| (labels.as_slice(), wrong.is_none().into()));
         let help = "Whether that part of the service is well";
-        let mut ready = encoder.encode_descriptor("adriaticum_part_ready", help, None, MetricType::Gauge)?;
-        for part in reading.readiness.parts() {
-            write(&mut ready, MetricType::Gauge, &[("part", part.name)], part.wrong.is_none().into())?;
-        }
-        encode_runtimes(&mut encoder, &reading.health.runtimes)
+        family(encoder, "adriaticum_part_ready", help, MetricType::Gauge, parts)?;
+        encode_requests(encoder, &self.totals)?;
+        encode_ledger(encoder, &self.ledger)?;
+        encode_runtimes(encoder, &self.health.runtimes)?;
+        let named: Vec<_> = self.engines.iter().map(|(name, engine)| ([("runtime", name.as_str())], engine)).collect();
+        table(encoder, OF_AN_ENGINE, named.iter().map(|(labels, engine)| (labels.as_slice(), *engine)))
     }
+}
+
+fn once<Of>(of: &Of) -> impl Iterator<Item = (Labels<'_>, &Of)> + Clone {
+    std::iter::once((&[] as Labels<'_>, of))
+}
+
+/// How requests ended, where their time went, and what they used.
+fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt::Result {
+    const LABELS: [(&str, &str); 3] =
+        [("gen_ai_operation_name", "chat"), ("gen_ai_provider_name", MODEL), ("gen_ai_request_model", MODEL)];
+    let statuses: Vec<_> = totals.ended.iter().map(|(outcome, _)| outcome.status.to_string()).collect();
+    let with_code = |label, code: Option<&'static str>| code.map(|code| (label, code)).into_iter();
+
+    let labels = totals.ended.iter().zip(&statuses).map(|((outcome, _), status)| {
+        std::iter::once(("status", status.as_str())).chain(with_code("code", outcome.code)).collect::<Vec<_>>()
+    });
+    let labels: Vec<_> = labels.collect();
+    let rows = labels.iter().zip(&totals.ended).map(|(labels, (_, took))| (labels.as_slice(), took.count() as f64));
+    family(encoder, "adriaticum_requests", "Requests, by how they ended", MetricType::Counter, rows)?;
+
+    let labels = totals
+        .ended
+        .iter()
+        .map(|(outcome, _)| LABELS.into_iter().chain(with_code("error_type", outcome.code)).collect::<Vec<_>>());
+    let labels: Vec<_> = labels.collect();
+    let rows = labels.iter().zip(&totals.ended).map(|(labels, (_, took))| (labels.as_slice(), took));
+    let help = "From a request's arrival to its answer";
+    histograms(encoder, "gen_ai_server_request_duration_seconds", help, 1e6, rows)?;
+
+    let labels = PHASE_NAMES.map(|phase| [("phase", phase)]);
+    let rows = labels.iter().zip(&totals.phases).map(|(label, took)| (label.as_slice(), took));
+    let help = "Where a request's time went: before any work, at Search, at the runtime, until its row was durable";
+    histograms(encoder, "adriaticum_request_phase_seconds", help, 1e6, rows)?;
+
+    let [operation, provider, model] = LABELS;
+    let labels = ["input", "output"].map(|kind| [operation, provider, model, ("gen_ai_token_type", kind)]);
+    let rows = labels.iter().zip([&totals.prompt, &totals.completion]);
+    let help = "Tokens of prompts and completions, as far as runtimes measured them";
+    histograms(
+        encoder,
+        "gen_ai_client_token_usage",
+        help,
+        1.0,
+        rows.map(|(label, tokens)| (label.as_slice(), tokens)),
+    )?;
+
+    let labels = SEARCH_OUTCOMES.map(|outcome| [("outcome", outcome)]);
+    let rows = labels.iter().zip(totals.searches).map(|(label, count)| (label.as_slice(), count as f64));
+    family(encoder, "adriaticum_searches", "Searches for facts, by how they ended", MetricType::Counter, rows)
+}
+
+fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerFigures) -> fmt::Result {
+    table(encoder, OF_THE_LEDGER, once(ledger))?;
+    let help = "Rows that the ledger committed together";
+    histograms(encoder, "adriaticum_ledger_group_rows", help, 1.0, [(&[] as Labels<'_>, &ledger.group_rows)])?;
+    let help = "How long the ledger's commits took";
+    histograms(encoder, "adriaticum_ledger_commit_seconds", help, 1e6, [(&[] as Labels<'_>, &ledger.commit_micros)])
 }
 
 fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]) -> fmt::Result {
+    let models = members
+        .iter()
+        .map(|member| [("runtime", member.url.as_str()), ("model", member.model.as_deref().unwrap_or_default())]);
+    let models: Vec<_> = models.collect();
+    let rows = models.iter().map(|labels| (labels.as_slice(), 1.0));
     let help = "The model that the runtime says it has";
-    let mut info = encoder.encode_descriptor("adriaticum_runtime_info", help, None, MetricType::Gauge)?;
-    for member in members {
-        let model = member.model.as_deref().unwrap_or_default();
-        write(&mut info, MetricType::Gauge, &[("runtime", &member.url), ("model", model)], 1.0)?;
-    }
-    for figure in OF_A_RUNTIME {
-        let mut metric = encoder.encode_descriptor(figure.name, figure.help, None, figure.kind)?;
-        for member in members {
-            let value = (figure.of)(member);
-            if !value.is_nan() {
-                write(&mut metric, figure.kind, &[("runtime", &member.url)], value)?;
-            }
-        }
-    }
+    family(encoder, "adriaticum_runtime_info", help, MetricType::Gauge, rows)?;
+
+    let labels: Vec<_> = members.iter().map(|member| [("runtime", member.url.as_str())]).collect();
+    table(encoder, OF_A_RUNTIME, labels.iter().map(|label| label.as_slice()).zip(members))?;
+
+    let failures = members.iter().flat_map(|member| {
+        by_why(&member.failures).map(|(why, count)| ([("runtime", member.url.as_str()), ("why", why)], count))
+    });
+    let failures: Vec<_> = failures.collect();
+    let rows = failures.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
     let help = "Requests that the runtime did not answer properly, by why";
-    let name = "adriaticum_runtime_requests_failed";
-    let mut failed = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for member in members {
-        for (why, count) in by_why(&member.failures) {
-            let labels = [("runtime", member.url.as_str()), ("why", why)];
-            write(&mut failed, MetricType::Counter, &labels, count as f64)?;
-        }
-    }
-    Ok(())
+    family(encoder, "adriaticum_runtime_requests_failed", help, MetricType::Counter, rows)
 }
 
-fn write(metric: &mut MetricEncoder<'_>, kind: MetricType, labels: &[(&str, &str)], value: f64) -> fmt::Result {
-    match labels {
-        [] => write_value(metric, kind, value),
-        labels => write_value(&mut metric.encode_family(&labels)?, kind, value),
-    }
-}
-
-/// Writes a whole number as one.
-fn write_value(metric: &mut MetricEncoder<'_>, kind: MetricType, value: f64) -> fmt::Result {
-    let whole = (value.fract() == 0.0 && value.abs() < 1e15).then_some(value as i64);
-    match (kind, whole) {
-        (MetricType::Counter, Some(whole)) => metric.encode_counter::<NoLabelSet, _, u64>(&whole.unsigned_abs(), None),
-        (MetricType::Counter, None) => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-        (_, Some(whole)) => metric.encode_gauge(&whole),
-        (_, None) => metric.encode_gauge(&value),
-    }
-}
-
-impl fmt::Debug for Parts {
+impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").finish_non_exhaustive()
+        f.debug_struct("Reading").finish_non_exhaustive()
     }
 }

@@ -1,13 +1,18 @@
 //! The ops listener: is the process alive, can it serve, and how is it. For probes and monitoring, not for callers.
 //!
 //! It is served by a thread of its own, apart from requests and beyond their end, so that it can tell of a service that
-//! is overloaded or stopping. It changes nothing and holds no secret.
+//! is overloaded or stopping. It changes nothing and holds no secret. Whoever looks at the figures costs nobody anything;
+//! whoever asks whether the service is ready may have a runtime decode a token, now and then.
 
+mod encode;
 mod metrics;
+mod process;
+mod proof;
 mod readiness;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -16,34 +21,80 @@ use hyper::body::Incoming;
 use tokio::sync::watch;
 
 use self::metrics::Metrics;
-use self::readiness::Readiness;
+use self::proof::Proof;
+use self::readiness::{Decodes, Readiness, nobody_to_ask};
 use crate::answer::Answer;
-use crate::api::Api;
+use crate::api::{Api, Health};
 use crate::phase::Phase;
 use crate::site::Site;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// For how long a runtime that has completed something is believed to be able to.
+const BELIEVED: Duration = Duration::from_secs(60);
+
 /// What is told about the service.
 pub struct Ops {
     api: Arc<Api>,
     phase: watch::Receiver<Phase>,
     metrics: Metrics,
+    runtime: Proof,
+    search: Proof,
 }
 
 impl Ops {
     /// Tells of an API, and of how far the service has got.
     pub fn new(api: Arc<Api>, phase: watch::Receiver<Phase>, version: &'static str) -> Arc<Self> {
-        let metrics = Metrics::new(api.clone(), phase.clone(), version);
-        Arc::new(Self { api, phase, metrics })
+        let metrics = Metrics::new(version);
+        Arc::new(Self { api, phase, metrics, runtime: Proof::none(), search: Proof::none() })
     }
 
-    fn readiness(&self) -> Answer {
-        let readiness = Readiness::of(&self.api.health(), *self.phase.borrow());
+    async fn readiness(&self) -> Answer {
+        let health = self.api.health();
+        let phase = *self.phase.borrow();
+        let decodes = self.decodes(&health, phase).await;
+        let health = self.look_at_search(health, phase).await;
+        let readiness = Readiness::of(&health, decodes, phase);
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let parts = readiness.parts().iter().map(|part| (part.name, part.wrong));
         answer(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
+    }
+
+    /// Whether a runtime decodes: one has done so a short while ago, or does so now, for nobody.
+    async fn decodes(&self, health: &Health, phase: Phase) -> Decodes {
+        if self.has_decoded() || phase != Phase::Serving || nobody_to_ask(health).is_some() {
+            return Decodes::Yes;
+        }
+        let api = self.api.clone();
+        match self.runtime.look("runtime", async move { api.prove_runtime().await }).await {
+            Some(true) => Decodes::Yes,
+            Some(false) => Decodes::No,
+            None => Decodes::NotYetKnown,
+        }
+    }
+
+    /// Where nothing is served without Search, no request would find out that it is back: it is asked from here.
+    async fn look_at_search(&self, health: Health, phase: Phase) -> Health {
+        if phase != Phase::Serving || health.search.as_ref().is_none_or(|search| search.working || !search.required) {
+            return health;
+        }
+        let api = self.api.clone();
+        self.search.look("search", async move { api.prove_search().await }).await;
+        self.api.health()
+    }
+
+    fn has_decoded(&self) -> bool {
+        self.api.last_decoded().is_some_and(|ago| ago < BELIEVED)
+    }
+
+    /// All figures. What `/readyz` has found out is told; nobody is asked to prove anything for them.
+    async fn figures(&self) -> String {
+        let engines = self.api.engines().await;
+        let health = self.api.health();
+        let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
+        let readiness = Readiness::of(&health, decodes, *self.phase.borrow());
+        self.metrics.text(&self.api, health, readiness, engines)
     }
 }
 
@@ -68,8 +119,8 @@ impl Site for Ops {
         }
         match path {
             "/healthz" => answer(StatusCode::OK, TEXT, "ok\n"),
-            "/readyz" => desk.readiness(),
-            _ => answer(StatusCode::OK, metrics::CONTENT_TYPE, desk.metrics.text()),
+            "/readyz" => desk.readiness().await,
+            _ => answer(StatusCode::OK, metrics::CONTENT_TYPE, desk.figures().await),
         }
     }
 }

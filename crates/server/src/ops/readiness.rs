@@ -18,15 +18,29 @@ pub(crate) struct Part {
     needed: bool,
 }
 
+/// What is known about whether a runtime really decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decodes {
+    /// One was seen to.
+    Yes,
+    /// One was asked to, and none did.
+    No,
+    /// It is just being found out.
+    NotYetKnown,
+}
+
 impl Readiness {
-    pub(crate) fn of(health: &Health, phase: Phase) -> Self {
+    pub(crate) fn of(health: &Health, decodes: Decodes, phase: Phase) -> Self {
         let needed = |name, wrong| Part { name, wrong, needed: true };
-        let mut parts = vec![needed("ledger", ledger(health)), needed("runtime", runtime(health))];
+        let mut parts = vec![needed("ledger", ledger(health)), needed("runtime", runtime(health, decodes))];
         if let Some(search) = &health.search {
-            // Requests that need no facts are served without it. And whether it is back is found out by requests, so
-            // who sends none because of it would never know.
-            let wrong = (!search.working).then_some("Search does not answer: requests that need facts get 503.");
-            parts.push(Part { name: "search", wrong, needed: false });
+            let wrong = match search.required {
+                true => "Search does not answer: requests get 503, because each of them is to have facts.",
+                false => "Search does not answer: requests that need facts get 503.",
+            };
+            // Where not everything is grounded, requests that need no facts are served without it.
+            let wrong = (!search.working).then_some(wrong);
+            parts.push(Part { name: "search", wrong, needed: search.required });
         }
         parts.push(needed("stopping", stopping(phase)));
         Self { parts }
@@ -45,7 +59,19 @@ fn ledger(health: &Health) -> Option<&'static str> {
     (!health.ledger).then_some("Usage cannot be recorded: requests get 503.")
 }
 
-fn runtime(health: &Health) -> Option<&'static str> {
+fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
+    if let Some(wrong) = nobody_to_ask(health) {
+        return Some(wrong);
+    }
+    match decodes {
+        Decodes::Yes => None,
+        Decodes::No => Some("No runtime completes anything: requests get 502."),
+        Decodes::NotYetKnown => Some("No runtime has been seen to complete anything yet; one is being asked."),
+    }
+}
+
+/// Why no request would be sent to any runtime.
+pub(crate) fn nobody_to_ask(health: &Health) -> Option<&'static str> {
     match health.availability {
         Availability::Unconfigured => Some("There is no runtime and no model: requests get 503."),
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
@@ -93,18 +119,25 @@ mod tests {
     fn it_is_ready_if_a_request_can_be_served() {
         use Availability::{Available, Starting, Unconfigured};
         use Phase::{Draining, Serving, Stopping};
-        let all = |ledger, availability, members: &[bool], search: Option<bool>, phase| {
+        let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, phase| {
             let health = Health {
                 ledger,
                 availability,
                 runtimes: members.iter().map(|&askable| member(askable)).collect(),
-                search: search.map(|working| SearchStatus { place: "local".into(), working }),
+                search: search.map(|(working, required)| SearchStatus { place: "local".into(), working, required }),
             };
-            let readiness = Readiness::of(&health, phase);
+            let readiness = Readiness::of(&health, decodes, phase);
             let wrong = readiness.parts().iter().filter(|part| part.wrong.is_some()).map(|part| part.name);
             (readiness.is_ready(), wrong.collect::<Vec<_>>().join(" "))
         };
+        let all = |ledger, availability, members: &[bool], search: Option<bool>, phase| {
+            decided(ledger, availability, members, search.map(|working| (working, false)), Decodes::Yes, phase)
+        };
         for (found, ready, wrong) in [
+            (decided(true, Available, &[true], Some((false, true)), Decodes::Yes, Serving), false, "search"),
+            (decided(true, Available, &[true], Some((true, true)), Decodes::Yes, Serving), true, ""),
+            (decided(true, Available, &[true], None, Decodes::No, Serving), false, "runtime"),
+            (decided(true, Available, &[true], None, Decodes::NotYetKnown, Serving), false, "runtime"),
             (all(true, Available, &[true], None, Serving), true, ""),
             (all(true, Available, &[false, true], Some(true), Serving), true, ""),
             (all(true, Available, &[true], Some(false), Serving), true, "search"),

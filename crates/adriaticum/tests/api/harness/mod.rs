@@ -2,14 +2,16 @@
 
 mod answer;
 mod client;
+mod collector;
 mod http2;
 mod runtime;
 mod service;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use answer::Answer;
+pub(crate) use answer::{Answer, is_request_id};
 pub(crate) use client::{Connection, Request, ask};
+pub(crate) use collector::Collector;
 pub(crate) use http2::Http2;
 pub(crate) use runtime::{Reply, Runtime, unreachable_url};
 pub(crate) use service::{Home, Ran, Service, Setup, on_postgres};

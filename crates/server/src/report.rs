@@ -1,0 +1,117 @@
+//! What is told about a request, of whatever kind it was: once, when it ends, to the counters, the log and the trace.
+//!
+//! A report that is dropped before it was closed means that the caller hung up, or that we were stopped. It holds ids, figures
+//! and names; never text, never a key.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chat::{KeyId, RequestId, TokenUsage};
+use http::HeaderMap;
+use store::{Outcome, Timings};
+
+use crate::answer::{Answer, CLIENT_CLOSED, COMPLETED, FAILED, Refusal};
+use crate::api::Desk;
+use crate::trail::Trail;
+
+/// What the log's lines about requests are known by, one for each of them.
+pub const REQUEST_LOG: &str = "requests";
+
+/// When and as what a request arrived.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) id: RequestId,
+    pub(crate) at: Instant,
+}
+
+impl Arrival {
+    pub(crate) fn now() -> Self {
+        Self { id: RequestId::now(), at: Instant::now() }
+    }
+}
+
+pub(crate) struct Report<'d> {
+    pub(crate) desk: &'d Desk,
+    pub(crate) arrival: Arrival,
+    pub(crate) trail: Trail<'d>,
+    /// Once it is known whose request it is.
+    pub(crate) key: Option<KeyId>,
+    pub(crate) timings: Timings,
+    /// How long it took until its row was durable.
+    pub(crate) persist: Option<Duration>,
+    pub(crate) usage: TokenUsage,
+    /// The runtime that was asked last.
+    pub(crate) runtime: Option<Arc<str>>,
+    closed: bool,
+}
+
+impl<'d> Report<'d> {
+    /// Opens the report on a request that has just arrived, with those headers if it came over the network.
+    pub(crate) fn open(desk: &'d Desk, headers: Option<&HeaderMap>) -> Self {
+        Self {
+            desk,
+            arrival: Arrival::now(),
+            trail: Trail::begin(desk.api.tracer.as_ref(), headers),
+            key: None,
+            timings: Timings::default(),
+            persist: None,
+            usage: TokenUsage::default(),
+            runtime: None,
+            closed: false,
+        }
+    }
+
+    /// Tells how the request ended; the answer is what its caller gets.
+    pub(crate) fn close(mut self, walked: Result<Answer, Refusal>) -> Answer {
+        match walked {
+            Ok(answer) => {
+                self.tell(COMPLETED);
+                answer
+            }
+            Err(refusal) => {
+                self.tell(refusal.outcome());
+                refusal.into_answer(self.arrival.id)
+            }
+        }
+    }
+
+    fn tell(&mut self, outcome: Outcome) {
+        self.closed = true;
+        let total = self.arrival.at.elapsed();
+        self.desk.counts.end(outcome, total, &self.timings, self.persist);
+        self.desk.counts.tokens(&self.usage);
+        self.trail.end(self.arrival.id, outcome, &self.usage);
+        if self.desk.api.log_requests {
+            self.log(outcome, total);
+        }
+    }
+
+    fn log(&self, outcome: Outcome, total: Duration) {
+        let micros = |time: Duration| time.as_micros() as u64;
+        tracing::info!(
+            target: REQUEST_LOG,
+            request_id = self.arrival.id.to_text().as_str(),
+            key = self.key.as_ref().map(KeyId::as_str),
+            status = outcome.status,
+            code = outcome.code,
+            runtime = self.runtime.as_deref(),
+            prompt_tokens = self.usage.prompt,
+            completion_tokens = self.usage.completion,
+            queue_us = self.timings.queue.map(micros),
+            search_us = self.timings.search.map(micros),
+            inference_us = self.timings.inference.map(micros),
+            persist_us = self.persist.map(micros),
+            total_us = micros(total),
+            trace_id = self.trail.id().map(tracing::field::display),
+            "request"
+        );
+    }
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.tell(if self.desk.api.is_cut_off() { FAILED } else { CLIENT_CLOSED });
+        }
+    }
+}
