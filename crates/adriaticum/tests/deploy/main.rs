@@ -5,4 +5,5 @@
 mod chart;
 mod files;
 mod harness;
+mod monitoring;
 mod rolling;

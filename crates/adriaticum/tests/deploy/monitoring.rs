@@ -1,0 +1,73 @@
+//! Dashboard and alerts ask for figures that a running service really has, with labels that these really have.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::harness::{Reply, Runtime, Setup, deploy};
+
+/// Every expression in a document, whatever it stands in.
+fn expressions(document: &Value, into: &mut Vec<String>) {
+    match document {
+        Value::Object(members) => members.iter().for_each(|(name, value)| match (name.as_str(), value) {
+            ("expr", Value::String(text)) => into.push(text.clone()),
+            (_, value) => expressions(value, into),
+        }),
+        Value::Array(list) => list.iter().for_each(|value| expressions(value, into)),
+        _ => {}
+    }
+}
+
+/// What a service tells that has served a request, with a runtime behind it that says that it is our engine.
+fn told() -> String {
+    let runtime = Runtime::that(Reply::Echoes);
+    let status = json!({
+        "data": [{ "id": "small", "owned_by": "adriaticum" }],
+        "model": "small", "context": 2048, "running": 0, "waiting": 0, "cells": 1, "cells_used": 0, "cells_shared": 0,
+        "steps": 0, "step_tokens": 0, "prompt_tokens": 0, "shared_tokens": 0, "generated_tokens": 0, "cancelled": 0,
+    });
+    runtime.models_now(Reply::Says(200, status.to_string()));
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    service.ask(&key, "hello").completed();
+    service.ask("nobody", "hello").refused_as("invalid_api_key");
+    service.look_at("/metrics").1
+}
+
+#[test]
+fn every_figure_that_is_asked_for_is_told() {
+    let told = told();
+    let read = |path: &str| std::fs::read_to_string(deploy().join(path)).unwrap();
+    let dashboard: Value = serde_json::from_str(&read("grafana/adriaticum.json")).unwrap();
+    let rules: Value = serde_saphyr::from_str(&read("prometheus/adriaticum.rules.yaml")).unwrap();
+    let (groups, selector) = (
+        Regex::new(r"\bby \([^)]*\)").unwrap(),
+        Regex::new(r"\b((?:adriaticum|gen_ai|process)_\w+)(?:\{([^}]*)\})?").unwrap(),
+    );
+    let label = Regex::new(r"(\w+)\s*(?:=~|!~|!=|=)").unwrap();
+    for (document, at_least) in [(dashboard, 30), (rules, 15)] {
+        let mut asked = Vec::new();
+        expressions(&document, &mut asked);
+        let mut names = BTreeSet::new();
+        for expression in &asked {
+            for found in selector.captures_iter(&groups.replace_all(expression, "")) {
+                let name = &found[1];
+                let samples: Vec<_> = told
+                    .lines()
+                    .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
+                    .collect();
+                assert!(!samples.is_empty(), "nothing tells {name}: {expression}");
+                let labels = found.get(2).map_or("", |labels| labels.as_str());
+                for label in label.captures_iter(labels).map(|label| label[1].to_owned()) {
+                    // These two are added by Prometheus.
+                    let known = ["job", "instance"].contains(&label.as_str());
+                    let label_is = |line: &&str| line.contains(&format!("{label}=\""));
+                    assert!(known || samples.iter().any(label_is), "{name} has no {label}: {expression}");
+                }
+                names.insert(name.to_owned());
+            }
+        }
+        assert!(names.len() >= at_least, "what is looked for is not found: {names:?}");
+    }
+}
