@@ -28,7 +28,7 @@ impl Traces {
     /// Starts sending if there is somebody to send to. That they are there is not waited for.
     pub(crate) fn start(settings: &Settings) -> Result<Self, Complaint> {
         let told = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if settings.otlp_endpoint.is_none() && !VARIABLES.iter().any(|name| told(&name)) {
+        if settings.otlp_endpoint.is_none() && !VARIABLES.iter().any(told) {
             return Ok(Self(None));
         }
         let mut exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary).with_timeout(EXPORT);

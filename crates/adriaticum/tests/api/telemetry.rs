@@ -59,8 +59,10 @@ fn every_outcome(service: &Service, runtime: &Runtime) -> Vec<(u16, &'static str
     service.ask(&key, "hello").refused_as("inference_error");
     runtime.now(Reply::Hangs);
     let asked = runtime.asked().len();
-    service.connect().send(Request::chat(&key, ask("hello")).bytes());
+    let mut caller = service.connect();
+    caller.send(Request::chat(&key, ask("hello")).bytes());
     runtime.wait_until_asked(asked + 1);
+    drop(caller);
     runtime.wait_for_hang_ups(1);
     vec![
         (200, ""),
