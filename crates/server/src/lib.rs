@@ -17,6 +17,7 @@ mod ops;
 mod phase;
 mod proxies;
 mod site;
+mod tls;
 mod walk;
 
 pub use answer::Answer;
@@ -29,4 +30,5 @@ pub use ops::Ops;
 pub use phase::Phase;
 pub use proxies::{NoNetwork, TrustedProxies};
 pub use site::Site;
+pub use tls::{CertificateFiles, Certificates, Tls, UnusableCertificate};
 pub use walk::play;

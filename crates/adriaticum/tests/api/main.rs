@@ -23,3 +23,5 @@ mod resources;
 mod runtimes;
 mod smuggling;
 mod stopping;
+mod streams;
+mod tls;
