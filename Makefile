@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build portable prepare test lint scorer bench bench-quick
+.PHONY: run build portable prepare test lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
@@ -30,6 +30,10 @@ lint: prepare
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	python3 -m py_compile bench/*.py
+
+# Writes docs/openapi.json anew, from the code.
+openapi: prepare
+	REWRITE_OPENAPI=1 $(CARGO) test --locked -p adriaticum --test openapi description_is_public
 
 # Trains the scorer on the labelled rows of crates/grounding/data. docs/grounding.md says what comes before and after.
 scorer:

@@ -158,6 +158,7 @@ impl Doors {
             host: settings.console_host.clone(),
             origin: self.console_origin(settings),
             api_base_url: settings.api_base_url.clone(),
+            api_description: wire::openapi::document(&settings.api_base_url).to_string(),
         };
         let console = Console::new(console, store, api.clone());
         let connections = ListenerSettings {
