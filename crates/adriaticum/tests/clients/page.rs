@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::harness::{Relay, Reply, Runtime, Setup};
 use crate::scripts::Workshop;
+use crate::stage::Case;
 
 /// The head of the table of exceptions.
 pub(crate) const EXCEPTIONS: &str = "| client | 400 | 401 | 403 | 404 | 413 | 502 | 503 | code of a 503 | request id |";
@@ -44,4 +45,29 @@ fn every_program_of_the_page_runs() {
 fn the_program_in_rust_is_the_one_that_is_tested() {
     let [program] = &programs("rust")[..] else { panic!("one program in Rust") };
     assert!(include_str!("async_openai.rs").contains(program.as_str()), "{program}");
+}
+
+#[test]
+fn what_the_page_warns_of_is_refused() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let (base_url, key) = (format!("http://{}/v1", service.address()), service.key());
+    let warnings = [
+        ("openai streams", 400, "invalid_request"),
+        ("langchain sends stream", 400, "invalid_request"),
+        ("langchain renames max_tokens", 400, "invalid_request"),
+        ("llamaindex sends stream", 400, "invalid_request"),
+        ("llamaindex asks elsewhere", 404, "not_found"),
+    ];
+    let case = |name| Case { name, base_url: base_url.clone(), api_key: key.clone(), content: "hello".into() };
+    let cases = warnings.map(|(name, ..)| case(name));
+    let ends = Workshop::open().run("refused_python.py", &cases);
+    for ((name, status, code), end) in warnings.iter().zip(&ends) {
+        assert_eq!(
+            (end.case.as_str(), end.status, end.code.as_deref()),
+            (*name, Some(*status), Some(*code)),
+            "{end:?}"
+        );
+    }
+    assert_eq!((ends.len(), runtime.asked().len()), (warnings.len(), 0));
 }
