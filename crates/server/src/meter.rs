@@ -149,9 +149,7 @@ impl Meter {
     /// Records a success; the receipt is what an answer is made of.
     pub(crate) async fn succeed(mut self, completion: &Completion) -> Result<Receipt, Refusal> {
         let entry = self.settle(Outcome { status: 200, code: None }, completion.usage);
-        let recorded = self.api.ledger.record(entry).await;
-        recorded
-            .map_err(|reason| Refusal::unavailable("The usage of this request could not be recorded.").because(reason))
+        self.api.ledger.record(entry).await.map_err(Refusal::unrecorded)
     }
 
     /// Records a failure. If that fails, too, it is logged, and the caller's answer stands.
