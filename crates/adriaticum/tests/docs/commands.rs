@@ -113,7 +113,7 @@ impl Stage {
         }
         shell.envs(self.variables.iter().cloned());
         let ran = Ran::of(&mut shell);
-        let last = ran.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).last();
+        let last = ran.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).next_back();
         let command = last.map_or("", |last| &commands[last]);
         assert_eq!(ran.code, Some(0), "{}: {command}\n{}\n{}", page.name, ran.stdout, ran.stderr);
         // What curl prints is an answer, also one that refuses.
