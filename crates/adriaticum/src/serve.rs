@@ -12,7 +12,7 @@ use console::{Console, ConsoleSettings};
 use grounding::Grounder;
 use runtimes::Pool;
 use server::{Api, ApiSettings, ListenerSettings, Ops, Phase, Timeouts, TrustedProxies};
-use store::{Database, Store, StoreError};
+use store::{Database, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -221,7 +221,9 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> 
     let opened = Store::open(database).await;
     opened.map_err(|error| {
         let remedy = match error {
-            StoreError::FromTheFuture { .. } => "Start that version, or restore the back-up from before the upgrade.",
+            store::StoreError::FromTheFuture { .. } => {
+                "Start that version, or restore the back-up from before the upgrade."
+            }
             _ => remedy,
         };
         Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
