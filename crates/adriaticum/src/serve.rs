@@ -239,7 +239,15 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> 
     };
     let database = &settings.database;
     let opened = Store::open(database).await;
-    opened.map_err(|error| Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}")))
+    opened.map_err(|error| {
+        let remedy = match error {
+            store::StoreError::FromTheFuture { .. } => {
+                "Start that version, or restore the back-up from before the upgrade."
+            }
+            _ => remedy,
+        };
+        Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
+    })
 }
 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.

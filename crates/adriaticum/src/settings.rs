@@ -25,15 +25,15 @@ const ENVIRONMENT: &str = "ADRIATICUM_";
 pub(crate) const MODEL_FILE: &str = "model.gguf";
 
 /// One setting: its name, its default, what it means.
-struct Known {
-    name: &'static str,
-    default: &'static str,
-    meaning: &'static str,
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) meaning: &'static str,
 }
 
 /// Every setting there is. An empty default means: none.
 #[rustfmt::skip]
-const KNOWN: &[Known] = &[
+pub(crate) const KNOWN: &[Known] = &[
     Known { name: "data_dir", default: "data", meaning: "the folder for everything that is kept" },
     Known { name: "database_url", default: "", meaning: "sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; adriaticum.db in data_dir unless set" },
     Known { name: "database.connections", default: "8", meaning: "connections to PostgreSQL at the most, beside the two that requests share" },
@@ -71,7 +71,7 @@ const KNOWN: &[Known] = &[
 ];
 
 /// Settings that a running service takes over when it is told to read them again; the runtimes' only while there are some.
-const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
+pub(crate) const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
 
 /// The settings in force.
 pub(crate) struct Settings {
