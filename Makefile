@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build portable prepare test lint scorer bench bench-quick
+.PHONY: run build portable release prepare test lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
@@ -18,6 +18,10 @@ build: prepare
 portable: prepare
 	tools/portable $(TARGET)/portable
 
+# An archive with checksums, the same bytes from the same commit. docs/building.md says more.
+release: prepare
+	tools/release
+
 prepare:
 	@tools/prepare
 
@@ -30,6 +34,11 @@ lint: prepare
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	python3 -m py_compile bench/*.py
+	tools/deny
+
+# Writes docs/openapi.json anew, from the code.
+openapi: prepare
+	REWRITE_OPENAPI=1 $(CARGO) test --locked -p adriaticum --test openapi description_is_public
 
 # Trains the scorer on the labelled rows of crates/grounding/data. docs/grounding.md says what comes before and after.
 scorer:

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
 use grounding::Mode;
@@ -16,11 +16,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::complaint::Complaint;
 use crate::paper::count;
-use crate::serve::open_store;
+use crate::serve::{open_certificates, open_store};
 use crate::settings::{Settings, environment_name};
 
 /// Free room below which the ledger is at risk.
 const LITTLE_ROOM: u64 = 256 << 20;
+/// A certificate that expires sooner should have been renewed by now.
+const LITTLE_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// What one look has found.
 enum Finding {
@@ -41,6 +43,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     if let Some(ops) = settings.ops_listen {
         findings.push(("ops", address(ops, "ops.listen").await));
     }
+    findings.extend(certificates(settings).into_iter().map(|finding| ("tls", finding)));
     if settings.runtime_urls.is_empty() {
         findings.push(("model", embedded(settings).await));
     }
@@ -104,6 +107,37 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
                 faults.join("; ")
             )),
             Err(error) => Bad(format!("the database cannot be read: {error}. Restore it from a back-up.")),
+        });
+    }
+    findings
+}
+
+/// Do certificates and keys fit, for how long, and for the hosts that are served?
+fn certificates(settings: &Settings) -> Vec<Finding> {
+    let certificates = match open_certificates(settings) {
+        Ok(Some(certificates)) => certificates,
+        Ok(None) => return Vec::new(),
+        Err(complaint) => return vec![Bad(complaint.to_string())],
+    };
+    let now = SystemTime::now();
+    let expiry = |(file, expiry): (std::path::PathBuf, SystemTime)| {
+        let (file, until) = (file.display(), humantime::format_rfc3339_seconds(expiry));
+        match expiry {
+            expiry if expiry <= now => Bad(format!("{file} has expired, at {until}. Renew it.")),
+            expiry if expiry < now + LITTLE_TIME => Note(format!("{file} expires soon, at {until}: renew it")),
+            _ => Good(format!("{file} fits its key and is good until {until}")),
+        }
+    };
+    let mut findings: Vec<_> = certificates.expiries().into_iter().map(expiry).collect();
+    let console = settings.console_listen.is_some().then_some(&settings.console_base_url);
+    for base_url in [Some(&settings.api_base_url), console].into_iter().flatten() {
+        let url = url::Url::parse(base_url).ok();
+        let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
+        findings.push(match certificates.cover(host) {
+            true => Good(format!("there is a certificate for {host}")),
+            false => Bad(format!(
+                "no certificate is for {host}: clients of {base_url} will refuse it. Get one that names it."
+            )),
         });
     }
     findings

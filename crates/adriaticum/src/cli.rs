@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chat::KeyId;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use store::{Email, PostgresUrl, Role};
 
 /// A self-hosted chat-completions service for one hosted model.
@@ -64,6 +65,11 @@ pub(crate) enum Command {
     },
     /// Shows what was used: sums by outcome and by key, or the requests themselves.
     Usage(UsageOptions),
+    /// Copies the SQLite database into a file, also while the service runs, and checks the copy.
+    Backup {
+        /// The file to be made; it must not be there yet.
+        file: PathBuf,
+    },
     /// Copies everything from SQLite to PostgreSQL, and checks that both agree.
     Migrate(MigrateOptions),
     /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
@@ -82,7 +88,22 @@ pub(crate) enum Command {
         ops: Option<SocketAddr>,
     },
     /// Prints every setting in force and where its value came from.
-    Config,
+    Config {
+        /// Prints the page of the documentation about all settings instead.
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Prints what makes a shell complete commands and flags.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Prints the manual page, or writes one for each command.
+    Man {
+        /// The folder for one page a command.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! The binary: command line, configuration, composition. The only place that names concrete choices.
 
 mod accounts;
+mod backup;
 mod check;
 mod cli;
 mod complaint;
@@ -13,6 +14,7 @@ mod keys;
 mod log;
 mod migrate;
 mod model;
+mod pages;
 mod paper;
 mod progress;
 mod reload;
@@ -41,12 +43,20 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Complaint> {
+    match &cli.command {
+        Command::Completions { shell } => return pages::completions(*shell),
+        Command::Man { dir } => return pages::manual(dir.as_deref()),
+        _ => {} // only these two need no configuration
+    }
     let (file, flags) = (cli.config.clone(), cli.overrides());
     let load = || Settings::load(file.as_deref(), &flags);
     let settings = load()?;
     settings.warnings().iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
-        Command::Config => write!(std::io::stdout(), "{settings}")?,
+        Command::Backup { file } => backup::run(&settings, &file)?,
+        Command::Config { markdown: true } => write!(std::io::stdout(), "{}", pages::settings())?,
+        Command::Config { markdown: false } => write!(std::io::stdout(), "{settings}")?,
+        Command::Completions { .. } | Command::Man { .. } => {}
         Command::Serve => return serve::serve(&settings, &load),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Health { ops } => return block_on(health::health(&settings, ops)),

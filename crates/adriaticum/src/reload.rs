@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use runtimes::{Pool, PoolSettings};
+use server::Certificates;
 use tokio::signal::unix::Signal;
 
 use crate::complaint::Complaint;
@@ -28,6 +29,7 @@ pub(crate) async fn on_signal(
     load: Load<'_>,
     at_start: &Settings,
     pool: Option<Arc<Pool>>,
+    certificates: Option<Arc<Certificates>>,
 ) -> Infallible {
     let mut in_force = None;
     loop {
@@ -47,6 +49,9 @@ pub(crate) async fn on_signal(
                     // Also if nothing has changed: names may have other addresses by now.
                     pool.reconfigure(pool_settings(&new)).await;
                     in_force = Some(new);
+                }
+                if let Some(certificates) = &certificates {
+                    certificates.reload();
                 }
                 tracing::info!(applied = applied.join(", "), "the configuration was read again");
                 if !left.is_empty() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use console::{Console, ConsoleSettings};
 use grounding::Grounder;
 use runtimes::Pool;
-use server::{Api, ApiSettings, ListenerSettings, Ops, Phase, Timeouts, TrustedProxies};
+use server::{Api, ApiSettings, Certificates, ListenerSettings, Ops, Phase, Timeouts, Tls, TrustedProxies};
 use store::{Database, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
@@ -52,6 +52,9 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
+    let certificates = open_certificates(settings)?;
+    let tls = certificates.clone().map(Tls::with).transpose();
+    let tls = tls.map_err(|error| Complaint::new(format!("TLS cannot be spoken: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
@@ -68,13 +71,16 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
         log_requests: settings.log_requests,
         tracer: traces.tracer(),
     };
-    let reloading = reload::on_signal(reload_signal, load, settings, pool.clone());
+    let reloading = reload::on_signal(reload_signal, load, settings, pool.clone(), certificates.clone());
+    if let Some(certificates) = certificates {
+        tokio::spawn(certificates.watch());
+    }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (phase, phases) = watch::channel(Phase::Serving);
     let watchtower = doors.ops.take().map(|listener| Watchtower::open(listener, &api, &phases));
     tokio::spawn(first_signal.follow(settings.drain, phase));
     let served = async {
-        let cut_off = doors.serve(settings, api, store, phases).await;
+        let cut_off = doors.serve(settings, tls, api, store, phases).await;
         let cut_off = cut_off.map_err(|error| Complaint::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
@@ -149,6 +155,7 @@ impl Doors {
     async fn serve(
         self,
         settings: &Settings,
+        tls: Option<Tls>,
         api: Arc<Api>,
         store: Arc<Store>,
         phase: watch::Receiver<Phase>,
@@ -157,6 +164,7 @@ impl Doors {
             host: settings.console_host.clone(),
             origin: self.console_origin(settings),
             api_base_url: settings.api_base_url.clone(),
+            api_description: wire::openapi::document(&settings.api_base_url).to_string(),
         };
         let console = Console::new(console, store, api.clone());
         let connections = ListenerSettings {
@@ -165,6 +173,7 @@ impl Doors {
             timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
             stop: settings.stop_timeout,
             proxies: settings.trusted_proxies.clone(),
+            tls,
         };
         match self.console {
             ConsoleDoor::None => server::serve(self.api, api, connections, phase).await,
@@ -202,6 +211,7 @@ impl Watchtower {
             timeouts: OPS_TIMEOUTS,
             stop: OPS_STOP,
             proxies: TrustedProxies::default(),
+            tls: None,
         };
         let (close, closed) = watch::channel(Phase::Serving);
         Self { serving: tokio::spawn(server::serve(listener, ops, few, closed)), close }
@@ -211,6 +221,16 @@ impl Watchtower {
         self.close.send_replace(Phase::Stopping);
         let _ = self.serving.await; // nothing is lost with it
     }
+}
+
+/// Reads the certificates, if there are to be any.
+pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, Complaint> {
+    if settings.tls.is_empty() {
+        return Ok(None);
+    }
+    let wrong =
+        |error| Complaint::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
+    Certificates::open(settings.tls.clone()).map(Some).map_err(wrong)
 }
 
 /// Opens the database, with the data folder around it.
@@ -225,7 +245,15 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> 
     };
     let database = &settings.database;
     let opened = Store::open(database).await;
-    opened.map_err(|error| Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}")))
+    opened.map_err(|error| {
+        let remedy = match error {
+            store::StoreError::FromTheFuture { .. } => {
+                "Start that version, or restore the back-up from before the upgrade."
+            }
+            _ => remedy,
+        };
+        Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
+    })
 }
 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.

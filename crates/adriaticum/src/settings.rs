@@ -13,7 +13,7 @@ use std::time::Duration;
 use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
-use server::{ApiAddress, HostName, NoNetwork, TrustedProxies};
+use server::{ApiAddress, CertificateFiles, HostName, NoNetwork, TrustedProxies};
 use store::{Database, PostgresSettings};
 use url::Url;
 
@@ -26,15 +26,15 @@ const ENVIRONMENT: &str = "ADRIATICUM_";
 pub(crate) const MODEL_FILE: &str = "model.gguf";
 
 /// One setting: its name, its default, what it means.
-struct Known {
-    name: &'static str,
-    default: &'static str,
-    meaning: &'static str,
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) meaning: &'static str,
 }
 
 /// Every setting there is. An empty default means: none.
 #[rustfmt::skip]
-const KNOWN: &[Known] = &[
+pub(crate) const KNOWN: &[Known] = &[
     Known { name: "data_dir", default: "data", meaning: "the folder for everything that is kept" },
     Known { name: "database_url", default: "", meaning: "sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; adriaticum.db in data_dir unless set" },
     Known { name: "database.connections", default: "8", meaning: "connections to PostgreSQL at the most, beside the two that requests share" },
@@ -50,6 +50,8 @@ const KNOWN: &[Known] = &[
     Known { name: "api.stop_timeout", default: "30s", meaning: "for requests under way to finish after SIGTERM" },
     Known { name: "api.drain", default: "0s", meaning: "for proxies to notice a SIGTERM: so long requests are still answered, before the stop begins" },
     Known { name: "api.log_requests", default: "on", meaning: "whether the log tells of every request, without its text: on or off" },
+    Known { name: "tls.certificate", default: "", meaning: "PEM files of certificates with their chains, comma-separated, for the API and the console: chosen by name, read again when they change; in the clear unless set" },
+    Known { name: "tls.key", default: "", meaning: "PEM files of their private keys, in the same order" },
     Known { name: "trusted_proxies", default: "", meaning: "addresses and networks of proxies in front, comma-separated: visitors are whom their X-Forwarded-For names" },
     Known { name: "runtime.urls", default: "", meaning: "base URLs of OpenAI-shaped runtimes, comma-separated; a name with several addresses is several runtimes" },
     Known { name: "runtime.key", default: "", meaning: "the API key for those runtimes that have none of their own; one of its own stands in a URL, as in https://:KEY@HOST/v1" },
@@ -73,7 +75,7 @@ const KNOWN: &[Known] = &[
 ];
 
 /// Settings that a running service takes over when it is told to read them again; the runtimes' only while there are some.
-const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
+pub(crate) const RELOADED: &[&str] = &["runtime.urls", "runtime.key", "runtime.timeout"];
 
 /// The settings in force.
 pub(crate) struct Settings {
@@ -94,6 +96,8 @@ pub(crate) struct Settings {
     pub(crate) stop_timeout: Duration,
     pub(crate) drain: Duration,
     pub(crate) log_requests: bool,
+    /// What TLS is spoken with; nothing if the API and the console are served in the clear.
+    pub(crate) tls: Vec<CertificateFiles>,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) runtime_urls: Vec<RuntimeUrl>,
     /// For runtimes without a key of their own.
@@ -190,8 +194,8 @@ impl Settings {
     fn read(values: BTreeMap<&'static str, Value>, warnings: Vec<String>) -> Result<Self, Complaint> {
         let reader = Reader(&values);
         let data_dir = PathBuf::from(reader.text("data_dir"));
-        let urls = reader.text("runtime.urls").split(',').map(str::trim).filter(|url| !url.is_empty());
-        let runtime_urls = urls
+        let runtime_urls = reader
+            .list("runtime.urls")
             .enumerate()
             .map(|(at, url)| {
                 // Not repeated: what is wrong with it may be its key.
@@ -257,6 +261,7 @@ impl Settings {
             console_host,
             console_listen,
             ops_listen,
+            tls: certificate_files(&reader, console_listen.is_some())?,
             trusted_proxies,
             api_threads: reader.threads("api.threads")?,
             max_connections: reader.count("api.max_connections")?,
@@ -341,6 +346,10 @@ impl Reader<'_> {
         ))
     }
 
+    fn list(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name).split(',').map(str::trim).filter(|entry| !entry.is_empty())
+    }
+
     fn address(&self, name: &str) -> Result<SocketAddr, Complaint> {
         SocketAddr::from_str(self.text(name))
             .map_err(|_| self.wrong(name, &"it must be an IP address and a port, such as 127.0.0.1:8080"))
@@ -395,6 +404,28 @@ impl Reader<'_> {
         let pause = humantime::parse_duration(self.text(name));
         pause.map_err(|_| self.wrong(name, &"it must be a time, such as 0s, 5s or 1m"))
     }
+}
+
+/// Certificates and keys, which come in pairs. Where TLS is spoken, base URLs must say so: cookies and forms go by them.
+fn certificate_files(reader: &Reader<'_>, with_console: bool) -> Result<Vec<CertificateFiles>, Complaint> {
+    let (certificates, keys) = (reader.list("tls.certificate"), reader.list("tls.key"));
+    let (certificates, keys): (Vec<_>, Vec<_>) = (certificates.collect(), keys.collect());
+    if certificates.len() != keys.len() {
+        let reason = format!(
+            "there must be as many keys as certificates in `tls.certificate`, which are {}",
+            certificates.len()
+        );
+        return Err(reader.wrong("tls.key", &reason));
+    }
+    let base_urls = [Some("api.base_url"), with_console.then_some("console.base_url")];
+    for name in base_urls.into_iter().flatten().filter(|_| !certificates.is_empty()) {
+        if !reader.text(name).to_ascii_lowercase().starts_with("https://") {
+            return Err(reader.wrong(name, &"it must begin with https://, because `tls.certificate` is set"));
+        }
+    }
+    let pair =
+        |(certificate, key)| CertificateFiles { certificate: PathBuf::from(certificate), key: PathBuf::from(key) };
+    Ok(certificates.into_iter().zip(keys).map(pair).collect())
 }
 
 fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<Database, Complaint> {

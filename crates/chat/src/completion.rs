@@ -21,6 +21,9 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// Every reason.
+    pub const ALL: [Self; 2] = [Self::Stop, Self::Length];
+
     /// The word for it in the API.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -16,6 +16,9 @@ const LEN: usize = PREFIX.len() + DIGITS;
 pub struct RequestId(u128);
 
 impl RequestId {
+    /// What every id looks like, as a regular expression.
+    pub const PATTERN: &str = "chatcmpl_[0-9a-f]{32}";
+
     /// The id of a request that arrives now.
     pub fn now() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

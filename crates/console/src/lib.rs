@@ -48,6 +48,8 @@ pub struct ConsoleSettings {
     pub origin: String,
     /// Where callers reach the API.
     pub api_base_url: String,
+    /// The API described for machines, as JSON.
+    pub api_description: String,
 }
 
 /// The console: shared by every thread that serves it.

@@ -44,6 +44,7 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
             p { "Base URL" }
             (copyable("base-url", base_url))
             p.quiet { "One endpoint: " code { "POST " (base_url) "/chat/completions" } ", model " code { (chat::MODEL) } "." }
+            p.quiet { "For programs: " a href="/openapi.json" { "its description as OpenAPI" } "." }
         }
         section.card {
             h2 { "A first request" }

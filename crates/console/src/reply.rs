@@ -39,6 +39,11 @@ impl Reply {
         Self::new(StatusCode::OK, kind, body).with(header::CONTENT_DISPOSITION, &disposition)
     }
 
+    /// Something for programs to read.
+    pub(crate) fn json(body: String) -> Self {
+        Self::new(StatusCode::OK, "application/json", body)
+    }
+
     /// One of our own files, which never changes under its name.
     pub(crate) fn asset(kind: &'static str, body: &'static [u8]) -> Self {
         let mut reply = Self::new(StatusCode::OK, kind, Bytes::from_static(body));

@@ -53,6 +53,7 @@ async fn route(desk: &Desk, visit: &mut Visit) -> Result<Reply, Problem> {
     let method = visit.head.method.clone();
     match (method.as_str(), path.as_slice()) {
         ("GET", ["assets", name]) => return assets::get(name),
+        ("GET", ["openapi.json"]) => return Ok(Reply::json(console.settings.api_description.clone())),
         ("GET", ["sign-in"]) => return entry::sign_in_page(&Guest::of(console, visit)?, visit),
         ("POST", ["sign-in"]) => return entry::sign_in(Guest::of(console, visit)?, visit).await,
         ("GET", ["welcome", link]) => return entry::link_page(&Guest::of(console, visit)?, link).await,

@@ -17,6 +17,8 @@ use crate::meter::Cited;
 pub type Answer = Response<Full<Bytes>>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Whether a client may send the same request again by itself; OpenAI's libraries obey it.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Seconds after which a caller that found no room may well find some.
 const RETRY_AFTER: u64 = 1;
 
@@ -36,6 +38,8 @@ pub(crate) fn completed(receipt: &Receipt, cited: &Cited) -> Answer {
 pub(crate) struct Refusal {
     code: ErrorCode,
     message: Cow<'static, str>,
+    /// Whether the same request may do better by and by, and costs nobody anything twice.
+    is_passing: bool,
     /// Seconds after which it is worth trying again.
     retry_after: Option<u64>,
     cause: Option<String>,
@@ -97,7 +101,12 @@ impl Refusal {
     }
 
     pub(crate) fn unconfigured() -> Self {
-        Self::unavailable("No inference runtime is configured.")
+        Self::unavailable("No inference runtime is configured.").for_good()
+    }
+
+    /// The completion was run, and its row may yet be written: whether to run it again is for people to say.
+    pub(crate) fn unrecorded(cause: impl Display) -> Self {
+        Self::unavailable("The usage of this request could not be recorded.").for_good().because(cause)
     }
 
     pub(crate) fn starting() -> Self {
@@ -109,6 +118,7 @@ impl Refusal {
 
     pub(crate) fn our_fault(cause: impl Display) -> Self {
         Self::unavailable("The service failed on this request. The fault is logged under its request id.")
+            .for_good()
             .because(cause)
     }
 
@@ -137,6 +147,8 @@ impl Refusal {
         }
         let status = StatusCode::from_u16(self.code.status()).expect("the table holds valid statuses");
         let mut answer = json(status, wire::envelope(self.code, &self.message, id), id);
+        let should_retry = if self.is_passing { "true" } else { "false" };
+        answer.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(should_retry));
         if let Some(seconds) = self.retry_after {
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -146,8 +158,14 @@ impl Refusal {
         answer
     }
 
+    /// No client is to try this again by itself.
+    fn for_good(self) -> Self {
+        Self { is_passing: false, ..self }
+    }
+
     fn of(code: ErrorCode) -> Self {
-        Self { code, message: code.sentence().into(), retry_after: None, cause: None, hung_up: false }
+        let is_passing = code.is_passing();
+        Self { code, message: code.sentence().into(), is_passing, retry_after: None, cause: None, hung_up: false }
     }
 }
 

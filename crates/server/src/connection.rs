@@ -1,4 +1,5 @@
-//! One connection: HTTP/1.1, or HTTP/2 if the client begins with its preface, with timeouts that really fire.
+//! One connection: HTTP/1.1, or HTTP/2 if the client begins with its preface or TLS has agreed on it, with timeouts that
+//! really fire.
 //!
 //! A connection has one timer. It looks at the connection's `Clock`, which the socket and the requests keep, and closes
 //! the connection when a head takes too long to arrive or when nothing was asked for too long.
@@ -27,8 +28,20 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The largest request head, and the pieces in which bodies are read.
 const HEAD_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
+/// Requests under way on one connection.
 const HTTP2_STREAMS: u32 = 128;
 const HTTP2_HEADER_BYTES: u32 = 16 << 10;
+/// Requests that were taken back before we had a look at them: a client may give up on all that it may have under way at
+/// once; one that goes on opening and resetting, in order to keep us busy, is sent away.
+const HTTP2_RESETS_UNSEEN: usize = HTTP2_STREAMS as usize;
+/// Streams that we had to reset because of what the client did, in all of a connection's life: mistakes happen, but not
+/// in this number.
+const HTTP2_RESETS_BY_US: usize = 1024;
+/// A stream may be sent one whole body ahead of us, a connection four: nothing else makes us hold bytes that nobody reads.
+const HTTP2_STREAM_WINDOW: u32 = wire::MAX_BODY_BYTES as u32;
+const HTTP2_CONNECTION_WINDOW: u32 = 4 * HTTP2_STREAM_WINDOW;
+/// For the answer to a ping, without which a client that has vanished would keep its requests running.
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a connection may take for what.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +52,7 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
-/// Serves a connection until it ends, times out, or the server stops.
+/// Serves a connection in the clear until it ends, times out, or the server stops.
 pub(crate) async fn serve<F>(
     socket: TcpStream,
     timeouts: Timeouts,
@@ -49,6 +62,19 @@ pub(crate) async fn serve<F>(
     F: Future<Output = Answer> + Send + 'static,
 {
     let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
+    serve_stream(socket, is_http2, timeouts, stage, answer).await;
+}
+
+/// The same for a connection that is known to speak HTTP/2 or not to.
+pub(crate) async fn serve_stream<F>(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+    timeouts: Timeouts,
+    stage: watch::Receiver<Stage>,
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Answer> + Send + 'static,
+{
     let clock = Arc::new(Clock::new());
     let io = TokioIo::new(Watched { socket, clock: clock.clone() });
     let service = service_fn({
@@ -74,7 +100,12 @@ pub(crate) async fn serve<F>(
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS)
             .max_header_list_size(HTTP2_HEADER_BYTES)
+            .max_pending_accept_reset_streams(HTTP2_RESETS_UNSEEN)
+            .max_local_error_reset_streams(HTTP2_RESETS_BY_US)
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .keep_alive_interval(timeouts.idle)
+            .keep_alive_timeout(HTTP2_PING_TIMEOUT)
             .serve_connection(io, service);
         run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
     } else {
@@ -196,12 +227,12 @@ impl Drop for Underway {
 }
 
 /// A socket that tells the clock when bytes arrive.
-struct Watched {
-    socket: TcpStream,
+struct Watched<S> {
+    socket: S,
     clock: Arc<Clock>,
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -216,7 +247,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(context, bytes)
     }

@@ -19,6 +19,7 @@ mod phase;
 mod proxies;
 mod report;
 mod site;
+mod tls;
 mod trail;
 mod walk;
 
@@ -33,4 +34,5 @@ pub use phase::Phase;
 pub use proxies::{NoNetwork, TrustedProxies};
 pub use report::REQUEST_LOG;
 pub use site::Site;
+pub use tls::{CertificateFiles, Certificates, Tls, UnusableCertificate};
 pub use walk::play;

@@ -22,6 +22,7 @@ use crate::connection::{self, Timeouts};
 use crate::phase::Phase;
 use crate::proxies::TrustedProxies;
 use crate::site::Site;
+use crate::tls::{self, Tls};
 
 /// Connections over the cap that are answered at once: a share of the cap, within bounds; more are closed without a word.
 const REFUSED_SHARE: usize = 8;
@@ -33,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LAST_ONES: usize = 1024;
 
 /// What one may set about connections.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ListenerSettings {
     /// Connections at the most.
     pub max_connections: usize,
@@ -45,6 +46,8 @@ pub struct ListenerSettings {
     pub stop: Duration,
     /// Whose word about where requests come from is taken.
     pub proxies: TrustedProxies,
+    /// How TLS is spoken; in the clear if it is not.
+    pub tls: Option<Tls>,
 }
 
 /// How far a listener has stopped.
@@ -212,9 +215,9 @@ impl Worker {
         let live = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (counted, site) = (live.clone(), site.clone());
-        let (timeouts, proxies) = (settings.timeouts, settings.proxies.clone());
+        let (timeouts, proxies, tls) = (settings.timeouts, settings.proxies.clone(), settings.tls.clone());
         std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
-            let post = Post::<S> { desk: Arc::new(site.desk()), timeouts, proxies, stage };
+            let post = Post::<S> { desk: Arc::new(site.desk()), timeouts, proxies, tls, stage };
             runtime.block_on(work(incoming, post, counted));
             drop(runtime); // with everything that was cut off, before we say that we are done
             let _ = finished.send(());
@@ -228,6 +231,7 @@ struct Post<S: Site> {
     desk: Arc<S::Desk>,
     timeouts: Timeouts,
     proxies: TrustedProxies,
+    tls: Option<Tls>,
     stage: watch::Receiver<Stage>,
 }
 
@@ -252,8 +256,8 @@ async fn work<S: Site>(mut incoming: mpsc::UnboundedReceiver<Accepted>, mut post
 }
 
 fn serve_one<S: Site>(accepted: Accepted, post: &Post<S>, live: Live) -> impl Future<Output = ()> + use<S> {
-    let Post { desk, timeouts, proxies, stage } = post;
-    let (desk, timeouts, proxies, stage) = (desk.clone(), *timeouts, proxies.clone(), stage.clone());
+    let Post { desk, timeouts, proxies, tls, stage } = post;
+    let (desk, timeouts, proxies, tls, stage) = (desk.clone(), *timeouts, proxies.clone(), tls.clone(), stage.clone());
     async move {
         let Accepted { socket, peer, permit: _permit, welcome } = accepted;
         let _live = live;
@@ -264,16 +268,49 @@ fn serve_one<S: Site>(accepted: Accepted, post: &Post<S>, live: Live) -> impl Fu
                 let (desk, visitor) = (desk.clone(), proxies.visitor(peer, request.headers()));
                 async move { S::answer(&desk, visitor, request).await }
             };
-            connection::serve(socket, timeouts, stage, answer).await;
+            serve_socket(socket, tls, timeouts, stage, answer).await;
         } else {
-            connection::serve(socket, REFUSAL_TIMEOUTS, stage, refuse).await;
+            serve_socket(socket, tls, REFUSAL_TIMEOUTS, stage, refuse).await;
         }
     }
 }
 
+/// Serves a connection as its listener speaks: in the clear, or with TLS.
+async fn serve_socket<F>(
+    socket: TcpStream,
+    tls: Option<Tls>,
+    timeouts: Timeouts,
+    stage: watch::Receiver<Stage>,
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let Some(tls) = tls else { return connection::serve(socket, timeouts, stage, answer).await };
+    match tokio::time::timeout(timeouts.head, tls.accept(socket)).await {
+        Ok(Ok(tls::Accepted::Encrypted { stream, http2 })) => {
+            connection::serve_stream(stream, http2, timeouts, stage, answer).await;
+        }
+        Ok(Ok(tls::Accepted::InTheClear(socket))) => {
+            connection::serve(socket, REFUSAL_TIMEOUTS, stage, refuse_in_the_clear).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => {}
+    }
+}
+
+/// The answer to everyone who speaks HTTP in the clear where TLS is spoken.
+async fn refuse_in_the_clear(_request: Request<Incoming>) -> Answer {
+    last(Refusal::invalid("This address speaks TLS. Send the request to its https:// URL."))
+}
+
 /// The answer to everyone over the cap.
 async fn refuse(_request: Request<Incoming>) -> Answer {
-    let mut answer = Refusal::no_room().into_answer(RequestId::now());
+    last(Refusal::no_room())
+}
+
+/// A refusal that ends the connection.
+fn last(refusal: Refusal) -> Answer {
+    let mut answer = refusal.into_answer(RequestId::now());
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }

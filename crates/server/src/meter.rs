@@ -145,9 +145,7 @@ impl<'m, 'd> Meter<'m, 'd> {
     pub(crate) async fn succeed(mut self, completion: &Completion) -> Result<Receipt, Refusal> {
         self.report.usage = completion.usage;
         let entry = self.settle(COMPLETED, completion.usage);
-        let recorded = self.record(entry).await;
-        recorded
-            .map_err(|reason| Refusal::unavailable("The usage of this request could not be recorded.").because(reason))
+        self.record(entry).await.map_err(Refusal::unrecorded)
     }
 
     /// Records a failure. If that fails, too, it is logged, and the caller's answer stands.

@@ -37,6 +37,7 @@ pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, NotRecorded, Receipt};
 pub use postgres::{PostgresSettings, PostgresUrl, UnusableDatabase};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
+pub use sqlite::{BackedUp, NotBackedUp, back_up};
 pub use token::Token;
 pub use usage::{KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Slice, Step, UsageQuery, UsageReport};
 pub use viewer::{Admin, Role, UnknownRole, Viewer};

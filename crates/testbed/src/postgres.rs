@@ -42,14 +42,36 @@ impl Cluster {
 
     /// One for a test that stops it or changes how it runs, with more settings (`name=value`).
     pub fn start(settings: &[&str]) -> Self {
+        Self::start_after(settings, |data| {
+            let mut initdb = as_nobody(&program("initdb")).0;
+            run(initdb.arg("-D").arg(data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]));
+        })
+    }
+
+    /// A copy that follows this one and can take its place. From now on a commit waits for both.
+    pub fn start_copy(&self) -> Self {
+        let copy = Self::start_after(&[], |data| {
+            let mut backup = as_nobody(&program("pg_basebackup")).0;
+            backup.arg("-D").arg(data).args(["-R", "-X", "stream", "-c", "fast", "-h", "127.0.0.1", "-U", USER]);
+            run(backup.args(["-p", &self.port.to_string()]));
+        });
+        self.set("synchronous_standby_names", "*");
+        copy
+    }
+
+    /// Makes a copy the one that is written to.
+    pub fn promote(&self) {
+        run(self.pg_ctl().args(["-w", "promote"]));
+    }
+
+    fn start_after(settings: &[&str], make: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("adriaticum-postgres-").tempdir().unwrap().keep();
         let owner = as_nobody(Path::new("true")).1;
         if let Some(owner) = owner {
             run(Command::new("chown").arg(owner).arg(&folder));
         }
         let data = folder.join("data");
-        let mut initdb = as_nobody(&program("initdb")).0;
-        run(initdb.arg("-D").arg(&data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]));
+        make(&data);
         let extra = settings.iter().map(|&setting| setting.to_owned()).collect();
         let end = format!(
             "read -r _; '{}' -D '{}' -m immediate -w stop; rm -rf '{}'",
@@ -115,6 +137,12 @@ impl Cluster {
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         self.url(&name)
+    }
+
+    /// The URL of a database that is here or at its copy, whichever can be written to.
+    pub fn url_with(&self, copy: &Self, database_url: &str) -> String {
+        let here = format!("127.0.0.1:{}", self.port);
+        database_url.replace(&here, &format!("{here},127.0.0.1:{}", copy.port))
     }
 
     /// The URL of a database.

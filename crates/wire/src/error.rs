@@ -53,6 +53,18 @@ impl ErrorCode {
         self.row().2
     }
 
+    /// Whether it passes by itself as a rule, so that the same request is worth sending again.
+    pub fn is_passing(self) -> bool {
+        match self {
+            Self::InvalidRequest
+            | Self::InvalidApiKey
+            | Self::InsufficientPermission
+            | Self::NotFound
+            | Self::PayloadTooLarge => false,
+            Self::InferenceError | Self::SearchUnavailable | Self::ServiceUnavailable => true,
+        }
+    }
+
     fn row(self) -> (u16, &'static str, &'static str) {
         match self {
             Self::InvalidRequest => (400, "invalid_request", "The request is not valid."),

@@ -10,6 +10,10 @@ use crate::json::Json;
 /// The largest body that is read: 256 KB.
 pub const MAX_BODY_BYTES: usize = 262_144;
 
+/// What a request's body and each of its messages may hold, in the order in which they are read.
+pub(crate) const REQUEST_MEMBERS: [&str; 4] = ["model", "messages", "temperature", "max_tokens"];
+pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
+
 /// Why a body is not a chat request, as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -17,8 +21,7 @@ pub struct InvalidRequest(String);
 
 /// Reads a request's body.
 pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
-    let accepted = ["model", "messages", "temperature", "max_tokens"];
-    let [model, messages, temperature, max_tokens] = members(document(body)?, Place::Body, accepted)?;
+    let [model, messages, temperature, max_tokens] = members(document(body)?, Place::Body, REQUEST_MEMBERS)?;
     check_model(required(model, Place::Body, "model")?)?;
     let messages = read_messages(messages, Message::new)?;
     let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
@@ -77,7 +80,7 @@ fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, In
 
 fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, InvalidRequest> {
     let place = Place::Message(at);
-    let [role, content] = members(value, place, ["role", "content"])?;
+    let [role, content] = members(value, place, MESSAGE_MEMBERS)?;
     let role = match required(role, place, "role")? {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let roles = list(&Role::ALL.map(Role::as_str));

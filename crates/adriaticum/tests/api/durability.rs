@@ -148,12 +148,16 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fil
     let mut acknowledged = Vec::new();
     let mut connection = service.connect();
     let mut ask_once = || {
+        let asked = runtime.asked().len();
         let answer = connection.send(Request::chat(&key, ask("hello")).bytes()).answer();
         if answer.status == 200 {
             acknowledged.push((answer.completed().id, 200));
             return true;
         }
         answer.refused_as("service_unavailable");
+        // What was run already, and may yet be recorded, is not run again behind the caller's back.
+        let should_retry = if runtime.asked().len() == asked { "true" } else { "false" };
+        assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
         false
     };
     for _ in 0..2 {

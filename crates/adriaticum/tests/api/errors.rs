@@ -74,6 +74,44 @@ fn the_first_fault_wins_over_no_room() {
 }
 
 #[test]
+fn every_error_says_whether_the_same_request_is_worth_sending_again() {
+    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
+    let unreachable = unreachable_url();
+    let failing = Setup::with(&[&runtime]).start();
+    let searching = Setup::with(&[&runtime])
+        .set("grounding", "always")
+        .set("search.url", &format!("searxng+{unreachable}"))
+        .start();
+    let slow = Runtime::that(Reply::EchoesOnceReleased);
+    let full = Setup::with(&[&slow]).set("api.max_requests", "1").start();
+    let mut held = full.connect();
+    held.send(Request::chat(&full.key(), ask("hello")).bytes());
+    slow.wait_until_asked(1);
+    let (key, weak) = (failing.key(), failing.key_with("weak", &["--without-completions"]));
+    let good = |service: &Service| Request::chat(&service.key(), ask("hello"));
+    for (service, request, code, should_retry) in [
+        (&failing, good(&failing).target("/v1/models"), "not_found", "false"),
+        (&failing, Request::chat("nonsense", ask("hello")), "invalid_api_key", "false"),
+        (&failing, Request::chat(&weak, ask("hello")), "insufficient_permission", "false"),
+        (&failing, Request::chat(&key, vec![b' '; 262_145]), "payload_too_large", "false"),
+        (&failing, Request::chat(&key, "{"), "invalid_request", "false"),
+        (&failing, good(&failing), "inference_error", "true"),
+        (&searching, good(&searching), "search_unavailable", "true"),
+        (&full, good(&full), "service_unavailable", "true"),
+    ] {
+        let answer = service.send(&request);
+        answer.refused_as(code);
+        assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{code}");
+    }
+    let unconfigured = Setup::new().start();
+    let answer = unconfigured.ask(&unconfigured.key(), "hello");
+    answer.refused_as("service_unavailable");
+    assert_eq!(answer.header("x-should-retry"), Some("false"), "no runtime comes by itself");
+    slow.release();
+    assert_eq!(held.answer().header("x-should-retry"), None);
+}
+
+#[test]
 fn the_header_of_a_body_that_is_not_json_counts_as_its_content() {
     let service = Setup::new().start();
     let plain = Request::chat(&service.key(), ask("hello")).header("Content-Type", "text/plain");

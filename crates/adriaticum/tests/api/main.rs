@@ -23,4 +23,6 @@ mod resources;
 mod runtimes;
 mod smuggling;
 mod stopping;
+mod streams;
 mod telemetry;
+mod tls;

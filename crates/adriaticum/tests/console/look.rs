@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::harness::{Page, Site};
+use crate::harness::{Page, Reply, Runtime, Site};
 
 /// Where pictures go, for whoever wants to look at them.
 const PICTURES: &str = "CONSOLE_PICTURES";
@@ -60,6 +60,25 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
             look_at(&mut page, &path, &format!("{name}-{width}-{theme}"));
         }
         look_at(&mut guest, "/sign-in", &format!("sign-in-{width}-{theme}"));
+    }
+}
+
+#[test]
+fn a_fleet_of_runtimes_is_sound_to_look_at() {
+    let replies = [Reply::Echoes, Reply::Says(500, "{}".into()), Reply::Echoes, Reply::Says(429, "{}".into())];
+    let site = Site::before(replies.into_iter().map(Runtime::that).collect());
+    let mut page = site.person("Ada", "admin");
+    let key = Site::make_key(&mut page, "Nightly summaries");
+    (0..40).for_each(|number| drop(site.service.ask(&key, &format!("Question {number}"))));
+    for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop")] {
+        page.theme(theme);
+        if width == "phone" {
+            page.phone()
+        } else {
+            page.desktop()
+        }
+        look_at(&mut page, "/", &format!("fleet-{width}-{theme}"));
+        page.assert_says("Asked elsewhere");
     }
 }
 

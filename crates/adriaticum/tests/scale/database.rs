@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use testbed::Cluster;
 
-use crate::harness::{Reply, Runtime, Service, Setup, ask};
+use crate::harness::{Reply, Runtime, Service, Setup, ask, eventually};
 use crate::load::Load;
 
 /// Two replicas over a cluster, in front of a runtime that answers at once.
@@ -17,9 +17,13 @@ struct Pair {
 impl Pair {
     fn start() -> Self {
         let cluster = Cluster::start(&[]);
-        let runtime = Runtime::that(Reply::Echoes);
         let url = cluster.create_database();
-        let replicas = [(), ()].map(|()| Setup::with(&[&runtime]).set("database_url", &url).start());
+        Self::over(cluster, &url)
+    }
+
+    fn over(cluster: Cluster, url: &str) -> Self {
+        let runtime = Runtime::that(Reply::Echoes);
+        let replicas = [(), ()].map(|()| Setup::with(&[&runtime]).set("database_url", url).start());
         Self { cluster, replicas, runtime }
     }
 
@@ -35,7 +39,7 @@ impl Pair {
     fn assert_well(&self, load: &Load) {
         let key = self.replicas[1].key();
         for replica in &self.replicas {
-            replica.ask(&key, "hello").completed();
+            eventually("service again", || (replica.ask(&key, "hello").status == 200).then_some(()));
         }
         load.assert_nothing_lost_or_doubled(&self.replicas[0]);
         assert_eq!(load.broken(), 0, "every request gets an answer");
@@ -78,6 +82,22 @@ fn a_database_that_cuts_off_connections() {
             );
         }
         load.wait_for_completions(30);
+    });
+    pair.assert_well(&load);
+}
+
+#[test]
+fn a_database_that_fails_over_to_its_copy() {
+    let cluster = Cluster::start(&[]);
+    let copy = cluster.start_copy();
+    let url = cluster.url_with(&copy, &cluster.create_database());
+    let pair = Pair::over(cluster, &url);
+    let load = pair.load(|load| {
+        load.wait_for_completions(100);
+        pair.cluster.stop("immediate");
+        load.wait_for(20, |told| told.status == 503);
+        copy.promote();
+        load.wait_for_completions(100);
     });
     pair.assert_well(&load);
 }

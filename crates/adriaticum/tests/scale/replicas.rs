@@ -14,7 +14,7 @@ fn start(count: usize, runtime: &Runtime) -> Vec<Service> {
 }
 
 fn replica(runtime: &Runtime, url: &str) -> Service {
-    Setup::with(&[runtime]).set("database_url", url).start()
+    Setup::with(&[runtime]).set("database_url", url).set("api.drain", "1s").start()
 }
 
 fn addresses<'a>(replicas: impl IntoIterator<Item = &'a Service>) -> Vec<SocketAddr> {

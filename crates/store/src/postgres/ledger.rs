@@ -161,8 +161,13 @@ impl Open {
     async fn commit(&self, rows: &[&Entry], trail: Option<&Trail>) -> Result<i64, StoreError> {
         let (commit, mut rollups) = (next_commit(), Rollups::default());
         // First what nobody else touches. Whether a row or the trail was written before is known only here.
-        let (begun, noted, inserted) =
-            tokio::join!(self.client.batch_execute("BEGIN"), self.note_trail(trail), self.insert(commit, rows),);
+        let begin = begin(commit);
+        let (begun, noted, inserted) = tokio::join!(
+            biased; // in this order
+            self.client.batch_execute(&begin),
+            self.note_trail(commit, trail),
+            self.insert(commit, rows),
+        );
         begun?;
         if let (true, Some(trail)) = (noted?, trail) {
             rollups = trail.rollups.clone();
@@ -172,6 +177,7 @@ impl Open {
         rows.iter().filter(|entry| new.remove(&entry.request_id)).for_each(|entry| rollups.add(entry));
         // Then, with nothing in between, what all replicas write to.
         let (used, sums, hours, committed) = tokio::join!(
+            biased;
             self.use_keys(&rollups),
             self.add_sums(&rollups),
             self.add_hours(&rollups),
@@ -184,10 +190,10 @@ impl Open {
     }
 
     /// Writes down when the last commit was durable; `false` if that was done before.
-    async fn note_trail(&self, trail: Option<&Trail>) -> Result<bool, StoreError> {
+    async fn note_trail(&self, commit: i64, trail: Option<&Trail>) -> Result<bool, StoreError> {
         let Some(trail) = trail else { return Ok(false) };
         let at = trail.persisted_at_micros as i64;
-        Ok(self.client.execute(&self.note_trail, &[&trail.commit, &at]).await? == 1)
+        Ok(self.client.execute(&self.note_trail, &[&trail.commit, &at, &commit]).await? == 1)
     }
 
     /// Inserts rows, and says which of them were not there before.
@@ -255,14 +261,25 @@ impl Open {
     }
 }
 
-const NOTE_TRAIL: &str = "UPDATE commits SET persisted_at_us = $2 WHERE id = $1 AND persisted_at_us IS NULL";
+/// Begins the transaction of a group, and marks it. What follows is on its way before anybody knows whether it has begun; if
+/// it has not (somebody cancelled it, say), each statement would stand for itself and be committed alone. So the first ones
+/// look for the mark, which only this transaction has.
+fn begin(commit: i64) -> String {
+    format!("BEGIN; SET LOCAL adriaticum.commit_id = '{commit}'")
+}
 
-const INSERT: &str = "WITH this AS (INSERT INTO commits (id) VALUES ($1))
+const NOTE_TRAIL: &str = "UPDATE commits SET persisted_at_us = $2
+    WHERE id = $1 AND persisted_at_us IS NULL AND current_setting('adriaticum.commit_id', true) = $3::bigint::text";
+
+const INSERT: &str = "WITH this AS (
+        INSERT INTO commits (id) SELECT $1 WHERE current_setting('adriaticum.commit_id', true) = $1::bigint::text
+    )
     INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
         queue_us, search_us, inference_us, total_us, score, scorer, sources)
     SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
         $15::integer[])
+    WHERE current_setting('adriaticum.commit_id', true) = $1::bigint::text
     ON CONFLICT (id) DO NOTHING RETURNING id";
 
 const USE_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
@@ -428,4 +445,38 @@ fn is_worth_another_try(error: &StoreError) -> bool {
 /// Whether the server objects to what is in a row.
 fn is_about_a_row(error: &StoreError) -> bool {
     error.sql_state().is_some_and(|code| ["22", "23"].iter().any(|class| code.code().starts_with(class)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::{Postgres, PostgresSettings};
+    use crate::rollup::{Outcome, Timings};
+
+    #[tokio::test]
+    async fn without_its_transaction_a_group_writes_nothing() {
+        let url = testbed::Cluster::shared().create_database();
+        let settings = PostgresSettings { url: url.parse().unwrap(), connections: 1, timeout: Duration::from_secs(5) };
+        let database = Postgres::open(&settings).await.unwrap();
+        let open = Open::new(&database.server).await.unwrap();
+        let entry = Entry {
+            request_id: RequestId::now(),
+            key: "000000000001".parse().unwrap(),
+            owner: None,
+            outcome: Outcome { status: 200, code: None },
+            usage: Default::default(),
+            timings: Timings::default(),
+            grounding: None,
+        };
+        let rows = async || open.client.query_typed("SELECT id FROM requests", &[]).await.unwrap().len();
+        let recorded = open.commit(&[&entry], None).await.unwrap();
+        let trail = Trail { commit: recorded, persisted_at_micros: 1, rollups: Rollups::default() };
+        let another = Entry { request_id: RequestId::now(), ..entry.clone() };
+        let commit = next_commit();
+        assert!(open.insert(commit, &[&another]).await.unwrap().is_empty());
+        assert!(!open.note_trail(commit, Some(&trail)).await.unwrap());
+        assert_eq!(rows().await, 1);
+        open.commit(&[&another], Some(&trail)).await.unwrap();
+        assert_eq!(rows().await, 2);
+    }
 }

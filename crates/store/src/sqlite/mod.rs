@@ -2,6 +2,7 @@
 
 mod accounts;
 mod audit;
+mod backup;
 mod export;
 mod keys;
 mod ledger;
@@ -19,6 +20,7 @@ use rusqlite::{Connection, OpenFlags, Row};
 use crate::StoreError;
 use crate::id::Id;
 
+pub use backup::{BackedUp, NotBackedUp, back_up};
 pub(crate) use export::Export;
 use ledger::LedgerFile;
 
@@ -48,11 +50,7 @@ impl Sqlite {
     }
 
     pub(crate) fn faults(&self) -> Result<Vec<String>, StoreError> {
-        self.with(|connection| {
-            let mut check = connection.prepare("PRAGMA quick_check")?;
-            let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-            Ok(lines.into_iter().filter(|line| line != "ok").collect())
-        })
+        self.with(|connection| Ok(faults(connection)?))
     }
 
     /// Runs something on an idle connection, or on a new one if all are in use.
@@ -82,6 +80,13 @@ fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)
+}
+
+/// What is broken in a database, of which every page is read.
+fn faults(connection: &Connection) -> Result<Vec<String>, rusqlite::Error> {
+    let mut check = connection.prepare("PRAGMA quick_check")?;
+    let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(lines.into_iter().filter(|line| line != "ok").collect())
 }
 
 /// A column that holds an id.

@@ -6,6 +6,7 @@ mod collector;
 mod http2;
 mod runtime;
 mod service;
+mod tls;
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ pub(crate) use collector::Collector;
 pub(crate) use http2::Http2;
 pub(crate) use runtime::{Reply, Runtime, unreachable_url};
 pub(crate) use service::{Home, Ran, Service, Setup, on_postgres};
+pub(crate) use tls::{Authority, Pair, Secured, replace};
 
 /// How long a test waits for anything before it fails: far longer than anything takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

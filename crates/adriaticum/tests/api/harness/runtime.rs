@@ -272,7 +272,7 @@ fn echo(request: &[u8]) -> String {
 }
 
 /// The head and the body of the next request; `None` at the connection's end.
-fn read_request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
+pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         reader.read_line(&mut head).ok().filter(|&count| count > 0)?;

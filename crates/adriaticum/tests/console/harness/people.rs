@@ -8,19 +8,23 @@ pub(crate) const PASSWORD: &str = "a few good words";
 /// A service in front of a runtime that answers at once.
 pub(crate) struct Site {
     pub(crate) service: Service,
-    _runtime: Runtime,
+    _runtimes: Vec<Runtime>,
 }
 
 impl Site {
     pub(crate) fn start() -> Self {
-        let runtime = Runtime::that(Reply::Echoes);
-        Self { service: Setup::with(&[&runtime]).start(), _runtime: runtime }
+        Self::before(vec![Runtime::that(Reply::Echoes)])
+    }
+
+    /// A service in front of these runtimes.
+    pub(crate) fn before(runtimes: Vec<Runtime>) -> Self {
+        Self { service: Setup::with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
     }
 
     /// One more replica over the same database.
     pub(crate) fn replica(&self) -> Self {
         let runtime = Runtime::that(Reply::Echoes);
-        Self { service: Setup::with(&[&runtime]).beside(&self.service).start(), _runtime: runtime }
+        Self { service: Setup::with(&[&runtime]).beside(&self.service).start(), _runtimes: vec![runtime] }
     }
 
     /// Where the console is, as the service says.

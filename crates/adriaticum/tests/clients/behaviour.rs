@@ -1,0 +1,205 @@
+//! What each client makes of every answer: the completion's text, its own exception for each error, how often the service
+//! is asked, and when. What all clients must have in common is asserted here; where they differ, `docs/clients.md` says
+//! how, and must be right.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::harness::{PATIENCE, Seen};
+use crate::page;
+use crate::scripts::Workshop;
+use crate::stage::{Case, LATER, Later, Stage, beginning};
+
+/// How a case ended for a client.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct End {
+    pub(crate) case: String,
+    pub(crate) text: Option<String>,
+    /// Prompt, completion, total.
+    pub(crate) tokens: Option<[Option<u64>; 3]>,
+    /// The name of the exception's type.
+    pub(crate) exception: Option<String>,
+    pub(crate) status: Option<u16>,
+    pub(crate) code: Option<String>,
+    pub(crate) request_id: Option<String>,
+    /// The exception in full.
+    #[allow(dead_code, reason = "read by people, in the message of a test that failed")]
+    pub(crate) said: Option<String>,
+}
+
+/// A client's name on the page, and its script with its arguments; the one in Rust has none.
+const CLIENTS: [(&str, Option<&str>); 8] = [
+    ("OpenAI, Python", Some("openai_python.py")),
+    ("OpenAI, Node", Some("openai_node.mjs")),
+    ("LangChain", Some("langchain_python.py")),
+    ("LlamaIndex", Some("llama_index_python.py")),
+    ("LlamaIndex without `max_retries`", Some("llama_index_python.py default")),
+    ("Vercel AI SDK", Some("vercel_node.mjs")),
+    ("LiteLLM", Some("litellm_python.py")),
+    ("async-openai", None),
+];
+
+/// The cases that end in an error, with its status and code.
+const ERRORS: [(&str, u16, &str); 9] = [
+    ("invalid", 400, "invalid_request"),
+    ("key", 401, "invalid_api_key"),
+    ("permission", 403, "insufficient_permission"),
+    ("route", 404, "not_found"),
+    ("size", 413, "payload_too_large"),
+    ("runtime", 502, "inference_error"),
+    ("search", 503, "search_unavailable"),
+    ("room", 503, "service_unavailable"),
+    ("unconfigured", 503, "service_unavailable"),
+];
+
+#[test]
+fn every_client_completes_fails_and_tries_again_as_the_page_says() {
+    let (stage, workshop) = (Stage::set(), Workshop::open());
+    let watched: Vec<_> = std::thread::scope(|scope| {
+        let watch = |(client, script)| {
+            let (stage, workshop) = (&stage, &workshop);
+            scope.spawn(move || watch(client, script, stage, workshop))
+        };
+        let watching: Vec<_> = CLIENTS.map(watch).into();
+        watching.into_iter().map(|client| client.join()).collect()
+    });
+    let rows: Vec<_> = watched.iter().flatten().collect();
+    show(&rows);
+    assert_eq!(rows.len(), CLIENTS.len(), "what the others did wrong is told above");
+    let page = page::text();
+    for row in rows {
+        for line in [&row.exceptions, &row.requests] {
+            assert!(page.contains(line.as_str()), "docs/clients.md says something else than\n{line}");
+        }
+    }
+}
+
+/// Two lines of the page's tables.
+#[derive(Debug)]
+struct Row {
+    exceptions: String,
+    requests: String,
+}
+
+/// Has a client make its requests, and sees what comes of them.
+fn watch(client: &str, script: Option<&str>, stage: &Stage, workshop: &Workshop) -> Row {
+    let later = Later::set();
+    let mut cases = stage.cases(client);
+    cases.push(later.case(client));
+    let run = |cases: &[Case]| match script {
+        Some(script) => workshop.run(script, cases),
+        None => crate::async_openai::run(cases),
+    };
+    let ends = std::thread::scope(|scope| {
+        scope.spawn(|| later.relent());
+        run(&cases)
+    });
+    let watched = Watched { client, stage, ends };
+    watched.completes();
+    let unmeasured = watched.unmeasured();
+    watched.fails();
+    let waited = watched.waits(&later.relay().seen(&beginning(client, "later")));
+    watched.row(&unmeasured, waited)
+}
+
+/// A client that has done everything.
+struct Watched<'a> {
+    client: &'a str,
+    stage: &'a Stage,
+    ends: Vec<End>,
+}
+
+impl Watched<'_> {
+    fn end(&self, case: &str) -> &End {
+        let end = self.ends.iter().find(|end| end.case == case);
+        end.unwrap_or_else(|| panic!("{} says nothing of {case}: {:?}", self.client, self.ends))
+    }
+
+    fn seen(&self, case: &str) -> Vec<Seen> {
+        self.stage.relay(case).seen(&beginning(self.client, case))
+    }
+
+    fn completes(&self) {
+        let end = self.end("completion");
+        let said = beginning(self.client, "completion");
+        assert_eq!(end.text.as_deref().map(str::trim_end), Some(said.trim_end()), "{}: {end:?}", self.client);
+        assert_eq!(end.tokens, Some([Some(3), Some(4), Some(7)]), "{}: {end:?}", self.client);
+        let seen = self.seen("completion");
+        assert_eq!(seen.len(), 1, "{}: {seen:?}", self.client);
+        assert_eq!(seen[0].request["max_tokens"], 100, "{}: {seen:?}", self.client);
+    }
+
+    /// What becomes of tokens that nobody measured.
+    fn unmeasured(&self) -> String {
+        let end = self.end("unmeasured");
+        match (&end.exception, end.tokens) {
+            (Some(exception), _) => format!("`{exception}`"),
+            (None, Some([None, None, None])) => "nothing".to_owned(),
+            (None, Some([Some(0), Some(0), Some(0)])) => "0".to_owned(),
+            (None, Some([Some(0), Some(0), None])) => "0, total nothing".to_owned(),
+            other => panic!("{}: {other:?}", self.client),
+        }
+    }
+
+    fn fails(&self) {
+        for (case, status, code) in ERRORS {
+            let end = self.end(case);
+            assert!(end.exception.is_some(), "{}: {end:?}", self.client);
+            assert_eq!(end.status, Some(status), "{}: {end:?}", self.client);
+            // Some clients do not pass the code or the request's id on; where they do, they are ours.
+            assert!(end.code.as_deref().is_none_or(|told| told == code), "{}: {end:?}", self.client);
+            let seen = self.seen(case);
+            let last = seen.last().unwrap_or_else(|| panic!("{}: {end:?}", self.client));
+            assert_eq!(last.answer.outcome(), (status, Some(code.to_owned())), "{}: {case}", self.client);
+            let id = last.answer.header("x-request-id");
+            assert!(end.request_id.is_none() || end.request_id.as_deref() == id, "{}: {end:?}", self.client);
+            assert!(status >= 500 || seen.len() == 1, "{} tries again after {status}: {seen:?}", self.client);
+        }
+    }
+
+    /// Whether a client whose request is put off comes back then, not before, and is served.
+    fn waits(&self, seen: &[Seen]) -> bool {
+        let end = self.end("later");
+        let [first, second] = seen else { panic!("{}: {end:?} {seen:?}", self.client) };
+        assert_eq!(first.answer.header("retry-after"), Some(LATER.to_string().as_str()), "{seen:?}");
+        assert!(end.text.is_some() && second.answer.status == 200, "{}: {end:?}", self.client);
+        let waited = second.at - first.at;
+        assert!(waited < PATIENCE, "{}: {waited:?}", self.client);
+        waited >= Duration::from_secs(LATER)
+    }
+
+    fn row(&self, unmeasured: &str, waited: bool) -> Row {
+        let mut exceptions = format!("| {} |", self.client);
+        for (case, ..) in ERRORS.iter().filter(|(case, ..)| !matches!(*case, "search" | "unconfigured")) {
+            write!(exceptions, " `{}` |", self.end(case).exception.as_deref().unwrap()).unwrap();
+        }
+        let told = self.end("room");
+        for told in [&told.code, &told.request_id] {
+            write!(exceptions, " {} |", if told.is_some() { "yes" } else { "no" }).unwrap();
+        }
+        let mut requests = format!("| {} |", self.client);
+        for case in ["runtime", "search", "room", "unconfigured"] {
+            write!(requests, " {} |", self.seen(case).len()).unwrap();
+        }
+        write!(requests, " {} | {unmeasured} |", if waited { "yes" } else { "no" }).unwrap();
+        Row { exceptions, requests }
+    }
+}
+
+/// Leaves the tables where the build's other results are, and shows them; past the test runner, which would keep them.
+fn show(rows: &[&Row]) {
+    let mut tables = format!("{}\n{}\n", page::EXCEPTIONS, rule(page::EXCEPTIONS));
+    rows.iter().for_each(|row| writeln!(tables, "{}", row.exceptions).unwrap());
+    write!(tables, "\n{}\n{}\n", page::REQUESTS, rule(page::REQUESTS)).unwrap();
+    rows.iter().for_each(|row| writeln!(tables, "{}", row.requests).unwrap());
+    std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients.md"), &tables).unwrap();
+    std::io::stderr().write_all(format!("\n{tables}\n").as_bytes()).unwrap();
+}
+
+fn rule(header: &str) -> String {
+    "|---".repeat(header.matches('|').count() - 1) + "|"
+}

@@ -1,0 +1,76 @@
+//! Stands between clients and a service, passes everything on as it is, and notes what came by and when. Also requests
+//! without a key are seen here, of which no row tells.
+
+use std::io::{BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::runtime::read_request;
+use super::{Answer, Connection, Service};
+
+/// Listens for as long as the tests run: a thread per connection, each ended by its client.
+pub(crate) struct Relay {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// One request, and the service's answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    pub(crate) request: Value,
+    pub(crate) answer: Arc<Answer>,
+}
+
+impl Relay {
+    pub(crate) fn before(service: &Service) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Self { address: listener.local_addr().unwrap(), seen: Arc::default() };
+        let (behind, seen) = (service.address(), relay.seen.clone());
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let seen = seen.clone();
+                std::thread::spawn(move || serve(&socket, behind, &seen));
+            }
+        });
+        relay
+    }
+
+    /// What clients are given as the API's base URL.
+    pub(crate) fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// The requests whose last message begins so, in order.
+    pub(crate) fn seen(&self, beginning: &str) -> Vec<Seen> {
+        let is_meant = |seen: &&Seen| last_message(&seen.request).is_some_and(|text| text.starts_with(beginning));
+        self.seen.lock().unwrap().iter().filter(is_meant).cloned().collect()
+    }
+}
+
+fn last_message(request: &Value) -> Option<&str> {
+    request["messages"].as_array()?.last()?["content"].as_str()
+}
+
+fn serve(socket: &TcpStream, behind: SocketAddr, seen: &Mutex<Vec<Seen>>) {
+    socket.set_nodelay(true).unwrap();
+    let mut reader = BufReader::new(socket);
+    while let Some((head, body)) = read_request(&mut reader) {
+        let at = Instant::now();
+        let answer = Arc::new(Connection::to(behind).send(&head).send(&body).answer());
+        let request = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {head}"));
+        seen.lock().unwrap().push(Seen { at, request, answer: answer.clone() });
+        let mut bytes = format!("HTTP/1.1 {} Relayed\r\n", answer.status).into_bytes();
+        for (name, value) in &answer.headers {
+            bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(&answer.body);
+        if (&*socket).write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What docs/backup.md promises: a copy made under load holds everything that was acknowledged before it was begun, and a
+//! service starts on it.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use testbed::Cluster;
+
+use crate::harness::{Ran, Reply, Request, Runtime, Service, Setup, ask, eventually};
+
+/// Answers before a back-up begins, and while it is made.
+const ENOUGH: usize = 100;
+
+/// Has a service answer without a pause while something is done; the ids that were acknowledged before that.
+fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTreeSet<String> {
+    let request = Request::chat(key, ask("hello")).bytes();
+    let (acknowledged, over) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
+    let wait_for = |count| eventually("answers", || (acknowledged.lock().unwrap().len() >= count).then_some(()));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut connection = service.connect();
+                while !over.load(Ordering::Relaxed) {
+                    let answer = connection.send(&request).answer();
+                    acknowledged.lock().unwrap().insert(answer.completed().id);
+                }
+            });
+        }
+        let _end = End(&over); // also if what is done fails: the others would go on for ever
+        wait_for(ENOUGH);
+        let before = acknowledged.lock().unwrap().clone();
+        done();
+        wait_for(before.len() + ENOUGH); // it went on all the while, and goes on
+        before
+    })
+}
+
+/// Ends the load when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn assert_holds(restored: &Service, before: &BTreeSet<String>, key: &str) {
+    let rows = restored.rows();
+    let ids: BTreeSet<_> = rows.iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), rows.len(), "no row stands twice");
+    let lost: Vec<_> = before.difference(&ids).collect();
+    assert!(lost.is_empty(), "acknowledged before the back-up and not in it: {lost:?}");
+    assert_eq!(restored.sums()["requests"], rows.len(), "the sums know the same rows");
+    assert!(restored.run(&["check", "--deep"]).stdout.contains("the database is sound"));
+    restored.ask(key, "hello").completed();
+    assert_eq!(restored.sums()["requests"], rows.len() + 1);
+}
+
+#[test]
+fn a_copy_of_sqlite_made_under_load_can_be_served() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let before = acknowledged_before(&service, &key, || {
+        let told = service.output(&["backup", "copy.db"]);
+        assert!(told.contains("sound"), "{told}");
+    });
+    let restored = service.folder().join("restored");
+    std::fs::create_dir(&restored).unwrap();
+    std::fs::copy(service.folder().join("copy.db"), restored.join("adriaticum.db")).unwrap();
+    let restored = Setup::with(&[&runtime]).data(restored).start();
+    assert_holds(&restored, &before, &key);
+}
+
+#[test]
+fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Setup::new().start();
+    assert_eq!(home.run(&["backup", "copy.db"]).code, Some(0));
+    let copy = home.folder().join("copy.db");
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600, "nobody else may read it");
+    let first = std::fs::read(&copy).unwrap();
+    home.key();
+    for (to, why) in [("copy.db", "is there already"), ("nowhere/copy.db", "No such file"), (".", "there already")] {
+        let ran = home.run(&["backup", to]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(why), "{ran:?}");
+    }
+    assert_eq!(std::fs::read(&copy).unwrap(), first);
+    // Not a database: nothing is left that could be taken for a copy of one.
+    std::fs::write(home.folder().join("other.db"), "no database at all, but long enough to be taken for one").unwrap();
+    let ran = home.run(&["--set", "database_url=sqlite:other.db", "backup", "second.db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let left = std::fs::read_dir(home.folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("second")));
+}
+
+#[test]
+fn a_dump_of_postgres_made_under_load_can_be_served() {
+    let cluster = Cluster::shared();
+    let (url, new) = (cluster.create_database(), cluster.create_database());
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).set("database_url", &url).start();
+    let key = service.key();
+    let dump = service.folder().join("adriaticum.dump");
+    let run = |program: &str, arguments: &[&str]| {
+        let ran = Ran::of(
+            Command::new(program).args(arguments).arg(if program == "pg_dump" { "--file" } else { "--" }).arg(&dump),
+        );
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    };
+    let before = acknowledged_before(&service, &key, || run("pg_dump", &["--format=custom", "--dbname", &url]));
+    run("pg_restore", &["--no-owner", "--exit-on-error", "--dbname", &new]);
+    let restored = Setup::with(&[&runtime]).set("database_url", &new).start();
+    assert_holds(&restored, &before, &key);
+    assert!(service.run(&["backup", "copy.db"]).stderr.contains("pg_dump"), "what is right is told");
+}

@@ -1,0 +1,134 @@
+//! Every command on a page for users is run, page by page and from top to bottom, beside a service; or stands in a list with
+//! the reason why not.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use store::{Database, Email, NewAccount, Store};
+use testbed::Cluster;
+
+use crate::book::{Page, commands, pages, root};
+use crate::harness::{Ran, Reply, Runtime, Service, Setup};
+
+/// Beginnings of commands that are not run, and why. One that no page has (any more) is to be taken out.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("make ", "builds the program"),
+    ("ADRIATICUM_RUNTIME_URLS=http://10.0.0.5:8000/v1 make run", "builds the program"),
+    ("RUSTFLAGS=", "builds the program"),
+    ("docker ", "needs containers from elsewhere"),
+    ("curl -sS --retry 30", "asks the container before it"),
+    ("curl -sS 'http://127.0.0.1:9200", "asks the container before it"),
+    ("ADRIATICUM_SEARCH_URL=", "asks a search server in a container"),
+    ("adriaticum model fetch", "gets a model from elsewhere"),
+    ("adriaticum engine", "needs a model; the engine's own tests run it"),
+    ("adriaticum migrate --to postgres://", "is an address that nobody has; where $DATABASE_URL stands, it is run"),
+    ("systemctl ", "needs a system of services"),
+    ("tools/release", "builds the program; another test runs it with one that is built"),
+];
+
+/// Stands in what the shell tells before each command's number.
+const MARK: &str = "@command ";
+
+fn reason_not_to_run(command: &str) -> Option<&'static (&'static str, &'static str)> {
+    NOT_RUN.iter().find(|(beginning, _)| command.starts_with(beginning))
+}
+
+#[test]
+fn every_command_runs_or_is_excepted_for_a_reason() {
+    let mut ran = 0;
+    let mut excepted = Vec::new();
+    for page in pages().iter().filter(|page| page.is_for_users()) {
+        let commands: Vec<_> = page.blocks().iter().flat_map(|block| commands(block)).collect();
+        let (not_run, run): (Vec<_>, Vec<_>) = commands.into_iter().partition(|each| reason_not_to_run(each).is_some());
+        excepted.extend(not_run.iter().filter_map(|command| reason_not_to_run(command)));
+        if !run.is_empty() {
+            Stage::set(page).run(page, &run);
+            ran += run.len();
+        }
+    }
+    assert!(ran > 40, "what is looked for is not found: {ran}");
+    for exception in NOT_RUN {
+        assert!(excepted.contains(&exception), "no page has a command that begins with {:?}", exception.0);
+    }
+}
+
+/// A service with a runtime that echoes and an account for Ada, and a shell as its operator would have one.
+struct Stage {
+    service: Service,
+    _runtime: Runtime,
+    variables: Vec<(String, String)>,
+}
+
+impl Stage {
+    fn set(page: &Page) -> Self {
+        let runtime = Runtime::that(Reply::Echoes);
+        let service = Setup::with(&[&runtime]).start();
+        let folder = service.folder();
+        let program = env!("CARGO_BIN_EXE_adriaticum");
+        for place in ["bin", "target/release"] {
+            std::fs::create_dir_all(folder.join(place)).unwrap();
+            symlink(program, folder.join(place).join("adriaticum")).unwrap();
+        }
+        symlink(root().join("crates"), folder.join("crates")).unwrap();
+        make_account(&service);
+        let key = service.key_with("docs", &[]);
+        let mut variables = vec![
+            ("HOME".into(), folder.to_str().unwrap().to_owned()),
+            ("PATH".into(), format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap())),
+            ("ADRIATICUM_API_LISTEN".into(), service.address().to_string()),
+            ("ADRIATICUM_CONSOLE_LISTEN".into(), Self::console(&service)),
+            ("ADRIATICUM_OPS_LISTEN".into(), service.ops().to_string()),
+            ("KEY_ID".into(), key["adria_".len()..][..12].to_owned()),
+            ("API_KEY".into(), key),
+        ];
+        if page.text.contains("$DATABASE_URL") {
+            let cluster = Cluster::shared();
+            variables.push(("DATABASE_URL".into(), cluster.create_database()));
+            variables.push(("NEW_DATABASE_URL".into(), cluster.create_database()));
+        }
+        Self { service, _runtime: runtime, variables }
+    }
+
+    fn console(service: &Service) -> String {
+        let origin = service.told("Console").unwrap();
+        format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1)
+    }
+
+    /// Runs a page's commands in one shell, as its reader would, with the addresses that this service has instead of the usual
+    /// ones. Each must succeed.
+    fn run(&self, page: &Page, commands: &[String]) {
+        let numbered = commands.iter().enumerate().map(|(at, command)| format!("echo '{MARK}{at}' >&2\n{command}"));
+        let script = numbered
+            .collect::<String>()
+            .replace("localhost:8080", &self.service.address().to_string())
+            .replace("localhost:8081", &Self::console(&self.service))
+            .replace("localhost:9464", &self.service.ops().to_string());
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &script]).current_dir(self.service.folder());
+        for (name, value) in self.service.command(&[]).get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.envs(self.variables.iter().cloned());
+        let ran = Ran::of(&mut shell);
+        let last = ran.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).next_back();
+        let command = last.map_or("", |last| &commands[last]);
+        assert_eq!(ran.code, Some(0), "{}: {command}\n{}\n{}", page.name, ran.stdout, ran.stderr);
+        // What curl prints is an answer, also one that refuses.
+        assert!(!ran.stdout.contains(r#"{"error":"#), "{}:\n{}", page.name, ran.stdout);
+    }
+}
+
+fn make_account(service: &Service) {
+    let database = Database::Sqlite(service.data().join("adriaticum.db"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Store::open(&database).await.unwrap();
+        let token = store.set_up().await.unwrap().unwrap();
+        let email: Email = "ada@example.com".parse().unwrap();
+        let ada = NewAccount { email, name: "Ada".into(), password: "not a hash: nobody signs in".into() };
+        assert!(store.use_link(&token, &ada, "127.0.0.1").await.is_ok());
+    });
+}

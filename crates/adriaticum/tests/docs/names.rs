@@ -1,0 +1,170 @@
+//! What pages name exists: other pages and their headings, settings, variables, commands with their flags, error codes; and
+//! the page of all settings is the one that the program prints.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+
+use crate::book::{Page, commands, pages, root};
+use crate::harness::{Home, Ran};
+
+/// Names of others that look like settings of ours.
+const OF_OTHERS: &[&str] = &["search.formats"];
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    let anchors: BTreeMap<_, _> = pages.iter().map(|page| (root().join(&page.name), page.anchors())).collect();
+    let mut looked_at = 0;
+    for page in &pages {
+        let folder = root().join(&page.name).parent().unwrap().to_owned();
+        for link in page.links().iter().filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
+            let (path, anchor) =
+                link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
+            let target = if path.is_empty() { root().join(&page.name) } else { folder.join(path) };
+            let target = target.canonicalize().unwrap_or_else(|_| panic!("{}: {link} is not there", page.name));
+            if let Some(anchor) = anchor {
+                let known = anchors.get(&target).is_some_and(|anchors| anchors.contains(anchor));
+                assert!(known, "{}: {link}: no heading makes that anchor", page.name);
+            }
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 40, "what is looked for is not found: {looked_at}");
+}
+
+#[test]
+fn every_page_of_the_documentation_is_in_its_index() {
+    let pages = pages();
+    let index = pages.iter().find(|page| page.name == "docs/README.md").unwrap();
+    let links: BTreeSet<_> = index.links().into_iter().collect();
+    for name in pages.iter().filter_map(|page| page.name.strip_prefix("docs/")).filter(|name| *name != "README.md") {
+        assert!(links.contains(name), "docs/README.md does not link {name}");
+    }
+}
+
+#[test]
+fn the_page_of_settings_is_what_the_program_prints() {
+    let page = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let printed = Home::new().output(&["config", "--markdown"]);
+    assert!(page == printed, "write it anew: adriaticum config --markdown > docs/configuration.md");
+}
+
+#[test]
+fn every_setting_and_variable_that_is_named_is_one() {
+    let config = Home::new().output(&["config"]);
+    let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    let names: BTreeSet<_> = names.map(|(name, _)| name).collect();
+    let parts: BTreeSet<_> = names.iter().filter_map(|name| name.split_once('.')).map(|(part, _)| part).collect();
+    let setting = Regex::new(r"^([a-z]+)\.[a-z_]+$").unwrap();
+    let variable = Regex::new(r"\bADRIATICUM_([A-Z0-9_]+)").unwrap();
+    let variables: BTreeSet<_> = names.iter().map(|name| name.replace('.', "_").to_ascii_uppercase()).collect();
+    let mut seen = 0;
+    for page in pages() {
+        for span in page.spans().iter().filter(|span| !OF_OTHERS.contains(&span.as_str())) {
+            if setting.captures(span).is_some_and(|found| parts.contains(&found[1])) {
+                let is_a_file = [".rs", ".md", ".toml", ".db"].iter().any(|end| span.ends_with(end));
+                assert!(is_a_file || names.contains(span.as_str()), "{}: {span} is no setting", page.name);
+                seen += 1;
+            }
+        }
+        for found in variable.captures_iter(&page.text) {
+            assert!(variables.contains(&found[1]), "{}: {} sets nothing", page.name, &found[0]);
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "what is looked for is not found: {seen}");
+}
+
+/// The program's commands with what their help says, looked at once each.
+#[derive(Default)]
+struct Help(BTreeMap<Vec<String>, String>);
+
+impl Help {
+    fn of(&mut self, command: &[String]) -> &str {
+        self.0.entry(command.to_vec()).or_insert_with(|| {
+            let mut arguments: Vec<_> = command.iter().map(String::as_str).collect();
+            arguments.push("--help");
+            let Ran { code, stdout, .. } = Home::new().run(&arguments);
+            assert_eq!(code, Some(0), "{arguments:?}");
+            stdout
+        })
+    }
+
+    fn has_command(&mut self, command: &[String], word: &str) -> bool {
+        let listed = self.of(command).split_once("Commands:").map_or("", |(_, listed)| listed);
+        let listed = listed.split("\n\n").next().unwrap_or_default();
+        listed.lines().any(|line| line.split_whitespace().next() == Some(word))
+    }
+
+    fn has_flag(&mut self, command: &[String], flag: &str) -> bool {
+        let help = self.of(command);
+        help.split(|c: char| c.is_whitespace() || c == ',').any(|word| word == flag)
+    }
+
+    /// Looks at the words behind the program's name; says whether they are a command of it, and complains of unknown flags.
+    fn look_at(&mut self, page: &Page, text: &str, words: &[&str]) {
+        let mut command = Vec::new();
+        let mut is_first = true;
+        for word in words.iter().take_while(|word| !word.starts_with('#') && !["|", "&&", ">"].contains(word)) {
+            if let Some(flag) = word.strip_prefix("--") {
+                let name = format!("--{}", flag.split('=').next().unwrap_or_default());
+                assert!(self.has_flag(&command, &name), "{}: {text}: {command:?} has no {name}", page.name);
+            } else if is_first && self.has_command(&command, word) {
+                command.push((*word).to_owned());
+            } else if !command.is_empty() {
+                is_first = false; // what follows are values
+            }
+        }
+        assert!(!command.is_empty() || words.iter().all(|word| word.starts_with('-')), "{}: {text}", page.name);
+    }
+}
+
+#[test]
+fn every_command_and_flag_that_is_named_is_one() {
+    let mut help = Help::default();
+    let mut seen = 0;
+    for page in pages() {
+        let in_blocks = page.blocks().into_iter().flat_map(|block| commands(&block));
+        for text in in_blocks.chain(page.spans()) {
+            let whole = text.replace("\\\n", " ");
+            for line in whole.lines() {
+                let words: Vec<_> = line.split_whitespace().collect();
+                let program = words.iter().position(|word| *word == "adriaticum" || word.ends_with("$(adriaticum"));
+                if let Some(at) = program.filter(|at| at + 1 < words.len() && is_run(&words[..*at])) {
+                    let behind: Vec<_> =
+                        words[at + 1..].iter().map(|word| word.trim_end_matches([')', ';', ',', '.'])).collect();
+                    help.look_at(&page, &text, &behind);
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 60, "what is looked for is not found: {seen}");
+}
+
+/// Whether what stands before a program's name has it run: nothing, variables, or another command's end.
+fn is_run(before: &[&str]) -> bool {
+    before
+        .last()
+        .is_none_or(|word| word.contains('=') || ["|", "&&", "until", "if", "do", "docker", "exec"].contains(word))
+}
+
+#[test]
+fn every_error_code_has_its_section() {
+    let pages = pages();
+    let errors = pages.iter().find(|page| page.name == "docs/errors.md").unwrap();
+    let anchors = errors.anchors();
+    for code in [
+        "invalid_request",
+        "invalid_api_key",
+        "insufficient_permission",
+        "not_found",
+        "payload_too_large",
+        "inference_error",
+        "search_unavailable",
+        "service_unavailable",
+    ] {
+        assert!(anchors.iter().any(|anchor| anchor.ends_with(code)), "docs/errors.md has no section about {code}");
+    }
+}

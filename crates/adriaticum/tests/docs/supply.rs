@@ -1,0 +1,104 @@
+//! What the program is made of and how it is handed on: only what deny.toml allows, told in a bill of materials, in an archive
+//! that comes out the same each time.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::book::root;
+use crate::harness::Ran;
+
+fn tool(name: &str, arguments: &[&str]) -> Ran {
+    Ran::of(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
+}
+
+#[test]
+fn every_dependency_is_one_that_is_allowed() {
+    let ran = tool("deny", &[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn what_is_not_allowed_is_told() {
+    let rules = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (registry, nowhere) = ("github.com/rust-lang/crates.io-index", "registry.example/index");
+    for (rule, instead, told) in [
+        ("\"MPL-2.0\",", "", "cssparser"),
+        ("\"bitflags@1.3.2\"", "\"nothing@1.3.2\"", "bitflags"),
+        (registry, nowhere, "clap"),
+        ("deny = [", "deny = [ { crate = \"clap\", reason = \"a test\" },", "clap"),
+    ] {
+        assert!(rules.contains(rule), "{rule}");
+        let file = folder.path().join("deny.toml");
+        std::fs::write(&file, rules.replace(rule, instead)).unwrap();
+        let ran = tool("deny", &["--config", file.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(1), "{rule}: {ran:?}");
+        assert!(ran.stderr.contains(told), "{rule}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_bill_of_materials_names_what_is_linked_and_nothing_else() {
+    let ran = tool("sbom", &[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let bill: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(bill["bomFormat"], "CycloneDX");
+    let components = bill["components"].as_array().unwrap();
+    let names: BTreeSet<_> = components.iter().map(|component| component["name"].as_str().unwrap()).collect();
+    assert!(["rusqlite", "hyper", "store"].iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(
+        ["proptest", "testbed", "tungstenite", "windows-sys"].iter().all(|name| !names.contains(name)),
+        "{names:?}"
+    );
+    let described: BTreeSet<_> = components.iter().map(|component| component["bom-ref"].as_str().unwrap()).collect();
+    for dependency in bill["dependencies"].as_array().unwrap() {
+        for on in dependency["dependsOn"].as_array().unwrap() {
+            assert!(described.contains(on.as_str().unwrap()), "{on} is not described");
+        }
+    }
+}
+
+#[test]
+fn an_archive_comes_out_the_same_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = [("one", "022", "UTC"), ("two", "077", "Asia/Tokyo")].map(|(name, umask, zone)| {
+        let to = folder.path().join(name);
+        let release = format!("umask {umask}; exec tools/release --binary \"$0\" --to \"$1\"");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &release, env!("CARGO_BIN_EXE_adriaticum"), to.to_str().unwrap()]);
+        let ran = Ran::of(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        to
+    });
+    let sums = archives.each_ref().map(|to| std::fs::read_to_string(to.join("SHA256SUMS")).unwrap());
+    assert_eq!(sums[0], sums[1]);
+    let checked = Ran::of(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&archives[1]));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert_has_everything(&archives[1]);
+}
+
+fn assert_has_everything(folder: &Path) {
+    let archive = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "gz")).unwrap();
+    let listed = Ran::of(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
+    let listed: BTreeSet<_> = listed.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| path).collect();
+    for path in [
+        "adriaticum",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "docs/README.md",
+        "man/adriaticum.1",
+        "man/adriaticum-keys-create.1",
+        "completions/adriaticum.bash",
+        "completions/_adriaticum",
+        "completions/adriaticum.fish",
+        "deploy/compose.yaml",
+        "adriaticum.cdx.json",
+    ] {
+        assert!(listed.contains(path), "{path} is not in {listed:?}");
+    }
+}
