@@ -136,7 +136,7 @@ mod tests {
         let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
         assert_eq!(runtime::first_model(&models("m \"1\"", 8192)), Some(model));
 
-        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192), is_ours: true };
+        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
         assert_eq!(runtime::context_overflow(&too_long(9000, 8192)), Some(overflow));
         assert!(runtime::is_no_room(&no_room()) && !runtime::is_no_room(&failed("x")) && !runtime::is_no_room(b"x"));
     }

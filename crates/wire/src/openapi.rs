@@ -91,7 +91,7 @@ fn failure(status: u16) -> Value {
     let codes: Vec<_> = ErrorCode::ALL.into_iter().filter(|code| code.status() == status).collect();
     let names: Vec<_> = codes.iter().map(|code| code.as_str()).collect();
     let examples: Map<_, _> = codes.iter().map(|code| (code.as_str().to_owned(), example(*code))).collect();
-    let mut headers = json!({ "x-request-id": header("RequestId") });
+    let mut headers = json!({ "x-request-id": header("RequestId"), "x-should-retry": header("ShouldRetry") });
     match status {
         401 => headers["WWW-Authenticate"] = header("Challenge"),
         502 | 503 => headers["Retry-After"] = header("RetryAfter"),
@@ -217,6 +217,11 @@ fn headers() -> Value {
         "RetryAfter": {
             "description": "Seconds after which it is worth trying again, if there is such a time.",
             "schema": { "type": "integer", "minimum": 0 },
+        },
+        "ShouldRetry": {
+            "description": "Whether a client may send the same request again by itself.",
+            "required": true,
+            "schema": { "type": "string", "enum": ["true", "false"] },
         },
         "Challenge": { "description": "How to authenticate.", "schema": { "type": "string", "const": "Bearer" } },
     })
