@@ -5,7 +5,6 @@
 //! group tried once more: rows that did get committed are not counted again.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use chat::RequestId;
 use tokio_postgres::error::SqlState;
@@ -13,19 +12,18 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
+use super::columns::{Columns, FigureColumns, fits};
 use super::number;
-use super::schema::{DAY_MILLIS, drop_days_before, prepare_days};
+use super::schema::{DAY_MILLIS, drop_days_before, prepare_coming_days};
 use super::server::Server;
 use crate::ledger::{Book, CommitFailed, Committed, Pending, Trail};
-use crate::rollup::{Entry, Figures, KeySum, Measured, Rollups, Span};
+use crate::rollup::{Entry, KeySum, Rollups, Span};
 use crate::{StoreError, now_millis};
 
 /// What a probe writes: more than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
 /// Rows deleted in one statement, where they do not go by whole days.
 const PRUNE_ROWS: i64 = 500;
-/// Days for which there have to be parts of the tables, this one included.
-const DAYS_AHEAD: u64 = 3;
 
 /// The book on a server.
 pub(crate) struct LedgerLink {
@@ -118,7 +116,7 @@ impl Book for LedgerLink {
     fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
         let pruned = self.with(async |open| {
             let client = &mut open.client;
-            prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await?;
+            prepare_coming_days(client).await?;
             let before_millis = before.unix_micros() / 1000;
             drop_days_before(client, before_millis / DAY_MILLIS).await?;
             // Where rows are kept for days, the rest of the oldest day may stay until the day is over.
@@ -322,93 +320,6 @@ const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
         last_at = greatest(sums.last_at, excluded.last_at),
         latencies = merge_latencies(sums.latencies, excluded.latencies)"#;
 
-/// Rows as arrays, one for each column.
-#[derive(Default)]
-struct Columns<'a> {
-    ids: Vec<Uuid>,
-    keys: Vec<String>,
-    statuses: Vec<i16>,
-    codes: Vec<Option<&'a str>>,
-    tokens: [Vec<Option<i64>>; 3],
-    times: [Vec<Option<i64>>; 3],
-    totals: Vec<i64>,
-    scores: Vec<Option<f32>>,
-    scorers: Vec<Option<i32>>,
-    sources: Vec<Option<i32>>,
-}
-
-impl<'a> Columns<'a> {
-    fn of(rows: &[&'a Entry]) -> Self {
-        let mut columns = Self::default();
-        for entry in rows {
-            let (usage, timings, grounding) = (&entry.usage, &entry.timings, entry.grounding);
-            columns.ids.push(Uuid::from_bytes(entry.request_id.to_bytes()));
-            columns.keys.push(entry.key.to_string());
-            columns.statuses.push(entry.outcome.status as i16);
-            columns.codes.push(entry.outcome.code);
-            for (column, figure) in columns.tokens.iter_mut().zip([usage.prompt, usage.completion, usage.total]) {
-                column.push(figure.map(i64::from));
-            }
-            for (column, time) in columns.times.iter_mut().zip([timings.queue, timings.search, timings.inference]) {
-                column.push(time.map(micros));
-            }
-            columns.totals.push(micros(timings.total));
-            columns.scores.push(grounding.map(|grounding| grounding.score));
-            columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
-            columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
-        }
-        columns
-    }
-
-    fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 15] {
-        let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
-        [
-            commit,
-            &self.ids,
-            &self.keys,
-            &self.statuses,
-            &self.codes,
-            prompt,
-            completion,
-            total,
-            queue,
-            search,
-            inference,
-            &self.totals,
-            &self.scores,
-            &self.scorers,
-            &self.sources,
-        ]
-    }
-}
-
-/// Sums as arrays, one for each column.
-#[derive(Default)]
-struct FigureColumns([Vec<i64>; 8]);
-
-impl FigureColumns {
-    fn push(&mut self, figures: &Figures) {
-        let Figures { requests, prompt, completion, total, last_at } = *figures;
-        let pairs = [prompt, completion, total].map(|Measured { sum, count }| [sum, count]);
-        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at]);
-        self.0.iter_mut().zip(values).for_each(|(column, value)| column.push(value as i64));
-    }
-
-    fn parameters(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
-        self.0.iter().map(|column| column as &(dyn ToSql + Sync))
-    }
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// Whether a row can be stored: its times fit their columns.
-fn fits(entry: &Entry) -> bool {
-    let times = [entry.timings.queue, entry.timings.search, entry.timings.inference, Some(entry.timings.total)];
-    times.into_iter().flatten().all(|time| i64::try_from(time.as_micros()).is_ok())
-}
-
 /// A number for the next commit: ordered by time, so that its table grows at its end, and told apart from other
 /// replicas' by a random part.
 fn next_commit() -> i64 {
@@ -449,6 +360,8 @@ fn is_about_a_row(error: &StoreError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::postgres::{Postgres, PostgresSettings};
     use crate::rollup::{Outcome, Timings};

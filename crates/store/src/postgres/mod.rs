@@ -6,6 +6,7 @@
 
 mod accounts;
 mod audit;
+mod columns;
 mod import;
 mod keys;
 mod ledger;

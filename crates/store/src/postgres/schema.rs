@@ -167,7 +167,7 @@ const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
 pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
 const DAYS_LOCK: i64 = 0x6164_7269_6100_0003;
 
-/// For how many days to come there are parts of the tables.
+/// For how many days there are always parts of the tables, today included.
 const DAYS_AHEAD: u64 = 3;
 pub(super) const DAY_MILLIS: u64 = 86_400_000;
 
@@ -191,6 +191,11 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
         transaction.batch_execute(&note).await?;
         transaction.commit().await?;
     }
+    prepare_coming_days(client).await
+}
+
+/// Makes the parts of the tables for today and the days to come.
+pub(super) async fn prepare_coming_days(client: &mut Client) -> Result<(), StoreError> {
     prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
 }
 

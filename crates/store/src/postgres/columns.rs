@@ -1,0 +1,95 @@
+//! Rows and sums as PostgreSQL takes many at once: an array for each column. Pure.
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::rollup::{Entry, Figures, Measured};
+
+/// Rows as arrays, one for each column.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    ids: Vec<Uuid>,
+    keys: Vec<String>,
+    statuses: Vec<i16>,
+    codes: Vec<Option<&'a str>>,
+    tokens: [Vec<Option<i64>>; 3],
+    times: [Vec<Option<i64>>; 3],
+    totals: Vec<i64>,
+    scores: Vec<Option<f32>>,
+    scorers: Vec<Option<i32>>,
+    sources: Vec<Option<i32>>,
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn of(rows: &[&'a Entry]) -> Self {
+        let mut columns = Self::default();
+        for entry in rows {
+            let (usage, timings, grounding) = (&entry.usage, &entry.timings, entry.grounding);
+            columns.ids.push(Uuid::from_bytes(entry.request_id.to_bytes()));
+            columns.keys.push(entry.key.to_string());
+            columns.statuses.push(entry.outcome.status as i16);
+            columns.codes.push(entry.outcome.code);
+            for (column, figure) in columns.tokens.iter_mut().zip([usage.prompt, usage.completion, usage.total]) {
+                column.push(figure.map(i64::from));
+            }
+            for (column, time) in columns.times.iter_mut().zip([timings.queue, timings.search, timings.inference]) {
+                column.push(time.map(micros));
+            }
+            columns.totals.push(micros(timings.total));
+            columns.scores.push(grounding.map(|grounding| grounding.score));
+            columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
+            columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
+        }
+        columns
+    }
+
+    pub(super) fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 15] {
+        let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
+        [
+            commit,
+            &self.ids,
+            &self.keys,
+            &self.statuses,
+            &self.codes,
+            prompt,
+            completion,
+            total,
+            queue,
+            search,
+            inference,
+            &self.totals,
+            &self.scores,
+            &self.scorers,
+            &self.sources,
+        ]
+    }
+}
+
+/// Sums as arrays, one for each column.
+#[derive(Default)]
+pub(super) struct FigureColumns([Vec<i64>; 8]);
+
+impl FigureColumns {
+    pub(super) fn push(&mut self, figures: &Figures) {
+        let Figures { requests, prompt, completion, total, last_at } = *figures;
+        let pairs = [prompt, completion, total].map(|Measured { sum, count }| [sum, count]);
+        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at]);
+        self.0.iter_mut().zip(values).for_each(|(column, value)| column.push(value as i64));
+    }
+
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
+        self.0.iter().map(|column| column as &(dyn ToSql + Sync))
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Whether a row can be stored: its times fit their columns.
+pub(super) fn fits(entry: &Entry) -> bool {
+    let times = [entry.timings.queue, entry.timings.search, entry.timings.inference, Some(entry.timings.total)];
+    times.into_iter().flatten().all(|time| i64::try_from(time.as_micros()).is_ok())
+}
