@@ -9,7 +9,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
 	-$(TARGET)/release/adriaticum model fetch --if-needed
-	$(TARGET)/release/adriaticum serve
+	$(TARGET)/release/adriaticum serve --first-key
 
 build: prepare
 	$(CARGO) build --release --locked

@@ -15,9 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::complaint::Complaint;
+use crate::doors::cannot_listen;
 use crate::paper::count;
 use crate::serve::{open_certificates, open_store};
-use crate::settings::{Settings, environment_name};
+use crate::settings::Settings;
 
 /// Free room below which the ledger is at risk.
 const LITTLE_ROOM: u64 = 256 << 20;
@@ -148,10 +149,7 @@ async fn address(address: SocketAddr, setting: &str) -> Finding {
     match TcpListener::bind(address).await {
         Ok(_) => Good(format!("{address} is free to listen on")),
         Err(_) if is_ours(address).await => Note(format!("adriaticum is running on {address}")),
-        Err(error) => Bad(format!(
-            "cannot listen on {address}: {error}. Stop what listens there, or set `{setting}` ({}) to another address.",
-            environment_name(setting)
-        )),
+        Err(error) => Bad(cannot_listen(address, setting, &error).to_string()),
     }
 }
 
@@ -181,13 +179,10 @@ async fn embedded(settings: &Settings) -> Finding {
     let supervisor = tokio::spawn(keeper);
     // The first time includes the tuning.
     let started = tokio::time::timeout(Duration::from_secs(120), async {
-        loop {
+        while pool.availability() == Availability::Starting {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            match pool.availability() {
-                Availability::Starting => {}
-                ended => return ended,
-            }
         }
+        pool.availability()
     });
     let finding = match started.await {
         Ok(Availability::Available) => runtime(&model, pool).await,

@@ -37,7 +37,11 @@ impl Cli {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Runs the service until SIGTERM or Ctrl-C.
-    Serve,
+    Serve {
+        /// Creates an API key if there is none, and shows it, this once. On a terminal that is done unasked.
+        #[arg(long)]
+        first_key: bool,
+    },
     /// Creates, lists, renames and revokes API keys.
     Keys {
         #[command(subcommand)]

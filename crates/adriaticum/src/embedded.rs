@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use engine::{Address, Door, Engine, Listener, Progress, Speed, Stopped, Trial, Unusable};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -198,20 +199,18 @@ fn end_with_standard_input() {
     });
 }
 
-/// What a person sees while the model is loaded and tuned: a bar on a terminal, lines of the log otherwise.
+/// What a person sees while the model is loaded and tuned: bars on a terminal, lines of the log otherwise.
 struct Shown {
+    /// None where there is no terminal.
     bar: Option<ProgressBar>,
     tune_only: bool,
-    tried: usize,
 }
 
 impl Shown {
     fn new(tune_only: bool) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("loading the model {wide_bar} {percent:>3} %");
-            ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        Self { bar, tune_only, tried: 0 }
+        let bar = std::io::stderr().is_terminal().then(|| styled(ProgressBar::new(100), "{percent:>3} %"));
+        let bar = bar.map(|bar| bar.with_message("Loading the model"));
+        Self { bar, tune_only }
     }
 }
 
@@ -224,18 +223,48 @@ impl Progress for Shown {
         }
     }
 
-    fn tried(&mut self, (choice, speed): &Trial) {
-        if self.tried == 0 && !self.tune_only {
-            tracing::info!("the first time with this model on this machine: finding the fastest settings");
-        }
-        self.tried += 1;
-        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), shown);
-        if self.tune_only {
-            let _ = writeln!(std::io::stdout(), "{choice}: {speed}");
-        } else {
-            tracing::info!(settings = %choice, %speed, "tried");
+    fn trying(&mut self, done: usize, all: usize) {
+        match &mut self.bar {
+            Some(bar) if done == 0 => {
+                let first = if self.tune_only { "Finding" } else { "The first time with this model: finding" };
+                *bar = styled(ProgressBar::new(all as u64), "{pos} of {len}");
+                bar.set_message(format!("{first} the fastest settings"));
+                bar.enable_steady_tick(Duration::from_millis(200));
+            }
+            Some(bar) => bar.set_position(done as u64),
+            None if done == 0 && !self.tune_only => {
+                tracing::info!("the first time with this model on this machine: finding the fastest settings");
+            }
+            None => {}
         }
     }
+
+    fn tried(&mut self, (choice, speed): &Trial) {
+        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), shown);
+        let tell = || {
+            let _ = writeln!(std::io::stdout(), "{choice}: {speed}"); // the result is kept, whoever hears of it
+        };
+        match &self.bar {
+            Some(bar) if self.tune_only => bar.suspend(tell),
+            None if self.tune_only => tell(),
+            Some(_) => tracing::debug!(settings = %choice, %speed, "tried"),
+            None => tracing::info!(settings = %choice, %speed, "tried"),
+        }
+    }
+}
+
+/// What is shown is gone with it.
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn styled(bar: ProgressBar, count: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {count}"));
+    bar.with_style(style.expect("the template is well-formed"))
 }
 
 fn shown(speed: &Speed) -> String {

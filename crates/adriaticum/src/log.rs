@@ -33,7 +33,7 @@ pub(crate) fn start(level: &str) {
     // A log that cannot be written must not end in a panic about it.
     let log = log.log_internal_errors(false);
     if io::stderr().is_terminal() {
-        log.compact().init();
+        log.compact().with_target(false).init();
     } else {
         log.json().flatten_event(true).init();
     }

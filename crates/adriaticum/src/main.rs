@@ -5,8 +5,10 @@ mod backup;
 mod check;
 mod cli;
 mod complaint;
+mod doors;
 mod embedded;
 mod facts;
+mod greeting;
 mod health;
 mod hosts;
 mod index;
@@ -57,7 +59,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
         Command::Config { markdown: true } => write!(std::io::stdout(), "{}", pages::settings())?,
         Command::Config { markdown: false } => write!(std::io::stdout(), "{settings}")?,
         Command::Completions { .. } | Command::Man { .. } => {}
-        Command::Serve => return serve::serve(&settings, &load),
+        Command::Serve { first_key } => return serve::serve(&settings, &load, first_key),
         Command::Check { deep } => return block_on(check::check(&settings, deep)),
         Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),

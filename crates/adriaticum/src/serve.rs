@@ -1,54 +1,45 @@
 //! The `serve` command: puts the service together, runs it, and stops it in good order.
 
-use std::io::Write;
-use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use console::{Console, ConsoleSettings};
-use grounding::Grounder;
 use runtimes::Pool;
 use server::{Api, ApiSettings, Certificates, ListenerSettings, Ops, Phase, Timeouts, Tls, TrustedProxies};
 use store::{Database, Store};
-use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::complaint::Complaint;
-use crate::hosts::BothHosts;
+use crate::doors::{Door, Doors};
+use crate::greeting::Greeting;
 use crate::reload::{self, Load, pool_settings};
-use crate::settings::{Settings, environment_name};
+use crate::settings::Settings;
 use crate::stop::{StopSignals, catch};
 use crate::traces::Traces;
 use crate::{embedded, facts, log};
 
 /// How long the first look at the runtimes may hold up the start.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// The console has few visitors at a time.
-const CONSOLE_CONNECTIONS: usize = 256;
-const CONSOLE_THREADS: usize = 2;
 /// Probes and monitoring are few, and have their answers at once.
 const OPS_CONNECTIONS: usize = 16;
 const OPS_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(5), idle: Duration::from_secs(75) };
 const OPS_STOP: Duration = Duration::from_secs(1);
-/// Open files that are kept for the database, the threads, refusals, health checks and monitoring.
-const KEPT_FILES: u64 = 56;
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 
-pub(crate) fn serve(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint> {
+pub(crate) fn serve(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, Complaint> {
     log::start(&settings.log);
     // Accepting, health checks and signals need little; requests are served by threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
-    runtime.block_on(run(settings, load))
+    runtime.block_on(run(settings, load, first_key))
 }
 
-async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint> {
+async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, Complaint> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
@@ -58,11 +49,13 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
-    let pool = start_pool(settings).await;
+    let backing = start_pool(settings).await;
     let grounder = facts::grounder(settings)?;
     let traces = Traces::start(settings)?;
-    let greeting = greeting(settings, &doors, &store, pool.as_deref(), grounder.as_ref()).await?;
-    let _ = writeln!(std::io::stdout(), "{greeting}"); // a service that nobody watches serves all the same
+    let greeting = Greeting::prepare(settings, &doors, &store, first_key).await?;
+    greeting.tell(settings, &doors, &backing, grounder.as_ref());
+    let pool = backing.pool;
+    tokio::spawn(greeting.invite(doors.api_base_url(settings), pool.clone()));
 
     let api = ApiSettings {
         address: settings.api_address.clone(),
@@ -77,7 +70,7 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (phase, phases) = watch::channel(Phase::Serving);
-    let watchtower = doors.ops.take().map(|listener| Watchtower::open(listener, &api, &phases));
+    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &phases));
     tokio::spawn(first_signal.follow(settings.drain, phase));
     let served = async {
         let cut_off = doors.serve(settings, tls, api, store, phases).await;
@@ -106,96 +99,6 @@ async fn run(settings: &Settings, load: Load<'_>) -> Result<ExitCode, Complaint>
     }
 }
 
-/// Where the service listens.
-struct Doors {
-    api: TcpListener,
-    console: ConsoleDoor,
-    /// For health and metrics, if they are wanted.
-    ops: Option<TcpListener>,
-}
-
-enum ConsoleDoor {
-    /// The console is not wanted.
-    None,
-    /// The API's address.
-    Shared,
-    Own(TcpListener),
-}
-
-impl Doors {
-    async fn open(settings: &Settings) -> Result<Self, Complaint> {
-        let api = listen(settings.api_listen, "api.listen").await?;
-        let console = match settings.console_listen {
-            None => ConsoleDoor::None,
-            Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleDoor::Shared,
-            Some(address) => ConsoleDoor::Own(listen(address, "console.listen").await?),
-        };
-        let ops = match settings.ops_listen {
-            None => None,
-            Some(address) => Some(listen(address, "ops.listen").await?),
-        };
-        Ok(Self { api, console, ops })
-    }
-
-    /// The console's origin; with the port that the system chose, where it was asked to.
-    fn console_origin(&self, settings: &Settings) -> String {
-        let chosen = match (&self.console, settings.console_listen) {
-            (ConsoleDoor::Own(listener), Some(asked)) if asked.port() == 0 => listener.local_addr().ok(),
-            _ => None,
-        };
-        let origin = chosen.and_then(|address| {
-            let mut url = url::Url::parse(&settings.console_base_url).ok()?;
-            url.set_port(Some(address.port())).ok()?;
-            Some(url.origin().ascii_serialization())
-        });
-        origin.unwrap_or_else(|| settings.console_base_url.clone())
-    }
-
-    /// Serves until the stop; says how many connections had to be cut off.
-    async fn serve(
-        self,
-        settings: &Settings,
-        tls: Option<Tls>,
-        api: Arc<Api>,
-        store: Arc<Store>,
-        phase: watch::Receiver<Phase>,
-    ) -> std::io::Result<usize> {
-        let console = ConsoleSettings {
-            host: settings.console_host.clone(),
-            origin: self.console_origin(settings),
-            api_base_url: settings.api_base_url.clone(),
-            api_description: wire::openapi::document(&settings.api_base_url).to_string(),
-        };
-        let console = Console::new(console, store, api.clone());
-        let connections = ListenerSettings {
-            max_connections: connections_for(raise_file_limit(), settings.max_connections),
-            threads: settings.api_threads,
-            timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
-            stop: settings.stop_timeout,
-            proxies: settings.trusted_proxies.clone(),
-            tls,
-        };
-        match self.console {
-            ConsoleDoor::None => server::serve(self.api, api, connections, phase).await,
-            ConsoleDoor::Shared => {
-                server::serve(self.api, Arc::new(BothHosts { api, console }), connections, phase).await
-            }
-            ConsoleDoor::Own(listener) => {
-                let few = ListenerSettings {
-                    max_connections: CONSOLE_CONNECTIONS.min(connections.max_connections),
-                    threads: CONSOLE_THREADS,
-                    ..connections.clone()
-                };
-                let (api, console) = tokio::join!(
-                    server::serve(self.api, api, connections, phase.clone()),
-                    server::serve(listener, console, few, phase),
-                );
-                Ok(api? + console?)
-            }
-        }
-    }
-}
-
 /// From where health and metrics are told, until everything else has ended.
 struct Watchtower {
     serving: JoinHandle<std::io::Result<usize>>,
@@ -203,7 +106,7 @@ struct Watchtower {
 }
 
 impl Watchtower {
-    fn open(listener: TcpListener, api: &Arc<Api>, phase: &watch::Receiver<Phase>) -> Self {
+    fn open(door: Door, api: &Arc<Api>, phase: &watch::Receiver<Phase>) -> Self {
         let ops = Ops::new(api.clone(), phase.clone(), env!("CARGO_PKG_VERSION"));
         let few = ListenerSettings {
             max_connections: OPS_CONNECTIONS,
@@ -214,7 +117,7 @@ impl Watchtower {
             tls: None,
         };
         let (close, closed) = watch::channel(Phase::Serving);
-        Self { serving: tokio::spawn(server::serve(listener, ops, few, closed)), close }
+        Self { serving: tokio::spawn(server::serve(door.listener, ops, few, closed)), close }
     }
 
     async fn close(self) {
@@ -266,117 +169,27 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), Complaint> {
     })
 }
 
-async fn listen(address: SocketAddr, setting: &str) -> Result<TcpListener, Complaint> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let remedy = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "Another program listens there: stop it",
-            std::io::ErrorKind::PermissionDenied => "Ports below 1024 need a privilege: grant it",
-            _ => "It must be an address of this machine: correct it",
-        };
-        let variable = environment_name(setting);
-        Complaint::new(format!(
-            "cannot listen on {address}: {error}. {remedy}, or set `{setting}` ({variable}) to another address."
-        ))
-    })
+/// What answers requests, as it was seen at the start.
+pub(crate) struct Backing {
+    /// None if nothing is to answer.
+    pub(crate) pool: Option<Arc<Pool>>,
+    /// What is wrong with members, or why nobody knows.
+    pub(crate) faults: Vec<(String, String)>,
 }
 
 /// The pool, if there are runtimes to be reached, looked at once and watched from then on; or else the embedded one.
-async fn start_pool(settings: &Settings) -> Option<Arc<Pool>> {
+async fn start_pool(settings: &Settings) -> Backing {
     if settings.runtime_urls.is_empty() {
-        return embedded::start(settings);
+        return Backing { pool: embedded::start(settings), faults: Vec::new() };
     }
     let pool = Pool::new(pool_settings(settings));
     let _ = tokio::time::timeout(FIRST_LOOK, pool.look_up_names()).await;
     // Learns the members' model names before the first request; one that hangs is not waited for.
-    let _ = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
-    tokio::spawn(pool.clone().watch());
-    Some(pool)
-}
-
-/// What the person at the terminal is told: where everything is and what to do next.
-async fn greeting(
-    settings: &Settings,
-    doors: &Doors,
-    store: &Store,
-    pool: Option<&Pool>,
-    grounder: Option<&Grounder>,
-) -> Result<String, Complaint> {
-    let version = env!("CARGO_PKG_VERSION");
-    let address = |listener: &TcpListener| {
-        let address = listener.local_addr();
-        address.map_err(|error| Complaint::new(format!("the listener is gone: {error}")))
+    let found = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
+    let faults = match found {
+        Ok(found) => found.into_iter().filter_map(|(name, found)| Some((name, found.err()?.to_string()))).collect(),
+        Err(_) => Vec::new(),
     };
-    let origin = doors.console_origin(settings);
-    let mut lines = vec![
-        format!("Adriaticum {version}"),
-        format!("  API       {}  (listening on {})", settings.api_base_url, address(&doors.api)?),
-    ];
-    match &doors.console {
-        ConsoleDoor::None => {}
-        ConsoleDoor::Shared => lines.push(format!("  Console   {origin}  (the same address)")),
-        ConsoleDoor::Own(listener) => {
-            lines.push(format!("  Console   {origin}  (listening on {})", address(listener)?));
-        }
-    }
-    if !matches!(doors.console, ConsoleDoor::None)
-        && let Some(token) = store.set_up().await?
-    {
-        lines.push(format!("  Set up    {origin}/welcome/{}  (works once, for a day)", token.reveal()));
-    }
-    match pool {
-        Some(_) if settings.runtime_urls.is_empty() => lines.push(format!("  Model     {}", model(settings))),
-        Some(pool) => lines.extend(pool.status().into_iter().map(|member| {
-            let model = member.model.map_or_else(|| "model not told".into(), |model| format!("model {model}"));
-            format!("  Runtime   {}  ({model})", member.url)
-        })),
-        None => lines
-            .push("  Runtime   none: completions get 503, because `model` is none and `runtime.urls` is empty".into()),
-    }
-    if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
-        lines.push(format!("  Search    {}  (grounding: {})", grounder.place(), facts::mode(settings)));
-    }
-    if let Some(listener) = &doors.ops {
-        lines.push(format!("  Ops       http://{}  (health and metrics)", address(listener)?));
-    }
-    lines.push(format!("  Database  {}", settings.database));
-    if store.count_keys().await? == 0 {
-        let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
-        lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));
-    }
-    Ok(lines.join("\n"))
-}
-
-/// The embedded runtime's model, or how to get one.
-fn model(settings: &Settings) -> String {
-    let Some(file) = &settings.model else { return "none".into() };
-    let file_name = file.display();
-    match file.is_file() {
-        true => file_name.to_string(),
-        false => format!("{file_name} is not there: completions get 503 until `adriaticum model fetch` has got it"),
-    }
-}
-
-/// Asks for as many open files as the system allows, and says how many that is.
-fn raise_file_limit() -> u64 {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    let before = limit.current;
-    limit.current = limit.maximum;
-    match setrlimit(Resource::Nofile, limit) {
-        Ok(()) => limit.current.unwrap_or(u64::MAX),
-        Err(_) => before.unwrap_or(u64::MAX),
-    }
-}
-
-/// How many connections those files are enough for: each may need another one to a runtime.
-fn connections_for(files: u64, wanted: usize) -> usize {
-    let possible = usize::try_from(files.saturating_sub(KEPT_FILES) / 2).unwrap_or(usize::MAX).max(1);
-    if possible < wanted {
-        tracing::warn!(
-            files,
-            connections = possible,
-            "fewer connections than configured: the limit of open files is low"
-        );
-    }
-    wanted.min(possible)
+    tokio::spawn(pool.clone().watch());
+    Backing { pool: Some(pool), faults }
 }

@@ -1,5 +1,6 @@
 //! The signals that ask the service to stop, and what follows from them, step by step.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use server::Phase;
@@ -12,12 +13,15 @@ use crate::complaint::Complaint;
 pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
+    /// Whether somebody sits at the terminal that it was started from.
+    watched: bool,
 }
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSignal {
-    /// A person at the terminal.
+    /// A person at the terminal, or one who has closed it.
     Interrupt,
     /// Whatever runs services.
     Terminate,
@@ -25,7 +29,12 @@ enum StopSignal {
 
 impl StopSignals {
     pub(crate) fn listen() -> Result<Self, Complaint> {
-        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
+            hangup: catch(SignalKind::hangup())?,
+            watched: (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) && !terminal_is_gone(),
+        })
     }
 
     /// Waits for the second one.
@@ -46,11 +55,20 @@ impl StopSignals {
     }
 
     async fn next(&mut self) -> StopSignal {
-        tokio::select! {
-            _ = self.interrupt.recv() => StopSignal::Interrupt,
-            _ = self.terminate.recv() => StopSignal::Terminate,
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return StopSignal::Interrupt,
+                _ = self.terminate.recv() => return StopSignal::Terminate,
+                // By itself it asks to read the configuration again.
+                _ = self.hangup.recv() => if self.watched && terminal_is_gone() { return StopSignal::Interrupt },
+            }
         }
     }
+}
+
+/// Is there no terminal that signals come from, or none any more?
+fn terminal_is_gone() -> bool {
+    std::fs::File::open("/dev/tty").is_err()
 }
 
 /// Keeps a signal from ending the process.

@@ -54,7 +54,9 @@ pub struct Settings {
 pub trait Progress {
     /// So much of the model is loaded, from 0 to 1.
     fn loading(&mut self, done: f32);
-    /// One more choice was timed.
+    /// A choice is about to be timed: how many were, and how many there are.
+    fn trying(&mut self, done: usize, all: usize);
+    /// It was.
     fn tried(&mut self, trial: &Trial);
 }
 
@@ -101,8 +103,7 @@ impl Engine {
         let loading = move |done| lock(&report).loading(done);
         let model = Arc::new(Model::load(&settings.model, loading)?);
         let prompter = Prompter::new(model.clone())?;
-        let mut tried = |trial: &Trial| lock(&progress).tried(trial);
-        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut tried);
+        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut *lock(&progress));
         let (tuning, tuned_now) =
             tuned.map_err(|error| Stopped::Tuning(settings.data_dir.display().to_string(), error))?;
         Ok(Self { settings, model, prompter, tuning, tuned_now })

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::Progress;
 use crate::cache::{CellOp, Sequence};
 use crate::model::{Decoder, Model, Shape};
 use crate::scheduler::Entry;
@@ -95,7 +96,7 @@ pub(crate) fn tuning(
     path: &Path,
     data_dir: &Path,
     again: bool,
-    tried: &mut dyn FnMut(&Trial),
+    progress: &mut dyn Progress,
 ) -> std::io::Result<(Tuning, bool)> {
     let file = data_dir.join("tuning.json");
     let mut kept: Vec<Tuning> =
@@ -111,7 +112,7 @@ pub(crate) fn tuning(
     if let (Some(at), false) = (known, again) {
         return Ok((kept.swap_remove(at), false));
     }
-    let (choice, speed) = best(model, tried);
+    let (choice, speed) = best(model, progress);
     let tuning =
         Tuning { model_sha256: digest, model_bytes: bytes, model_modified_micros: modified, cpu, choice, speed };
     if let Some(at) = known {
@@ -164,15 +165,22 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn best(model: &Model, tried: &mut dyn FnMut(&Trial)) -> (Choice, Speed) {
+fn best(model: &Model, progress: &mut dyn Progress) -> (Choice, Speed) {
+    // llama.cpp keeps quantized values only together with flash attention.
+    const KINDS: [(KvType, bool); 5] =
+        [(KvType::Bf16, true), (KvType::Bf16, false), (KvType::Q8, true), (KvType::F16, true), (KvType::F16, false)];
+    let fewer = fewer_threads(cpus());
+    let (mut done, all) = (0, KINDS.len() + fewer.len());
     let mut best: Option<(Choice, Speed)> = None;
     let began = Instant::now();
     let mut attempt = |choice: Choice| {
         if began.elapsed() > LONGEST && best.is_some() {
             return best;
         }
+        progress.trying(done, all);
+        done += 1;
         let speed = time(model, choice);
-        tried(&(choice, speed));
+        progress.tried(&(choice, speed));
         let is_better = |speed: &Speed| best.is_none_or(|(other, best)| speed.cost(choice) < best.cost(other));
         if let Some(speed) = speed.filter(is_better) {
             best = Some((choice, speed));
@@ -180,15 +188,10 @@ fn best(model: &Model, tried: &mut dyn FnMut(&Trial)) -> (Choice, Speed) {
         best
     };
     let mut chosen = None;
-    for kv in [KvType::Bf16, KvType::Q8, KvType::F16] {
-        for flash_attention in [true, false] {
-            // llama.cpp keeps quantized values only together with flash attention.
-            if flash_attention || kv != KvType::Q8 {
-                chosen = attempt(Choice { kv, flash_attention, threads: cpus() });
-            }
-        }
+    for (kv, flash_attention) in KINDS {
+        chosen = attempt(Choice { kv, flash_attention, threads: cpus() });
     }
-    for threads in fewer_threads(cpus()) {
+    for threads in fewer {
         if let Some((choice, _)) = chosen {
             chosen = attempt(Choice { threads, ..choice });
         }

@@ -45,7 +45,12 @@ pub struct EngineCommand {
 }
 
 /// Keeps the engine running behind the pool's only member. Never ends by itself; dropped, it ends the engine.
-pub async fn supervise(command: EngineCommand, pool: Arc<Pool>) {
+pub fn supervise(command: EngineCommand, pool: Arc<Pool>) -> impl Future<Output = ()> + Send + 'static {
+    pool.set_availability(Availability::Starting); // already before anybody awaits
+    keep_running(command, pool)
+}
+
+async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
     let mut pause = FIRST_PAUSE;
     loop {
         if Stamp::of(&command.model).is_none() {

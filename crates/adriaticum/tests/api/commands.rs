@@ -185,6 +185,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
     std::fs::write(home.folder().join("adriaticum.toml"), file).unwrap();
     home.set("api.max_connections", "80");
     home.set("api.head_timeout", "90s");
+    home.set("api.listen", "127.0.0.1:9000");
     let config = home.output(&["--set", "api.head_timeout=900s", "config"]);
     let line = |name: &str| {
         let line =
@@ -197,7 +198,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
         ("api.head_timeout", "900s", "flag"),
         ("runtime.urls", "http://a:1,http://b:2/v1", "adriaticum.toml"),
         ("api.body_timeout", "15s", "default"),
-        ("api.base_url", "http://localhost:8080/v1", "default"),
+        ("api.base_url", "http://localhost:9000/v1", "default"),
         ("data_dir", home.data().to_str().unwrap(), "ADRIATICUM_DATA_DIR"),
     ] {
         let line = line(name);
@@ -305,7 +306,7 @@ fn an_address_in_use_is_one_sentence() {
     let mut home = Home::new();
     for setting in ["api.listen", "console.listen", "ops.listen"] {
         home.set(setting, &address);
-        complains(&home.run(&["serve"]), &[&address, setting, "Another program"]);
+        complains(&home.run(&["serve"]), &[&address, setting, "Stop the program"]);
         home.set(setting, "203.0.113.1:1");
         complains(&home.run(&["serve"]), &["203.0.113.1:1", setting]);
         home.set(setting, "127.0.0.1:0");

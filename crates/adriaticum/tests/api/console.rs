@@ -66,9 +66,10 @@ fn a_service_can_do_without_its_console() {
 
 #[test]
 fn an_operator_lists_invites_and_is_refused_with_a_sentence() {
-    let home = Home::new();
+    let mut home = Home::new();
+    home.set("console.listen", "127.0.0.1:8091");
     let link = home.output(&["accounts", "invite", "Ada", "--role", "admin", "--expires", "2d"]);
-    assert!(link.trim().starts_with("http://localhost:8081/welcome/") && link.lines().count() == 1, "{link}");
+    assert!(link.trim().starts_with("http://localhost:8091/welcome/") && link.lines().count() == 1, "{link}");
     let listed: Value = serde_json::from_str(&home.output(&["accounts", "list", "--json"])).unwrap();
     assert_eq!(listed, Value::Array(Vec::new()));
     for (arguments, says) in [

@@ -12,6 +12,7 @@ mod console;
 mod durability;
 mod endpoint;
 mod errors;
+mod first_minutes;
 mod fleet;
 mod grounding;
 mod harness;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -234,6 +234,13 @@ impl Service {
         &self.process().greeting
     }
 
+    /// The next line with that in it which the service prints.
+    pub(crate) fn next_line_with(&mut self, part: &str) -> String {
+        let stdout = &mut self.process.as_mut().expect("a running service").stdout;
+        let line = stdout.lines().map(Result::unwrap).find(|line| line.contains(part));
+        line.unwrap_or_else(|| panic!("the service has not printed {part:?}"))
+    }
+
     /// What stands behind a name in the greeting.
     pub(crate) fn told(&self, name: &str) -> Option<String> {
         let line = self.greeting().lines().find_map(|line| line.trim().strip_prefix(name))?;
@@ -250,6 +257,11 @@ impl Service {
         let request = Request::chat("", "").without("Authorization").method("GET").target(path);
         let answer = Connection::to(self.ops()).send(request.bytes()).answer();
         (answer.status, String::from_utf8(answer.body).unwrap())
+    }
+
+    /// What is typed where the service was started, if the command was given a way for that.
+    pub(crate) fn typing(&mut self) -> &mut ChildStdin {
+        self.process.as_mut().and_then(|process| process.child.stdin.as_mut()).expect("a service with an input")
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -333,8 +345,7 @@ struct Process {
     address: SocketAddr,
     /// What it has printed.
     greeting: String,
-    /// Kept open: the service may still print.
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Process {
@@ -355,7 +366,7 @@ impl Process {
         }
         let (_, address) = greeting.split_once("(listening on ").unwrap();
         let address = address.split_once(')').unwrap().0.parse().unwrap();
-        Self { child, address, greeting, _stdout: stdout }
+        Self { child, address, greeting, stdout }
     }
 }
 

@@ -38,11 +38,6 @@ impl Site {
         link.strip_prefix(&self.origin()).unwrap().to_owned()
     }
 
-    /// What links that the command line prints begin with: it does not know which port the system chose.
-    pub(crate) fn link_base(&self) -> String {
-        "http://localhost:8081".into()
-    }
-
     fn told(&self, what: &str) -> String {
         let line = self.service.greeting().lines().find_map(|line| line.strip_prefix(what));
         line.and_then(|line| line.split_whitespace().next()).expect(what).to_owned()
