@@ -12,7 +12,7 @@ run: build
 	$(TARGET)/release/adriaticum serve --first-key
 
 build: prepare
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p adriaticum
 
 # For other machines: the engine's kernels for every CPU, chosen at run time. docs/building.md says more.
 portable: prepare

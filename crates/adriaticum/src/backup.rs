@@ -20,7 +20,7 @@ pub(crate) fn run(settings: &Settings, to: &Path) -> Result<(), Complaint> {
         return Err(Complaint::new(format!("there is no database {source}: there is nothing to be backed up")));
     }
     let copy = store::back_up(from, to)
-        .map_err(|error| Complaint::new(format!("{source} was not backed up to {target}: {error}")))?;
+        .map_err(|error| Complaint::new(format!("{source} was not backed up to {target}: {error}. Name a file that is not there yet, in a folder that is there, can be written and has room.")))?;
     let (requests, bytes) = (count(copy.requests, "request"), copy.bytes);
     writeln!(std::io::stdout(), "{source} is now in {target}: {requests}, {bytes} bytes, sound.")?;
     Ok(())

@@ -10,6 +10,7 @@ use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
 use grounding::Mode;
 use grounding::index::Library;
 use grounding::search::{Remote, SearchUrl};
+use indicatif::DecimalBytes;
 use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -82,15 +83,13 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     };
     let database = &settings.database;
     let mut findings = vec![Good(format!("the database {database} opens"))];
-    if let Ok(room) = rustix::fs::statvfs(&settings.data_dir) {
-        let free = room.f_bavail.saturating_mul(room.f_frsize);
-        let megabytes = free >> 20;
+    if let Ok(disk) = rustix::fs::statvfs(&settings.data_dir) {
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let room = DecimalBytes(free);
         findings.push(if free < LITTLE_ROOM {
-            Bad(format!(
-                "only {megabytes} MiB are free for {database}: without room, completions are refused. Free some."
-            ))
+            Bad(format!("only {room} are free for {database}: without room, completions are refused. Free some."))
         } else {
-            Good(format!("{megabytes} MiB are free"))
+            Good(format!("{room} are free"))
         });
     }
     match store.count_keys().await {
@@ -174,7 +173,7 @@ async fn embedded(settings: &Settings) -> Finding {
     };
     let model = file.display().to_string();
     if !file.is_file() {
-        return Bad(format!("{model} is not there: completions get 503. Get it with `adriaticum model fetch`."));
+        return Bad(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }
     let supervisor = tokio::spawn(keeper);
     // The first time includes the tuning.

@@ -9,18 +9,24 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use store::{Email, PostgresUrl, Role};
 
+/// Above the flags that every command has.
+const EVERYWHERE: &str = "Settings";
+const BEGIN: &str = "\
+To begin: `adriaticum model fetch` gets a small model, and `adriaticum serve` serves it and says what to do next.
+If something does not work: `adriaticum check`.";
+
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
-#[command(name = "adriaticum", version, max_term_width = 100)]
+#[command(name = "adriaticum", version, max_term_width = 100, after_help = BEGIN)]
 pub(crate) struct Cli {
     /// The configuration file; `adriaticum.toml` in this folder unless given.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = EVERYWHERE)]
     pub(crate) config: Option<PathBuf>,
     /// The data folder; short for `--set data_dir=DIR`.
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = EVERYWHERE)]
     data_dir: Option<String>,
     /// Overrides a setting, such as `--set api.listen=0.0.0.0:8080`; `adriaticum config` lists them.
-    #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value, help_heading = EVERYWHERE)]
     set: Vec<(String, String)>,
     #[command(subcommand)]
     pub(crate) command: Command,

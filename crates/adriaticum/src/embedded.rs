@@ -101,7 +101,13 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(Shown::new(again)))) {
         Ok(engine) => engine,
         Err(Stopped::Unusable(reason)) => {
-            Complaint::new(format!("{reason}.")).tell();
+            let remedy = match reason {
+                Unusable::Unreadable(..) => {
+                    " Name another file with --model, or get one with `adriaticum model fetch`."
+                }
+                _ => "",
+            };
+            Complaint::new(format!("{reason}.{remedy}")).tell();
             return Ok(match reason {
                 Unusable::NoMemory(..) => ExitCode::FAILURE,
                 _ => ExitCode::from(UNUSABLE_MODEL),

@@ -134,7 +134,7 @@ fn model(settings: &Settings) -> String {
     let name = file.display();
     match file.is_file() {
         true => name.to_string(),
-        false => format!("{name} is not there: completions get 503 until `adriaticum model fetch` has got it"),
+        false => format!("{name} is not there: completions get 503 until it is. {}", settings.model_remedy()),
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Re
     let address = reachable(address);
     let asked = tokio::time::timeout(TIMEOUT, ask(address)).await;
     let readiness = asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(|error| {
-        Complaint::new(format!("nobody tells about health on {address}: {error}. Is `adriaticum serve` running?"))
+        Complaint::new(format!("nobody answers on {address}: {error}. Is `adriaticum serve` running?"))
     })?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", if readiness.ready { "ready" } else { "not ready" })?;

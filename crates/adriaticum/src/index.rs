@@ -130,7 +130,12 @@ struct JsonCollection<'a> {
 }
 
 fn complaint(error: IndexError) -> Complaint {
-    Complaint::new(error.to_string())
+    let remedy = match error {
+        IndexError::Busy => " Wait for it to end, or stop it.",
+        IndexError::NoSuchFolder { .. } => " Correct the path, or make it readable.",
+        _ => "",
+    };
+    Complaint::new(format!("{error}.{remedy}"))
 }
 
 fn say(text: &str) -> Result<(), Complaint> {

@@ -1,5 +1,6 @@
 //! The `serve` command: puts the service together, runs it, and stops it in good order.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use crate::complaint::Complaint;
 use crate::doors::{Door, Doors};
 use crate::greeting::Greeting;
 use crate::reload::{self, Load, pool_settings};
-use crate::settings::Settings;
+use crate::settings::{Settings, environment_name};
 use crate::stop::{StopSignals, catch};
 use crate::traces::Traces;
 use crate::{embedded, facts, log};
@@ -65,12 +66,12 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
         tracer: traces.tracer(),
     };
     let reloading = reload::on_signal(reload_signal, load, settings, pool.clone(), certificates.clone());
-    if let Some(certificates) = certificates {
+    if let Some(certificates) = certificates.clone() {
         tokio::spawn(certificates.watch());
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (phase, phases) = watch::channel(Phase::Serving);
-    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &phases));
+    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &phases, certificates));
     tokio::spawn(first_signal.follow(settings.drain, phase));
     let served = async {
         let cut_off = doors.serve(settings, tls, api, store, phases).await;
@@ -106,8 +107,13 @@ struct Watchtower {
 }
 
 impl Watchtower {
-    fn open(door: Door, api: &Arc<Api>, phase: &watch::Receiver<Phase>) -> Self {
-        let ops = Ops::new(api.clone(), phase.clone(), env!("CARGO_PKG_VERSION"));
+    fn open(
+        door: Door,
+        api: &Arc<Api>,
+        phase: &watch::Receiver<Phase>,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Self {
+        let ops = Ops::new(api.clone(), phase.clone(), certificates, env!("CARGO_PKG_VERSION"));
         let few = ListenerSettings {
             max_connections: OPS_CONNECTIONS,
             threads: 1,
@@ -162,9 +168,13 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), Complaint> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        let folder = folder.display();
+        let remedy = match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "There is a file of that name: move it away",
+            _ => "Make the folder around it writable",
+        };
+        let (folder, variable) = (folder.display(), environment_name("data_dir"));
         Complaint::new(format!(
-            "the data folder {folder} cannot be made: {error}. Make it writable, or set `data_dir` to another."
+            "the data folder {folder} cannot be made: {error}. {remedy}, or set `data_dir` ({variable}) to another."
         ))
     })
 }

@@ -77,6 +77,9 @@ fn write_report(out: &mut impl Write, report: &UsageReport) -> Result<(), Compla
         }
         writeln!(out, "{keys}")?;
     }
+    if report.totals.requests == 0 {
+        return Ok(());
+    }
     let mut times = Table::new(&["TIME", ">MEASURED", ">P50", ">P95", ">P99"]);
     for phase in Phase::ALL {
         let percentile = |share| report.latencies.percentile(phase, share).map(latency);

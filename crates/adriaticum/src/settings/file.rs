@@ -11,7 +11,10 @@ pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Com
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => Ok(None),
-        Err(error) => Err(Complaint::new(format!("the configuration {} cannot be read: {error}", path.display()))),
+        Err(error) => Err(Complaint::new(format!(
+            "the configuration {} cannot be read: {error}. Make it readable, or name another with --config.",
+            path.display()
+        ))),
     }
 }
 

@@ -234,6 +234,14 @@ impl Settings {
         self.data_dir.join("index")
     }
 
+    /// How a model gets to where there is none.
+    pub(crate) fn model_remedy(&self) -> &'static str {
+        match self.values["model"].text.as_str() {
+            "" => "Get one with `adriaticum model fetch`.",
+            _ => "Put it there, or correct `model` (ADRIATICUM_MODEL).",
+        }
+    }
+
     /// Settings that differ from these, and whether a running service can take them over.
     pub(crate) fn changes_to(&self, new: &Self) -> impl Iterator<Item = (&'static str, bool)> {
         let changed = self.values.iter().filter(|(name, value)| new.values[*name].text != value.text);
@@ -274,11 +282,18 @@ pub(crate) fn environment_name(setting: &str) -> String {
 }
 
 fn unknown(name: &str, origin: &Origin) -> Complaint {
-    let nearest = did_you_mean(name, KNOWN.iter().map(|known| known.name.to_owned()));
-    Complaint::new(format!("`{name}` (from {origin}) is not a setting{nearest}"))
+    let part = format!("{name}.");
+    let hint = match KNOWN.iter().find(|known| known.name.starts_with(&part)) {
+        Some(known) => format!("; it is the first half of some, such as `{}`", known.name),
+        None => did_you_mean(name, KNOWN.iter().map(|known| known.name.to_owned())),
+    };
+    Complaint::new(format!("`{name}` (from {origin}) is not a setting{hint}"))
 }
 
 fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
     let nearest = known.map(|known| (strsim::damerau_levenshtein(name, &known), known)).min();
-    nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
+    match nearest {
+        Some((distance, nearest)) if distance * 2 <= name.len() => format!("; did you mean `{nearest}`?"),
+        _ => "; `adriaticum config` lists all".into(),
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::harness::{Reply, Runtime, Setup, deploy};
+use crate::harness::{Authority, Reply, Runtime, Setup, deploy};
 
 /// Every expression in a document, whatever it stands in.
 fn expressions(document: &Value, into: &mut Vec<String>) {
@@ -32,6 +32,19 @@ fn told() -> String {
     let key = service.key();
     service.ask(&key, "hello").completed();
     service.ask("nobody", "hello").refused_as("invalid_api_key");
+    service.look_at("/metrics").1 + &told_of_tls()
+}
+
+/// And one that speaks TLS.
+fn told_of_tls() -> String {
+    let authority = Authority::new();
+    let (pair, _) = authority.certify("one", &["localhost"]);
+    let service = Setup::new()
+        .set("tls.certificate", pair.certificate.to_str().unwrap())
+        .set("tls.key", pair.key.to_str().unwrap())
+        .set("api.base_url", "https://localhost/v1")
+        .set("console.base_url", "https://console.localhost")
+        .start();
     service.look_at("/metrics").1
 }
 

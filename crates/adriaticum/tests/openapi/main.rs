@@ -2,6 +2,7 @@
 //! it, as Schemathesis sees it, which makes up requests from it, good and bad ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod edges;
 mod harness;
 
 use std::net::SocketAddr;

@@ -6,5 +6,6 @@ mod database;
 #[allow(dead_code, reason = "the engine's and the API's tests use the rest")]
 mod harness;
 mod load;
+mod migrate;
 mod replicas;
 mod runtimes;

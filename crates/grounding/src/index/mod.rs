@@ -51,7 +51,7 @@ pub enum IndexError {
     #[error("the index cannot be written: {0}")]
     Unwritable(String),
     /// There is no such folder of documents.
-    #[error("{}: {source}", folder.display())]
+    #[error("the folder {} cannot be read: {source}", folder.display())]
     NoSuchFolder {
         /// What was to be indexed.
         folder: PathBuf,

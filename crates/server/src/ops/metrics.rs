@@ -5,6 +5,7 @@
 //! OpenTelemetry has a name for a figure of language models, that is its name; the others begin with `adriaticum_`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::MODEL;
@@ -208,6 +209,11 @@ const OF_A_RUNTIME: &[Figure<MemberStatus>] = &[
     },
 ];
 
+/// Whole seconds, as clocks count them.
+fn since_1970(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) as f64
+}
+
 /// A time, or no number where there is none.
 fn seconds(time: Option<Duration>) -> f64 {
     time.map_or(f64::NAN, |time| time.as_secs_f64())
@@ -233,8 +239,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(version: &'static str) -> Self {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self { version, started: started as f64 }
+        Self { version, started: since_1970(SystemTime::now()) }
     }
 
     /// All figures as they are now.
@@ -244,6 +249,7 @@ impl Metrics {
         health: Health,
         readiness: Readiness,
         engines: Vec<(String, EngineStatus)>,
+        expiries: Vec<(PathBuf, SystemTime)>,
     ) -> String {
         let (in_flight, limit) = api.room.taken_of();
         let reading = Reading {
@@ -257,6 +263,7 @@ impl Metrics {
             totals: api.totals(),
             ledger: api.ledger.figures(),
             engines,
+            expiries: expiries.into_iter().map(|(file, at)| (file.display().to_string(), since_1970(at))).collect(),
         };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(reading));
@@ -278,6 +285,8 @@ struct Reading {
     totals: Totals,
     ledger: LedgerFigures,
     engines: Vec<(String, EngineStatus)>,
+    /// Certificates' files, and when they expire, in seconds since 1970.
+    expiries: Vec<(String, f64)>,
 }
 
 impl Collector for Reading {
@@ -291,6 +300,10 @@ impl Collector for Reading {
         let parts = parts.iter().map(|(labels, wrong)| (labels.as_slice(), wrong.is_none().into()));
         let help = "Whether that part of the service is well";
         family(encoder, "adriaticum_part_ready", help, MetricType::Gauge, parts)?;
+        let expiries: Vec<_> = self.expiries.iter().map(|(file, at)| ([("file", file.as_str())], *at)).collect();
+        let expiries = expiries.iter().map(|(labels, at)| (labels.as_slice(), *at));
+        let help = "When the certificate in that file expires, in seconds since 1970";
+        family(encoder, "adriaticum_certificate_expiry_time_seconds", help, MetricType::Gauge, expiries)?;
         encode_requests(encoder, &self.totals)?;
         encode_ledger(encoder, &self.ledger)?;
         encode_runtimes(encoder, &self.health.runtimes)?;

@@ -27,6 +27,7 @@ use crate::answer::Answer;
 use crate::api::{Api, Health};
 use crate::phase::Phase;
 use crate::site::Site;
+use crate::tls::Certificates;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -38,16 +39,22 @@ const BELIEVED: Duration = Duration::from_secs(60);
 pub struct Ops {
     api: Arc<Api>,
     phase: watch::Receiver<Phase>,
+    certificates: Option<Arc<Certificates>>,
     metrics: Metrics,
     runtime: Proof,
     search: Proof,
 }
 
 impl Ops {
-    /// Tells of an API, and of how far the service has got.
-    pub fn new(api: Arc<Api>, phase: watch::Receiver<Phase>, version: &'static str) -> Arc<Self> {
+    /// Tells of an API, of how far the service has got, and of the certificates that it speaks TLS with.
+    pub fn new(
+        api: Arc<Api>,
+        phase: watch::Receiver<Phase>,
+        certificates: Option<Arc<Certificates>>,
+        version: &'static str,
+    ) -> Arc<Self> {
         let metrics = Metrics::new(version);
-        Arc::new(Self { api, phase, metrics, runtime: Proof::none(), search: Proof::none() })
+        Arc::new(Self { api, phase, certificates, metrics, runtime: Proof::none(), search: Proof::none() })
     }
 
     async fn readiness(&self) -> Answer {
@@ -94,7 +101,8 @@ impl Ops {
         let health = self.api.health();
         let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
         let readiness = Readiness::of(&health, decodes, *self.phase.borrow());
-        self.metrics.text(&self.api, health, readiness, engines)
+        let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
+        self.metrics.text(&self.api, health, readiness, engines, expiries)
     }
 }
 

@@ -13,6 +13,9 @@ mod runtime;
 #[path = "../../api/harness/service.rs"]
 #[allow(dead_code, reason = "the API's tests use the rest")]
 mod service;
+#[path = "../../api/harness/tls.rs"]
+#[allow(dead_code, reason = "the API's tests use the rest")]
+mod tls;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,6 +25,7 @@ pub(crate) use client::{Connection, Request, ask};
 pub(crate) use nginx::Nginx;
 pub(crate) use runtime::{Reply, Runtime};
 pub(crate) use service::{Home, Ran, Service, Setup};
+pub(crate) use tls::Authority;
 
 /// How long a test waits for anything before it fails: far longer than anything takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,111 @@
+//! Requests at the edges of what the description allows, and one step beyond. Schemathesis finds them by chance at best: a
+//! description that promises less than the service does would pass.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Reply, Request, Runtime, Setup};
+use crate::served;
+
+/// What the service must do with it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Accepted,
+    Refused,
+}
+
+use Fate::{Accepted, Refused};
+
+/// The smallest good request, with another value somewhere.
+fn with(path: &str, value: Value) -> Value {
+    let mut request =
+        json!({"model": "adriaticum", "messages": [message("user", "a")], "max_tokens": 1, "temperature": 1});
+    *request.pointer_mut(path).unwrap() = value;
+    request
+}
+
+fn message(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
+}
+
+fn messages(count: u64) -> Value {
+    (0..count).map(|_| message("user", "a")).collect()
+}
+
+/// A request without one of an object's members, and one with another member beside them.
+fn members(object: &str, name: &str) -> [Value; 2] {
+    let mut fewer = with("/max_tokens", json!(1));
+    fewer.pointer_mut(object).unwrap().as_object_mut().unwrap().remove(name);
+    let mut more = with("/max_tokens", json!(1));
+    more.pointer_mut(object).unwrap()[format!("{name}_2")] = json!(1);
+    [fewer, more]
+}
+
+fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
+    let bound = |path: &str| schemas.pointer(path).unwrap_or_else(|| panic!("no {path}")).clone();
+    let number = |path: &str| bound(path).as_u64().unwrap();
+    let mut edges = Vec::new();
+
+    let tokens = |edge: &str| number(&format!("/ChatRequest/properties/max_tokens/{edge}"));
+    for (value, fate) in [
+        (tokens("minimum"), Accepted),
+        (tokens("maximum"), Accepted),
+        (tokens("minimum") - 1, Refused),
+        (tokens("maximum") + 1, Refused),
+    ] {
+        edges.push((with("/max_tokens", json!(value)), fate));
+    }
+    let warmth = |edge: &str| bound(&format!("/ChatRequest/properties/temperature/{edge}")).as_f64().unwrap();
+    for (value, fate) in [
+        (warmth("minimum"), Accepted),
+        (warmth("maximum"), Accepted),
+        (warmth("minimum") - 0.001, Refused),
+        (warmth("maximum") + 0.001, Refused),
+    ] {
+        edges.push((with("/temperature", json!(value)), fate));
+    }
+    let count = |edge: &str| number(&format!("/ChatRequest/properties/messages/{edge}"));
+    for (value, fate) in [
+        (count("minItems"), Accepted),
+        (count("maxItems"), Accepted),
+        (count("minItems") - 1, Refused),
+        (count("maxItems") + 1, Refused),
+    ] {
+        edges.push((with("/messages", messages(value)), fate));
+    }
+    let longest = number("/Message/properties/content/maxLength") as usize;
+    // Characters are counted, not bytes.
+    for (content, fate) in [("", Accepted), (&"ž".repeat(longest), Accepted), (&"ž".repeat(longest + 1), Refused)] {
+        edges.push((with("/messages/0/content", json!(content)), fate));
+    }
+    for role in bound("/Message/properties/role/enum").as_array().unwrap() {
+        edges.push((with("/messages/0/role", role.clone()), Accepted));
+    }
+    for role in ["tool", "developer", "User"] {
+        edges.push((with("/messages/0/role", json!(role)), Refused));
+    }
+    edges.push((with("/model", bound("/ChatRequest/properties/model/const")), Accepted));
+    edges.push((with("/model", json!("Adriaticum")), Refused));
+
+    for (schema, object) in [("ChatRequest", ""), ("Message", "/messages/0")] {
+        let required = bound(&format!("/{schema}/required"));
+        for (name, _) in bound(&format!("/{schema}/properties")).as_object().unwrap() {
+            let [fewer, more] = members(object, name);
+            let is_required = required.as_array().unwrap().contains(&json!(name));
+            edges.push((fewer, if is_required { Refused } else { Accepted }));
+            edges.push((more, Refused));
+        }
+    }
+    edges
+}
+
+#[test]
+fn the_service_goes_as_far_as_its_description_and_no_further() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    for (request, fate) in edges(&served(&service)["components"]["schemas"]) {
+        let status = service.send(&Request::chat(&key, request.to_string())).status;
+        let seen = if status == 200 { Accepted } else { Refused };
+        assert_eq!((seen, seen == Accepted || status == 400), (fate, true), "{status}: {request:.200}");
+    }
+}

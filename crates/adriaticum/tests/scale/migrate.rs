@@ -1,0 +1,54 @@
+//! From one machine to many: `adriaticum migrate` takes everything along, and nobody notices but the operator.
+
+use testbed::Cluster;
+
+use crate::harness::{Reply, Runtime, Setup};
+
+#[test]
+fn everything_moves_from_sqlite_to_postgresql() {
+    let (runtime, database) = (Runtime::that(Reply::Echoes), Cluster::shared().create_database());
+    let mut service = Setup::with(&[&runtime]).start();
+    let (key, revoked) = (service.key(), service.key_with("revoked", &["--expires", "30d"]));
+    let id = revoked.strip_prefix("adria_").unwrap().split('_').next().unwrap();
+    service.output(&["keys", "revoke", id]);
+    (0..20).for_each(|_| drop(service.ask(&key, "Hello!").completed()));
+    assert_eq!(service.ask(&revoked, "Hello!").status, 401);
+    let link = service.told("Set up").unwrap();
+    let file = service.data().join("adriaticum.db");
+
+    // Once while it serves, to see how long it takes; and once more when it has stopped.
+    let copied = service.output(&["migrate", "--to", &database]);
+    assert!(copied.contains("both agree") && copied.contains("once more"), "{copied}");
+    service.ask(&key, "And hello again!").completed();
+    service.signal(rustix::process::Signal::TERM);
+    assert!(service.wait_for_exit().success());
+    let commands: [&[&str]; 4] = [
+        &["usage", "--json", "--since", "30d"],
+        &["usage", "--requests", "--json", "--limit", "1000"],
+        &["keys", "list", "--json"],
+        &["accounts", "list", "--json"],
+    ];
+    let shown = |service: &crate::harness::Service| commands.map(|command| without_clock(&service.output(command)));
+    let before = shown(&service);
+    service.output(&["migrate", "--to", &database]);
+
+    service.set("database_url", &database);
+    assert_eq!(shown(&service), before);
+    service.start_again();
+    service.ask(&key, "Hello from PostgreSQL!").completed();
+    assert_eq!(service.ask(&revoked, "Hello!").status, 401);
+    assert_eq!(service.rows().len(), 22);
+    assert_ne!(service.told("Set up").unwrap(), link, "links are made anew at every start");
+
+    // A database that is in use is not overwritten, whatever is copied.
+    let again = service.run(&["migrate", "--from", file.to_str().unwrap(), "--to", &database]);
+    assert!(again.code == Some(1) && again.stderr.contains("Nothing was changed"), "{again:?}");
+    assert_eq!(service.rows().len(), 22);
+    let nothing = service.run(&["migrate", "--from", "nowhere.db", "--to", &database]);
+    assert!(nothing.code == Some(1) && nothing.stderr.contains("nothing to be copied"), "{nothing:?}");
+}
+
+/// What a report says of the time that it was made at is another each time.
+fn without_clock(report: &str) -> String {
+    report.lines().filter(|line| !line.contains("\"until\"")).collect::<Vec<_>>().join("\n")
+}
