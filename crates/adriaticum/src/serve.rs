@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use crate::complaint::Complaint;
 use crate::doors::{Door, Doors};
 use crate::greeting::Greeting;
+use crate::log::RequestLines;
 use crate::reload::{self, Load, pool_settings};
 use crate::settings::{Settings, environment_name};
 use crate::stop::{StopSignals, catch};
@@ -58,11 +59,12 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
     let pool = backing.pool;
     tokio::spawn(greeting.invite(doors.api_base_url(settings), pool.clone()));
 
+    let lines = RequestLines::start(settings.log_requests);
     let api = ApiSettings {
         address: settings.api_address.clone(),
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
-        log_requests: settings.log_requests,
+        request_log: lines.clone().map(|lines| lines as _),
         tracer: traces.tracer(),
     };
     let reloading = reload::on_signal(reload_signal, load, settings, pool.clone(), certificates.clone());
@@ -85,7 +87,9 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
         if cut_off > 0 {
             tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
         }
-        log::finish();
+        if let Some(lines) = lines {
+            lines.finish();
+        }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
     };

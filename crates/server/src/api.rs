@@ -14,6 +14,7 @@ use crate::admission::Admission;
 use crate::body::BodyTimeouts;
 use crate::counts::{Counts, Totals};
 use crate::host::ApiAddress;
+use crate::line::RequestLog;
 use crate::meter::MeteredLane;
 
 /// What one may set about the API.
@@ -25,8 +26,8 @@ pub struct ApiSettings {
     pub max_requests: usize,
     /// How long a body may pause.
     pub body_idle: Duration,
-    /// Whether the log tells of every request.
-    pub log_requests: bool,
+    /// What is told of every request; `None` if nobody wants to know.
+    pub request_log: Option<Arc<dyn RequestLog>>,
     /// What records spans; `None` if nobody collects them.
     pub tracer: Option<SdkTracer>,
 }
@@ -40,7 +41,7 @@ pub struct Api {
     pub(crate) room: Admission<KeyId>,
     /// What finds facts; `None` if nothing is to be grounded.
     pub(crate) grounder: Option<Grounder>,
-    pub(crate) log_requests: bool,
+    pub(crate) request_log: Option<Arc<dyn RequestLog>>,
     pub(crate) tracer: Option<SdkTracer>,
     pool: Option<Arc<Pool>>,
     cut_off: AtomicBool,
@@ -64,7 +65,7 @@ impl Api {
             ledger,
             room: Admission::new(settings.max_requests),
             grounder,
-            log_requests: settings.log_requests,
+            request_log: settings.request_log,
             tracer: settings.tracer,
             pool,
             cut_off: AtomicBool::new(false),

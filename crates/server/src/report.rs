@@ -12,10 +12,8 @@ use store::{Outcome, Timings};
 
 use crate::answer::{Answer, CLIENT_CLOSED, COMPLETED, FAILED, Refusal};
 use crate::api::Desk;
+use crate::line::{Field, RequestLog};
 use crate::trail::Trail;
-
-/// What the log's lines about requests are known by, one for each of them.
-pub const REQUEST_LOG: &str = "requests";
 
 /// When and as what a request arrived.
 #[derive(Clone, Copy)]
@@ -81,30 +79,30 @@ impl<'d> Report<'d> {
         self.desk.counts.end(outcome, total, &self.timings, self.persist);
         self.desk.counts.tokens(&self.usage);
         self.trail.end(self.arrival.id, outcome, &self.usage);
-        if self.desk.api.log_requests {
-            self.log(outcome, total);
+        if let Some(log) = &self.desk.api.request_log {
+            self.log(log.as_ref(), outcome, total);
         }
     }
 
-    fn log(&self, outcome: Outcome, total: Duration) {
-        let micros = |time: Duration| time.as_micros() as u64;
-        tracing::info!(
-            target: REQUEST_LOG,
-            request_id = self.arrival.id.to_text().as_str(),
-            key = self.key.as_ref().map(KeyId::as_str),
-            status = outcome.status,
-            code = outcome.code,
-            runtime = self.runtime.as_deref(),
-            prompt_tokens = self.usage.prompt,
-            completion_tokens = self.usage.completion,
-            queue_us = self.timings.queue.map(micros),
-            search_us = self.timings.search.map(micros),
-            inference_us = self.timings.inference.map(micros),
-            persist_us = self.persist.map(micros),
-            total_us = micros(total),
-            trace_id = self.trail.id().map(tracing::field::display),
-            "request"
-        );
+    fn log(&self, log: &dyn RequestLog, outcome: Outcome, total: Duration) {
+        let (tokens, micros) =
+            (|count: u32| Field::Number(count.into()), |time: Duration| Field::Number(time.as_micros() as u64));
+        let (id, trace) = (self.arrival.id.to_text(), self.trail.id().map(|id| id.to_string()));
+        log.tell(&[
+            ("request_id", Some(Field::Text(id.as_str()))),
+            ("key", self.key.as_ref().map(|key| Field::Text(key.as_str()))),
+            ("status", Some(Field::Number(outcome.status.into()))),
+            ("code", outcome.code.map(Field::Text)),
+            ("runtime", self.runtime.as_deref().map(Field::Text)),
+            ("prompt_tokens", self.usage.prompt.map(tokens)),
+            ("completion_tokens", self.usage.completion.map(tokens)),
+            ("queue_us", self.timings.queue.map(micros)),
+            ("search_us", self.timings.search.map(micros)),
+            ("inference_us", self.timings.inference.map(micros)),
+            ("persist_us", self.persist.map(micros)),
+            ("total_us", Some(micros(total))),
+            ("trace_id", trace.as_deref().map(Field::Text)),
+        ]);
     }
 }
 

@@ -150,7 +150,7 @@ mod tests {
             address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
             max_requests: 1,
             body_idle: Duration::from_secs(1),
-            log_requests: true,
+            request_log: None,
             tracer: None,
         };
         let api = Api::new(settings, store.clone(), ledger, None, None);
