@@ -37,6 +37,8 @@ use crate::complaint::Complaint;
 use crate::settings::Settings;
 
 fn main() -> ExitCode {
+    // For what speaks TLS without having been told with what; nobody can have chosen before us.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => code,

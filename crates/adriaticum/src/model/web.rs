@@ -15,6 +15,10 @@ pub(super) struct WebFile {
     pub(super) name: String,
     pub(super) client: Client,
     pub(super) url: Url,
+    /// Who asks, if that is to be told.
+    pub(super) token: Option<String>,
+    /// What to say where the server refuses it.
+    pub(super) refused: &'static str,
 }
 
 impl Source for WebFile {
@@ -25,6 +29,9 @@ impl Source for WebFile {
     async fn open(&self, offset: u64) -> Result<Opened, Failure> {
         // Packed on the way, bytes could not be counted.
         let mut request = self.client.get(self.url.clone()).header(ACCEPT_ENCODING, "identity");
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
         if offset > 0 {
             request = request.header(RANGE, format!("bytes={offset}-"));
         }
@@ -38,6 +45,9 @@ impl Source for WebFile {
             }
             StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => return Err(Failure::Stale),
             status if is_passing(status) => return Err(Failure::Passing(format!("the server answers {status}"))),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                return Err(Failure::Lasting(format!("the server answers {status}{}", self.refused)));
+            }
             status => return Err(Failure::Lasting(format!("the server answers {status}"))),
         };
         Ok(Opened { offset, total, pieces: pieces(answer) })

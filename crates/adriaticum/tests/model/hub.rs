@@ -14,9 +14,8 @@ fn hub(files: &'static [&'static str], breaks: impl Fn(usize, Reply) -> Reply + 
         .iter()
         .map(|path| {
             let bytes = model(path);
-            // The hub itself names the digest `oid` here; the client knows it as `sha256` only.
             json!({"type": "file", "oid": hex_sha256(&bytes)[..40], "size": bytes.len(), "path": path,
-                   "lfs": {"sha256": hex_sha256(&bytes), "size": bytes.len(), "pointerSize": 134}})
+                   "lfs": {"oid": hex_sha256(&bytes), "size": bytes.len(), "pointerSize": 134}})
         })
         .collect();
     let readme = json!({"type": "file", "oid": "0", "size": 5, "path": "README.md"});
@@ -56,14 +55,14 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
 fn a_download_from_the_hub_is_gone_on_from() {
     let size = model("only.gguf").len();
     let hub = hub(&["only.gguf"], move |number, reply| match number {
-        // The listing and the look at the file come first.
-        2 => reply.cut_after(size / 4),
-        4 => reply.stall_after(size / 4),
+        // The listing comes first.
+        1 => reply.cut_after(size / 4),
+        2 => reply.stall_after(size / 4),
         _ => reply,
     });
     let home = Home::at(&hub);
     let first = home.start(&["--from", "owner/repo"]);
-    eventually("half of the model", || hub.requests().get(4).is_some_and(|request| request.sent == size / 4));
+    eventually("half of the model", || hub.requests().get(2).is_some_and(|request| request.sent == size / 4));
     let half =
         |name: &String| fs::metadata(home.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
     eventually("half of the model on disk", || home.files().iter().any(half));
@@ -82,7 +81,7 @@ fn a_download_from_the_hub_is_gone_on_from() {
 fn a_hub_that_ignores_the_range_sends_all_of_it() {
     let whole = model("only.gguf");
     let hub = hub(&["only.gguf"], move |number, reply| match number {
-        2 => reply.cut_after(1000),
+        1 => reply.cut_after(1000),
         _ => Reply::whole(&whole),
     });
     let home = Home::at(&hub);
@@ -118,7 +117,7 @@ fn a_hub_that_fails_is_told() {
         &unreachable.fetch(&["--from", "owner/repo"]),
         &["the hub at http://127.0.0.1:9 cannot be asked for it", "Connection refused", "HF_ENDPOINT", "--from PATH"],
     );
-    for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "it answers 410")] {
+    for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "the server answers 410")] {
         let hub = hub(&["a.gguf"], move |_, _| Reply::status(status));
         let home = Home::at(&hub);
         complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf could not be downloaded", says]);
@@ -127,4 +126,30 @@ fn a_hub_that_fails_is_told() {
     let home = Home::at(&wrong);
     complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
     assert!(home.files().is_empty());
+}
+
+#[test]
+fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() {
+    let entry =
+        |path: &str| json!([{"type": "file", "oid": path, "size": model(path).len(), "path": path}]).to_string();
+    let hub = Server::that(move |_, request: &Request| match request.path.as_str() {
+        "/mirror/api/models/owner/repo/tree/main?recursive=true" => {
+            let next = "Link: </mirror/more?cursor=2>; rel=\"next\"";
+            Reply::whole(entry("a.gguf").as_bytes()).with(next.into())
+        }
+        "/mirror/more?cursor=2" => Reply::whole(entry("b c.gguf").as_bytes()),
+        "/mirror/owner/repo/resolve/main/b%20c.gguf" => Reply::file(&model("b c.gguf"), request),
+        _ => Reply::status(404),
+    });
+    let home = Home::at(&hub);
+    let kept = home.data().parent().unwrap().join("hub");
+    fs::create_dir_all(&kept).unwrap();
+    fs::write(kept.join("token"), "hf_kept\n").unwrap();
+    let mut command = home.command(&["--from", "owner/repo/b c.gguf"]);
+    command.env("HF_ENDPOINT", format!("{}/mirror/", hub.url())).env("HF_HOME", &kept).env_remove("HF_TOKEN");
+    let ran: Ran = command.output().unwrap().into();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    home.assert_holds(&model("b c.gguf"));
+    let token = Some("Bearer hf_kept".to_owned());
+    assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
 }

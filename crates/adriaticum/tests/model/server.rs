@@ -58,6 +58,12 @@ impl Reply {
         }
     }
 
+    /// The same, with one more header.
+    pub(crate) fn with(mut self, header: String) -> Self {
+        self.headers.push(header);
+        self
+    }
+
     /// The same, but the connection is closed after so many bytes.
     pub(crate) fn cut_after(self, bytes: usize) -> Self {
         Self { end: End::Cut(bytes), ..self }

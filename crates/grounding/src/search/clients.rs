@@ -58,6 +58,7 @@ impl Clients {
 /// The URL alone decides who sees the queries, so redirects are not followed and proxies from the environment are not
 /// used. HTTP/1.1 because there a search that is given up closes its connection.
 fn client(is_encrypted: bool) -> Result<Client, SearchError> {
+    let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has chosen
     let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
     let mut builder = Client::builder()
         .user_agent(concat!("adriaticum/", env!("CARGO_PKG_VERSION")))
