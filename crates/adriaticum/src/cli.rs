@@ -199,7 +199,7 @@ pub(crate) enum AccountsCommand {
     /// Prints a link by which somebody can make an account, once.
     Invite {
         /// For whom, in your own words.
-        #[arg(default_value = "somebody")]
+        #[arg(default_value = "somebody", value_parser = key_name)]
         note: String,
         /// What they may do: admin or developer.
         #[arg(long, default_value = "developer")]
@@ -321,7 +321,7 @@ fn postgres_url(text: &str) -> Result<PostgresUrl, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30d, 12h or 90m"))
+    humantime::parse_duration(text).map_err(|_| "it must be a length of time, such as 30d, 12h or 90m".into())
 }
 
 /// How long a key or a link may live: not nothing, and not beyond what a calendar shows.

@@ -23,6 +23,8 @@ pub(crate) struct Greeting {
     /// The link by which the first account is made, while there is none.
     set_up: Option<String>,
     key: FirstKey,
+    /// Whether somebody waits for what is told.
+    watched: bool,
 }
 
 enum FirstKey {
@@ -46,15 +48,16 @@ impl Greeting {
             ConsoleDoor::Shared | ConsoleDoor::Own(_) => store.set_up().await?,
         };
         let set_up = set_up.map(|token| format!("{}/welcome/{}", doors.console_origin(settings), token.reveal()));
+        let watched = asked_for_key || std::io::stdout().is_terminal();
         let key = match store.count_keys().await? {
-            0 if asked_for_key || std::io::stdout().is_terminal() => {
+            0 if watched => {
                 let new = NewKey { name: "first".into(), completions: true, expires_at: None };
                 FirstKey::Shown(store.create_key(&Viewer::operator(), new).await?)
             }
             0 => FirstKey::Missing,
             _ => FirstKey::Known,
         };
-        Ok(Self { set_up, key })
+        Ok(Self { set_up, key, watched })
     }
 
     /// Says where everything is and what to do next.
@@ -84,16 +87,20 @@ impl Greeting {
         }
         lines.push(format!("  Database  {}", settings.database));
         if let FirstKey::Missing = self.key {
-            let program = std::env::args().next().unwrap_or_else(|| "adriaticum".into());
-            lines.push(format!("\nCreate the first API key, in another terminal, with: {program} keys create NAME"));
+            lines
+                .push(format!("\nCreate the first API key, in another terminal, with: {} keys create NAME", program()));
         }
         say(&lines.join("\n"));
     }
 
-    /// Once a request could be answered, says how to make one with the first key.
+    /// Once a request could be answered, says so, and how to make one with the first key.
     pub(crate) async fn invite(self, base_url: String, pool: Option<Arc<Pool>>) {
-        let (FirstKey::Shown(key), Some(pool)) = (self.key, pool) else { return };
+        let Some(pool) = pool.filter(|_| self.watched) else { return };
         wait_until_ready(&pool).await;
+        let FirstKey::Shown(key) = self.key else {
+            say(&format!("\nReady. Another API key: {} keys create NAME\n", program()));
+            return;
+        };
         let key = key.reveal();
         say(&format!(
             "\nReady. In another terminal, ask something:\n\n\
@@ -101,6 +108,11 @@ impl Greeting {
              -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \"content\": \"Where does the Danube end?\"}}]}}'\n"
         ));
     }
+}
+
+/// How this program was called.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "adriaticum".into())
 }
 
 /// Waits until somebody has decoded a token for us.

@@ -51,6 +51,7 @@ impl StopSignals {
             phase.send_replace(Phase::Draining);
             tokio::time::sleep(drain).await;
         }
+        tracing::info!("stopping: what is under way is finished first; a second signal stops at once");
         phase.send_replace(Phase::Stopping);
     }
 

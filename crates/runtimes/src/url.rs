@@ -83,7 +83,7 @@ impl FromStr for RuntimeUrl {
                 false => Err(UnusableUrl("it has no absolute path after `unix:`")),
             };
         }
-        let url = Url::parse(text).map_err(|_| UnusableUrl("it is not a URL"))?;
+        let url = Url::parse(text).map_err(|_| UnusableUrl("it is not a URL such as http://10.0.0.5:8000/v1"))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,

@@ -107,8 +107,10 @@ impl Settings {
             match KNOWN.iter().find(|known| environment_name(known.name) == variable) {
                 Some(known) => set(known.name, value, Origin::Environment(variable))?,
                 None => {
-                    let names = KNOWN.iter().map(|known| environment_name(known.name));
-                    warnings.push(format!("{variable} is not a setting{}", did_you_mean(&variable, names)));
+                    let name = variable.trim_start_matches(ENVIRONMENT).to_ascii_lowercase();
+                    let hint = did_you_mean(&name, KNOWN.iter().map(|known| known.name.replace('.', "_")));
+                    let hint = hint.map_or_else(|| LISTED.into(), |name| suggest(&environment_name(&name)));
+                    warnings.push(format!("{variable} is not a setting{hint}"));
                 }
             }
         }
@@ -123,6 +125,9 @@ impl Settings {
     fn read(values: BTreeMap<&'static str, Value>, warnings: Vec<String>) -> Result<Self, Complaint> {
         let reader = Reader(&values);
         let data_dir = PathBuf::from(reader.text("data_dir"));
+        if data_dir.as_os_str().is_empty() {
+            return Err(reader.wrong("data_dir", &"it must name a folder; `.` is the one you are in"));
+        }
         let runtime_urls = reader
             .list("runtime.urls")
             .enumerate()
@@ -149,7 +154,7 @@ impl Settings {
         };
         let engine_cells = match reader.text("engine.cells") {
             "auto" => None,
-            _ => Some(reader.count("engine.cells")?),
+            _ => Some(reader.count_or_auto("engine.cells")?),
         };
         let search = match reader.text("search.url") {
             "" => None,
@@ -285,15 +290,22 @@ fn unknown(name: &str, origin: &Origin) -> Complaint {
     let part = format!("{name}.");
     let hint = match KNOWN.iter().find(|known| known.name.starts_with(&part)) {
         Some(known) => format!("; it is the first half of some, such as `{}`", known.name),
-        None => did_you_mean(name, KNOWN.iter().map(|known| known.name.to_owned())),
+        None => {
+            let nearest = did_you_mean(name, KNOWN.iter().map(|known| known.name.to_owned()));
+            nearest.map_or_else(|| LISTED.into(), |name| suggest(&name))
+        }
     };
     Complaint::new(format!("`{name}` (from {origin}) is not a setting{hint}"))
 }
 
-fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
-    let nearest = known.map(|known| (strsim::damerau_levenshtein(name, &known), known)).min();
-    match nearest {
-        Some((distance, nearest)) if distance * 2 <= name.len() => format!("; did you mean `{nearest}`?"),
-        _ => "; `adriaticum config` lists all".into(),
-    }
+const LISTED: &str = "; `adriaticum config` lists all";
+
+fn suggest(name: &str) -> String {
+    format!("; did you mean `{name}`?")
+}
+
+/// The nearest that is known, if it is near.
+fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    let (distance, nearest) = known.map(|known| (strsim::damerau_levenshtein(name, &known), known)).min()?;
+    (distance * 2 <= name.len()).then_some(nearest)
 }

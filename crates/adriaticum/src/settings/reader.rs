@@ -77,8 +77,12 @@ impl Reader<'_> {
     pub(super) fn threads(&self, name: &str) -> Result<usize, Complaint> {
         match self.text(name) {
             "auto" => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
-            _ => self.count(name),
+            _ => self.count_or_auto(name),
         }
+    }
+
+    pub(super) fn count_or_auto(&self, name: &str) -> Result<usize, Complaint> {
+        self.count(name).map_err(|_| self.wrong(name, &"it must be auto, or a whole number above 0"))
     }
 
     pub(super) fn duration(&self, name: &str) -> Result<Duration, Complaint> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
@@ -325,6 +326,20 @@ fn a_data_folder_that_cannot_be_is_one_sentence() {
     let ran = home.run(&["check"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stdout.lines().any(|line| line.starts_with("FAIL") && line.contains("data_dir")), "{ran:?}");
+}
+
+#[test]
+fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
+    let mut home = Home::new();
+    complains(&home.run(&["--data-dir", "", "keys", "list"]), &["`data_dir`", "folder"]);
+    let shared = home.folder().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    home.set_data(shared.clone());
+    home.key();
+    for file in std::fs::read_dir(shared).unwrap().map(Result::unwrap) {
+        let mode = file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}: {mode:o}", file.path().display());
+    }
 }
 
 #[test]

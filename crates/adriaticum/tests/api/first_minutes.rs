@@ -56,8 +56,10 @@ fn the_first_key_is_shown_once_with_a_line_that_works_when_pasted() {
     assert_eq!(keys(&service), 1);
 
     service.kill();
-    service.start_again();
+    let mut again = service.command(&["serve", "--first-key"]);
+    service.start_again_as(again.stderr(Stdio::null()));
     assert!(!service.greeting().contains("API key") && keys(&service) == 1, "{}", service.greeting());
+    assert!(service.next_line_with("Ready.").contains("keys create NAME"));
 }
 
 #[test]

@@ -73,7 +73,9 @@ fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
 /// Why no request would be sent to any runtime.
 pub(crate) fn nobody_to_ask(health: &Health) -> Option<&'static str> {
     match health.availability {
-        Availability::Unconfigured => Some("There is no runtime and no model: requests get 503."),
+        Availability::Unconfigured => {
+            Some("There is no runtime, and no model that can be used: requests get 503. The log may say why.")
+        }
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
         // Not only those that have proved to work: what proves it is a request, which somebody has to send.
         Availability::Available if health.runtimes.iter().any(|member| member.askable) => None,

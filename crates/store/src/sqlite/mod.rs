@@ -11,6 +11,8 @@ mod schema;
 mod sessions;
 mod usage;
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -40,6 +42,7 @@ impl Sqlite {
         if rusqlite::version_number() < OLDEST_GOOD_VERSION {
             return Err(StoreError::SqliteTooOld(rusqlite::version()));
         }
+        make_private(&path);
         let mut connection = connect(&path)?;
         schema::migrate(&mut connection)?;
         Ok(Self { path, idle: Mutex::new(vec![connection]) })
@@ -71,6 +74,11 @@ impl Sqlite {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A new database is nobody else's to read, in whatever folder it is. What is wrong with the path SQLite will say.
+fn make_private(path: &Path) {
+    let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
 
 fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {

@@ -327,6 +327,11 @@ impl Service {
         self.process = Some(Process::start(&self.home));
     }
 
+    /// Serves the same home again, by a command of the test's own making.
+    pub(crate) fn start_again_as(&mut self, command: &mut Command) {
+        self.process = Some(Process::spawn(command, &self.home));
+    }
+
     fn process(&self) -> &Process {
         self.process.as_ref().expect("a running service")
     }
