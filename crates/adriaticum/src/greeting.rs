@@ -15,8 +15,8 @@ use crate::facts;
 use crate::serve::Backing;
 use crate::settings::Settings;
 
-/// How often one looks whether the first request could be answered.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often one looks whether the first request could be answered; a runtime that fails is not to be pestered.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What is told once, and to nobody else.
 pub(crate) struct Greeting {

@@ -175,11 +175,9 @@ impl Hub {
     }
 
     async fn list(&self, of: &Address) -> Result<Vec<HubEntry>, Unlisted> {
-        let mut files = Vec::new();
-        let mut next = Some(self.url(["api", "models", &of.owner, &of.repository, "tree", "main"]));
-        if let Some(first) = &mut next {
-            first.set_query(Some("recursive=true"));
-        }
+        let mut first = self.url(["api", "models", &of.owner, &of.repository, "tree", "main"]);
+        first.set_query(Some("recursive=true"));
+        let (mut files, mut next) = (Vec::new(), Some(first));
         while let Some(page) = next {
             let answer = self.authorized(self.client.get(page)).send().await?;
             if !answer.status().is_success() {
@@ -230,11 +228,12 @@ fn token() -> Option<String> {
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-/// A long list comes in pages.
+/// A long list comes in pages. Wherever else one is said to be, our token has no business there.
 fn next_page(answer: &Response) -> Option<Url> {
     let links = answer.headers().get(LINK)?.to_str().ok()?;
     let next = links.split(',').find(|link| link.contains("rel=\"next\""))?;
-    answer.url().join(next.split_once('<')?.1.split_once('>')?.0).ok()
+    let next = answer.url().join(next.split_once('<')?.1.split_once('>')?.0).ok()?;
+    (next.origin() == answer.url().origin()).then_some(next)
 }
 
 /// What a repository holds, in the hub's words.

@@ -153,3 +153,18 @@ fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() 
     let token = Some("Bearer hf_kept".to_owned());
     assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
 }
+
+#[test]
+fn a_token_goes_to_no_other_server() {
+    let entry = json!([{"type": "file", "oid": "1", "size": 1, "path": "a.gguf"}]).to_string();
+    let other = Server::that(|_, _| Reply::whole(b"[]"));
+    let elsewhere = format!("Link: <{}/more>; rel=\"next\"", other.url());
+    let hub = Server::that(move |_, request: &Request| match request.path.contains("/tree/") {
+        true => Reply::whole(entry.as_bytes()).with(elsewhere.clone()),
+        false => Reply::file(&model("a.gguf"), request),
+    });
+    let home = Home::at(&hub);
+    let ran: Ran = home.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test").output().unwrap().into();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(other.requests().is_empty(), "{:?}", other.requests());
+}
