@@ -6,7 +6,7 @@ use std::sync::Arc;
 use console::Console;
 use http::Request;
 use hyper::body::Incoming;
-use server::{Answer, Api, Site};
+use server::{Answer, Api, Site, Unserved};
 
 pub(crate) struct BothHosts {
     pub(crate) api: Arc<Api>,
@@ -38,6 +38,10 @@ impl Site for BothHosts {
             // Whatever is for neither gets the API's answer to that.
             false => Api::answer(&desk.at_the_api, visitor, request).await,
         }
+    }
+
+    fn refuse(desk: &BothDesks, why: Unserved) -> Answer {
+        Api::refuse(&desk.at_the_api, why)
     }
 
     fn cut_off(&self) {

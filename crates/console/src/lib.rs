@@ -33,10 +33,11 @@ use std::sync::Arc;
 
 use http::Request;
 use hyper::body::Incoming;
-use server::{Answer, Api, HostName, Site};
+use server::{Answer, Api, HostName, Site, Unserved};
 use store::Store;
 
 use crate::password::Passwords;
+use crate::reply::Reply;
 use crate::throttle::SignIns;
 
 /// What one may set about the console.
@@ -94,6 +95,13 @@ impl Site for Console {
     }
 
     async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Answer {
+        if desk.api.api().covers(request.uri().path()) {
+            return Reply::from_api(server::refuse_elsewhere(&desk.api, request)).into_answer();
+        }
         routes::answer(desk, visitor, request).await
+    }
+
+    fn refuse(desk: &Desk, why: Unserved) -> Answer {
+        server::refuse(&desk.api, why)
     }
 }

@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use http_body_util::Full;
 use maud::Markup;
-use server::Answer;
+use server::{Answer, ResponseBody};
 use store::StoreError;
 
 /// Nothing but our own files; no frames around us; forms go to us alone.
@@ -34,7 +33,7 @@ impl Reply {
     }
 
     /// Something to be saved as a file.
-    pub(crate) fn download(name: &str, kind: &'static str, body: Vec<u8>) -> Self {
+    pub(crate) fn download(name: &str, kind: &'static str, body: impl Into<ResponseBody>) -> Self {
         let disposition = format!("attachment; filename=\"{name}\"");
         Self::new(StatusCode::OK, kind, body).with(header::CONTENT_DISPOSITION, &disposition)
     }
@@ -81,8 +80,8 @@ impl Reply {
         answer
     }
 
-    fn new(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Self {
-        let mut answer = Response::new(Full::new(body.into()));
+    fn new(status: StatusCode, kind: &'static str, body: impl Into<ResponseBody>) -> Self {
+        let mut answer = Response::new(body.into());
         *answer.status_mut() = status;
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

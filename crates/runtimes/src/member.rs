@@ -69,6 +69,9 @@ pub enum Failure {
     /// An error status.
     #[error("status {0}")]
     Status(StatusCode),
+    /// It refuses this one request (400, 413, 422); nothing is wrong with the member.
+    #[error("status {0}: the request was refused")]
+    Refused(StatusCode),
     /// Status 200, but not a completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::Malformed),
@@ -98,9 +101,8 @@ impl Failure {
     /// Whether another member may be asked: nothing of a completion has arrived, and it was not the time that ran out.
     pub(crate) fn may_be_retried(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::NoAnswer(_) | Self::NoRoom { .. } | Self::Full { .. } => true,
-            Self::Status(status) => !is_about_the_request(*status),
-            Self::HalfAnswer(_) | Self::Malformed(_) | Self::TimedOut | Self::NobodyLeft => false,
+            Self::Connect(_) | Self::NoAnswer(_) | Self::Status(_) | Self::NoRoom { .. } | Self::Full { .. } => true,
+            Self::HalfAnswer(_) | Self::Malformed(_) | Self::Refused(_) | Self::TimedOut | Self::NobodyLeft => false,
         }
     }
 
@@ -111,7 +113,7 @@ impl Failure {
             Self::NoRoom { retry_after } => Ending::full(Verdict::Good, retry_after * 1000),
             Self::TimedOut => Ending::silent(Verdict::Bad),
             Self::NobodyLeft => Ending::heard(Verdict::Unclear),
-            Self::Status(status) if is_about_the_request(*status) => Ending::heard(Verdict::Good),
+            Self::Refused(_) => Ending::heard(Verdict::Good),
             Self::Connect(_) | Self::NoAnswer(_) | Self::HalfAnswer(_) | Self::Status(_) | Self::Malformed(_) => {
                 Ending::heard(Verdict::Bad)
             }
@@ -141,12 +143,12 @@ impl Reply {
     /// What it says about the member.
     pub(crate) fn ending(&self) -> Ending {
         match self {
-            Self::Completion(completion) => Ending::completed(
-                completion
-                    .usage
-                    .completion
-                    .unwrap_or_else(|| u32::try_from(completion.text.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
-            ),
+            Self::Completion(completion) => match (completion.usage.completion, completion.text.len()) {
+                (Some(tokens), _) => Ending::completed(tokens),
+                // An empty answer without figures may have taken a long time to think: that says nothing about its pace.
+                (None, 0) => Ending::heard(Verdict::Good),
+                (None, bytes) => Ending::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
+            },
             Self::TooLong(_) => Ending::heard(Verdict::Good),
         }
     }
@@ -242,7 +244,7 @@ impl Member {
             StatusCode::OK => Ok(Reply::Completion(wire::runtime::completion(&answer.body)?)),
             status if is_about_the_request(status) => match wire::runtime::context_overflow(&answer.body) {
                 Some(overflow) => Ok(Reply::TooLong(overflow)),
-                None => Err(Failure::Status(status)),
+                None => Err(Failure::Refused(status)),
             },
             status => Err(refusal(status, &answer)),
         }

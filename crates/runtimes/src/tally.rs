@@ -15,6 +15,7 @@ pub(crate) struct Tally {
     malformed: AtomicU64,
     timed_out: AtomicU64,
     no_room: AtomicU64,
+    bad_request: AtomicU64,
 }
 
 /// Requests that a member failed, by how it did.
@@ -32,10 +33,12 @@ pub struct Failures {
     pub timed_out: u64,
     /// No room: nothing is wrong with the member, it was full.
     pub no_room: u64,
+    /// The request itself was refused: nothing is wrong with the member.
+    pub bad_request: u64,
 }
 
 impl Failures {
-    /// All of them; those that found no room are not the member's fault and not among them.
+    /// Those that are the member's fault: a lack of room and a refused request are not.
     pub fn total(&self) -> u64 {
         self.refused + self.broken_off + self.status + self.malformed + self.timed_out
     }
@@ -53,6 +56,7 @@ impl Tally {
             Failure::Connect(_) => &self.refused,
             Failure::NoAnswer(_) | Failure::HalfAnswer(_) => &self.broken_off,
             Failure::Status(_) => &self.status,
+            Failure::Refused(_) => &self.bad_request,
             Failure::Malformed(_) => &self.malformed,
             Failure::TimedOut => &self.timed_out,
             Failure::Full { .. } | Failure::NoRoom { .. } => &self.no_room,
@@ -81,6 +85,7 @@ impl Tally {
             malformed: get(&self.malformed),
             timed_out: get(&self.timed_out),
             no_room: get(&self.no_room),
+            bad_request: get(&self.bad_request),
         }
     }
 }

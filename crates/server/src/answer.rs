@@ -3,18 +3,19 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use bytes::Bytes;
 use chat::RequestId;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use store::{Outcome, Receipt};
 use wire::ErrorCode;
 
+use crate::connection::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::meter::Cited;
+use crate::response_body::ResponseBody;
+use crate::site::Unserved;
 
 /// What a request is answered with.
-pub type Answer = Response<Full<Bytes>>;
+pub type Answer = Response<ResponseBody>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Whether a client may send the same request again by itself; OpenAI's libraries obey it.
@@ -56,8 +57,8 @@ pub(crate) const FAILED: Outcome = Outcome { status: 503, code: Some("service_un
 pub(crate) const CLIENT_CLOSED: Outcome = Outcome { status: 499, code: Some("client_closed") };
 
 impl Refusal {
-    pub(crate) fn not_found() -> Self {
-        Self::of(ErrorCode::NotFound)
+    pub(crate) fn not_found(message: String) -> Self {
+        Self { message: message.into(), ..Self::of(ErrorCode::NotFound) }
     }
 
     pub(crate) fn invalid_api_key() -> Self {
@@ -78,6 +79,12 @@ impl Refusal {
 
     pub(crate) fn inference_error(cause: impl Display, retry_after: Option<u64>) -> Self {
         Self { retry_after, ..Self::of(ErrorCode::InferenceError).because(cause) }
+    }
+
+    /// A healthy runtime does not take this very request.
+    pub(crate) fn refused_by_runtime(cause: impl Display) -> Self {
+        let message = "The inference service refused this request; sending it again will not help.".into();
+        Self { message, ..Self::inference_error(cause, None) }.for_good()
     }
 
     pub(crate) fn search_unavailable(cause: impl Display) -> Self {
@@ -113,6 +120,23 @@ impl Refusal {
         Self {
             retry_after: Some(RETRY_AFTER),
             ..Self::unavailable("The model is being loaded. Please try again in a moment.")
+        }
+    }
+
+    /// The service stops, and its time for finishing is over.
+    pub(crate) fn stopping() -> Self {
+        Self::unavailable("The service is stopping and could not finish this request.")
+    }
+
+    /// What never became a request.
+    pub(crate) fn unserved(why: Unserved) -> Self {
+        match why {
+            Unserved::BrokenHead => Self::invalid("The request line or a header is not valid HTTP."),
+            Unserved::HeadTooLarge => Self::invalid(format!(
+                "The request's head is too large: at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers are accepted."
+            )),
+            Unserved::InTheClear => Self::invalid("This address speaks TLS. Send the request to its https:// URL."),
+            Unserved::TooManyConnections => Self::no_room(),
         }
     }
 
@@ -170,7 +194,7 @@ impl Refusal {
 }
 
 fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -9,6 +9,7 @@ use grounding::Grounder;
 use opentelemetry_sdk::trace::SdkTracer;
 use runtimes::{Availability, EngineStatus, Lane, MemberStatus, Pool};
 use store::{Ledger, Store};
+use tokio::sync::Notify;
 
 use crate::admission::Admission;
 use crate::body::BodyTimeouts;
@@ -47,6 +48,8 @@ pub struct Api {
     cut_off: AtomicBool,
     /// Of every thread.
     counts: Mutex<Vec<Arc<Counts>>>,
+    /// Of every thread: wakes its requests when they are cut off.
+    cut_offs: Mutex<Vec<Arc<Notify>>>,
 }
 
 impl Api {
@@ -70,11 +73,19 @@ impl Api {
             pool,
             cut_off: AtomicBool::new(false),
             counts: Mutex::default(),
+            cut_offs: Mutex::default(),
         })
     }
 
     pub(crate) fn mark_cut_off(&self) {
-        self.cut_off.store(true, Ordering::Relaxed);
+        self.cut_off.store(true, Ordering::SeqCst);
+        let cut_offs = self.cut_offs.lock().unwrap_or_else(PoisonError::into_inner);
+        cut_offs.iter().for_each(|cut_off| cut_off.notify_waiters());
+    }
+
+    /// Whether a path is the API's or below it, on whatever host.
+    pub fn covers(&self, path: &str) -> bool {
+        self.address.covers(path)
     }
 
     /// How the parts behind the API are.
@@ -92,7 +103,7 @@ impl Api {
     }
 
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::Relaxed)
+        self.cut_off.load(Ordering::SeqCst)
     }
 
     /// What all threads together have counted.
@@ -161,6 +172,7 @@ pub struct Desk {
     pub(crate) lane: Option<MeteredLane>,
     /// This thread's own.
     pub(crate) counts: Arc<Counts>,
+    cut_off: Arc<Notify>,
 }
 
 impl Desk {
@@ -169,6 +181,21 @@ impl Desk {
         let lane = api.pool.clone().map(|pool| MeteredLane::new(Lane::new(pool)));
         let counts = Arc::<Counts>::default();
         api.counts.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
-        Self { api, lane, counts }
+        let cut_off = Arc::<Notify>::default();
+        api.cut_offs.lock().unwrap_or_else(PoisonError::into_inner).push(cut_off.clone());
+        Self { api, lane, counts, cut_off }
+    }
+
+    /// The API that this thread serves.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Ends when the time for finishing requests is over.
+    pub(crate) async fn cut_off(&self) {
+        let notified = self.cut_off.notified(); // from here on nothing is missed
+        if !self.api.is_cut_off() {
+            notified.await;
+        }
     }
 }

@@ -17,7 +17,7 @@ use wire::MAX_BODY_BYTES;
 use crate::answer::Refusal;
 
 /// What is read of a refused body at the most.
-const DRAINED_BYTES: usize = 8 << 20;
+pub(crate) const DRAINED_BYTES: usize = 8 << 20;
 const DRAINED_FOR: Duration = Duration::from_secs(5);
 
 /// How long a body may take.

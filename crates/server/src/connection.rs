@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -23,14 +24,19 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::answer::Answer;
 use crate::listener::Stage;
+use crate::parse_errors::ParseErrors;
+use crate::site::Unserved;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The largest request head, and the pieces in which bodies are read.
-const HEAD_BYTES: usize = 64 << 10;
+/// The largest request head, and the most headers in it; the latter is hyper's own limit for HTTP/1.1.
+pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
+pub(crate) const MAX_HEADERS: usize = 100;
+/// The pieces in which bodies are read.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Requests under way on one connection.
 const HTTP2_STREAMS: u32 = 128;
-const HTTP2_HEADER_BYTES: u32 = 16 << 10;
+/// The largest head that the HTTP/2 library hands on, so that we can say what is wrong with it; it answers larger ones itself.
+const HTTP2_HEADER_LIST_BYTES: u32 = 2 * MAX_HEAD_BYTES as u32;
 /// Requests that were taken back before we had a look at them: a client may give up on all that it may have under way at
 /// once; one that goes on opening and resetting, in order to keep us busy, is sent away.
 const HTTP2_RESETS_UNSEEN: usize = HTTP2_STREAMS as usize;
@@ -52,37 +58,44 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
+/// What answers the requests of a connection.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// The answer to a request.
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> impl Future<Output = Answer> + Send + 'static;
+
+    /// The answer to what never becomes a request.
+    fn refuse(&self, why: Unserved) -> Answer;
+}
+
 /// Serves a connection in the clear until it ends, times out, or the server stops.
-pub(crate) async fn serve<F>(
+pub(crate) async fn serve(
     socket: TcpStream,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-) where
-    F: Future<Output = Answer> + Send + 'static,
-{
+    handler: Arc<impl Handler>,
+) {
     let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
-    serve_stream(socket, is_http2, timeouts, stage, answer).await;
+    serve_stream(socket, is_http2, timeouts, stage, handler).await;
 }
 
 /// The same for a connection that is known to speak HTTP/2 or not to.
-pub(crate) async fn serve_stream<F>(
+pub(crate) async fn serve_stream(
     socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-) where
-    F: Future<Output = Answer> + Send + 'static,
-{
+    handler: Arc<impl Handler>,
+) {
     let clock = Arc::new(Clock::new());
-    let io = TokioIo::new(Watched { socket, clock: clock.clone() });
     let service = service_fn({
-        let (clock, stage) = (clock.clone(), stage.clone());
+        let (clock, stage, handler) = (clock.clone(), stage.clone(), handler.clone());
         move |request: Request<Incoming>| {
             let underway = Underway::begin(clock.clone());
             let (stage, version) = (stage.clone(), request.version());
-            let answer = answer(request);
+            let answer = match version == Version::HTTP_2 && has_too_large_a_head(&request) {
+                false => Either::Left(handler.clone().answer(request)),
+                true => Either::Right(std::future::ready(handler.refuse(Unserved::HeadTooLarge))),
+            };
             async move {
                 let mut answer = answer.await;
                 // HTTP/2 has its own word for it, which is said at the end of the draining.
@@ -99,20 +112,30 @@ pub(crate) async fn serve_stream<F>(
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS)
-            .max_header_list_size(HTTP2_HEADER_BYTES)
+            .max_header_list_size(HTTP2_HEADER_LIST_BYTES)
             .max_pending_accept_reset_streams(HTTP2_RESETS_UNSEEN)
             .max_local_error_reset_streams(HTTP2_RESETS_BY_US)
             .initial_stream_window_size(HTTP2_STREAM_WINDOW)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .keep_alive_interval(timeouts.idle)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT)
-            .serve_connection(io, service);
+            .serve_connection(TokioIo::new(Watched { socket, clock: clock.clone() }), service);
         run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
     } else {
-        let connection =
-            http1::Builder::new().max_header_size(HEAD_BYTES).max_buf_size(BUFFER_BYTES).serve_connection(io, service);
+        let socket = ParseErrors::new(socket, move |why| handler.refuse(why));
+        let connection = http1::Builder::new()
+            .max_header_size(MAX_HEAD_BYTES)
+            .max_buf_size(BUFFER_BYTES)
+            .serve_connection(TokioIo::new(Watched { socket, clock: clock.clone() }), service);
         run(pin!(connection), http1::Connection::graceful_shutdown, &clock, timeouts, stage).await;
     }
+}
+
+/// Whether a head that came in frames is larger than HTTP/1.1's may be, measured as that would write it.
+fn has_too_large_a_head(request: &Request<Incoming>) -> bool {
+    let headers: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    request.headers().len() > MAX_HEADERS || headers + target > MAX_HEAD_BYTES
 }
 
 /// Drives a connection; tells it when the server stops, and drops it when it takes too long.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use chat::MODEL;
 use http::{Method, header, request::Parts, uri::Authority};
 use url::Url;
 
@@ -10,7 +11,10 @@ use crate::answer::Refusal;
 /// Where the API is served: the host and the path of its base URL.
 #[derive(Debug, Clone)]
 pub struct ApiAddress {
+    /// As callers write it, for messages; without user and password.
+    base_url: String,
     host: HostName,
+    path: String,
     route: String,
 }
 
@@ -18,11 +22,12 @@ impl ApiAddress {
     /// Reads the API's base URL, such as `http://localhost:8080/v1`.
     pub fn from_base_url(base_url: &str) -> Result<Self, UnusableBaseUrl> {
         let url = parse(base_url)?;
-        let path = url.path().trim_end_matches('/');
+        let path = url.path().trim_end_matches('/').to_owned();
         if !path.ends_with("/v1") {
             return Err(UnusableBaseUrl("its path does not end in /v1"));
         }
-        Ok(Self { host: HostName::of(&url)?, route: format!("{path}/chat/completions") })
+        let base_url = format!("{}{path}", url.origin().ascii_serialization());
+        Ok(Self { base_url, host: HostName::of(&url)?, route: format!("{path}/chat/completions"), path })
     }
 
     /// The host.
@@ -30,14 +35,42 @@ impl ApiAddress {
         &self.host
     }
 
+    /// Whether a path is the API's or below it.
+    pub(crate) fn covers(&self, path: &str) -> bool {
+        path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// Refuses a request that names another host, several, or none.
     pub(crate) fn accept_host(&self, head: &Parts) -> Result<(), Refusal> {
-        if self.host.is_named_by(head) { Ok(()) } else { Err(Refusal::not_found()) }
+        if self.host.is_named_by(head) { Ok(()) } else { Err(self.wrong_host()) }
+    }
+
+    /// What a request to any host but the API's is told.
+    pub(crate) fn wrong_host(&self) -> Refusal {
+        Refusal::not_found(format!("This host does not serve the API. Send {}.", self.operation()))
     }
 
     /// Refuses every route but `POST {base_url}/chat/completions`.
     pub(crate) fn accept_route(&self, head: &Parts) -> Result<(), Refusal> {
-        if head.method == Method::POST && head.uri.path() == self.route { Ok(()) } else { Err(Refusal::not_found()) }
+        let path = head.uri.path();
+        let refused = if path == self.route {
+            if head.method == Method::POST {
+                return Ok(());
+            }
+            format!("Only the method POST is answered at this path. Send {}.", self.operation())
+        } else if path.strip_prefix(&self.path) == Some("/models") {
+            format!(
+                "There is no list of models: the one model is `{MODEL}`. The one operation is {}.",
+                self.operation()
+            )
+        } else {
+            format!("There is nothing at this path. The one operation is {}.", self.operation())
+        };
+        Err(Refusal::not_found(refused))
+    }
+
+    fn operation(&self) -> String {
+        format!("`POST {}/chat/completions`", self.base_url)
     }
 }
 
@@ -71,6 +104,11 @@ impl HostName {
         Ok(Self(Host::parse(url.host_str().ok_or(UnusableBaseUrl("it has no host"))?)))
     }
 
+    /// Whether only programs on the same machine can name it.
+    pub fn is_loopback(&self) -> bool {
+        self.0 == Host::Loopback
+    }
+
     /// Whether a request names this host, and nothing else.
     pub fn is_named_by(&self, head: &Parts) -> bool {
         let mut headers = head.headers.get_all(header::HOST).iter();
@@ -86,8 +124,9 @@ impl HostName {
 
     fn is(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
-            let has_port = authority.as_str().len() > authority.host().len();
-            let plain = !authority.as_str().contains('@') && has_port == authority.port_u16().is_some();
+            // An empty port (`localhost:`) is the scheme's own.
+            let port = authority.as_str().strip_prefix(authority.host());
+            let plain = port.is_some_and(|port| matches!(port, "" | ":") || authority.port_u16().is_some());
             plain && Host::parse(authority.host()) == self.0
         })
     }
@@ -160,7 +199,11 @@ mod tests {
             (named, "/", &["not a host"], false),
             (local, "/", &["user@localhost"], false),
             (local, "/", &["localhost:http"], false),
-            (local, "/", &["localhost:"], false),
+            (local, "/", &["localhost:"], true),
+            (local, "/", &["localhost::"], false),
+            (local, "/", &["[::1]:"], true),
+            (local, "/", &[":"], false),
+            (local, "/", &["localhost@localhost"], false),
             ("http://10.0.0.1/v1", "/", &["10.0.0.1:80"], true),
             ("http://[::1]:80/v1", "/", &["localhost"], true),
         ];
@@ -188,6 +231,17 @@ mod tests {
             ("POST", "/"),
         ] {
             assert!(!accepts(method, path), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_below_the_base_url_is_the_apis() {
+        let address = ApiAddress::from_base_url("http://localhost/team/v1/").unwrap();
+        for path in ["/team/v1", "/team/v1/", "/team/v1/chat/completions", "/team/v1/models"] {
+            assert!(address.covers(path), "{path}");
+        }
+        for path in ["/", "/team", "/team/v1x", "/v1/chat/completions", ""] {
+            assert!(!address.covers(path), "{path}");
         }
     }
 

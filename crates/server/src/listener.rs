@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use chat::RequestId;
 use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,11 +16,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Admission, Permit};
-use crate::answer::{Answer, Refusal};
-use crate::connection::{self, Timeouts};
+use crate::answer::Answer;
+use crate::body::Upload;
+use crate::connection::{self, Handler, Timeouts};
 use crate::phase::Phase;
 use crate::proxies::TrustedProxies;
-use crate::site::Site;
+use crate::site::{Site, Unserved};
 use crate::tls::{self, Tls};
 
 /// Connections over the cap that are answered at once: a share of the cap, within bounds; more are closed without a word.
@@ -32,6 +32,9 @@ const REFUSAL_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections that may have been waiting to be accepted when the stop began.
 const LAST_ONES: usize = 1024;
+
+/// How long those who are cut off may take to read the answer that says so.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What one may set about connections.
 #[derive(Clone)]
@@ -96,8 +99,10 @@ pub async fn serve<S: Site>(
     }
     let cut_off = live.iter().map(|live| live.load(Ordering::Relaxed)).sum();
     site.cut_off();
-    stage.send_replace(Stage::CutOff);
-    all_done.await;
+    if tokio::time::timeout(LAST_ANSWERS, all_done.as_mut()).await.is_err() {
+        stage.send_replace(Stage::CutOff);
+        all_done.await;
+    }
     Ok(cut_off)
 }
 
@@ -263,56 +268,75 @@ fn serve_one<S: Site>(accepted: Accepted, post: &Post<S>, live: Live) -> impl Fu
         let _live = live;
         let Ok(socket) = TcpStream::from_std(socket) else { return };
         let _ = socket.set_nodelay(true); // without it answers are merely slower
+        let in_the_clear = Arc::new(Refusing::<S> { desk: desk.clone(), why: Unserved::InTheClear });
         if welcome {
-            let answer = move |request: Request<Incoming>| {
-                let (desk, visitor) = (desk.clone(), proxies.visitor(peer, request.headers()));
-                async move { S::answer(&desk, visitor, request).await }
-            };
-            serve_socket(socket, tls, timeouts, stage, answer).await;
+            let handler = Arc::new(Serving::<S> { desk, proxies, peer });
+            serve_socket(socket, tls, timeouts, stage, handler, in_the_clear).await;
         } else {
-            serve_socket(socket, tls, REFUSAL_TIMEOUTS, stage, refuse).await;
+            let handler = Arc::new(Refusing::<S> { desk, why: Unserved::TooManyConnections });
+            serve_socket(socket, tls, REFUSAL_TIMEOUTS, stage, handler, in_the_clear).await;
         }
     }
 }
 
 /// Serves a connection as its listener speaks: in the clear, or with TLS.
-async fn serve_socket<F>(
+async fn serve_socket(
     socket: TcpStream,
     tls: Option<Tls>,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-) where
-    F: Future<Output = Answer> + Send + 'static,
-{
-    let Some(tls) = tls else { return connection::serve(socket, timeouts, stage, answer).await };
+    handler: Arc<impl Handler>,
+    in_the_clear: Arc<impl Handler>,
+) {
+    let Some(tls) = tls else { return connection::serve(socket, timeouts, stage, handler).await };
     match tokio::time::timeout(timeouts.head, tls.accept(socket)).await {
         Ok(Ok(tls::Accepted::Encrypted { stream, http2 })) => {
-            connection::serve_stream(stream, http2, timeouts, stage, answer).await;
+            connection::serve_stream(stream, http2, timeouts, stage, handler).await;
         }
         Ok(Ok(tls::Accepted::InTheClear(socket))) => {
-            connection::serve(socket, REFUSAL_TIMEOUTS, stage, refuse_in_the_clear).await;
+            connection::serve(socket, REFUSAL_TIMEOUTS, stage, in_the_clear).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => {}
     }
 }
 
-/// The answer to everyone who speaks HTTP in the clear where TLS is spoken.
-async fn refuse_in_the_clear(_request: Request<Incoming>) -> Answer {
-    last(Refusal::invalid("This address speaks TLS. Send the request to its https:// URL."))
+/// Has the site answer whatever comes from a peer.
+struct Serving<S: Site> {
+    desk: Arc<S::Desk>,
+    proxies: TrustedProxies,
+    peer: IpAddr,
 }
 
-/// The answer to everyone over the cap.
-async fn refuse(_request: Request<Incoming>) -> Answer {
-    last(Refusal::no_room())
+impl<S: Site> Handler for Serving<S> {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        let visitor = self.proxies.visitor(self.peer, request.headers());
+        S::answer(&self.desk, visitor, request).await
+    }
+
+    fn refuse(&self, why: Unserved) -> Answer {
+        S::refuse(&self.desk, why)
+    }
 }
 
-/// A refusal that ends the connection.
-fn last(refusal: Refusal) -> Answer {
-    let mut answer = refusal.into_answer(RequestId::now());
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    answer
+/// Has the site refuse whatever comes, for one reason, and ends the connection.
+struct Refusing<S: Site> {
+    desk: Arc<S::Desk>,
+    why: Unserved,
+}
+
+impl<S: Site> Handler for Refusing<S> {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        let (head, incoming) = request.into_parts();
+        drop(Upload::new(incoming, &head.headers)); // what is still being sent is drained
+        let mut answer = self.refuse(self.why);
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        answer
+    }
+
+    fn refuse(&self, _why: Unserved) -> Answer {
+        S::refuse(&self.desk, self.why)
+    }
 }
 
 /// Counts a worker's connection while it lives.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use chat::{ChatRequest, Completion, KeyId, TokenUsage, Trace};
 use grounding::weave::{self, Source};
 use grounding::{Grounder, Passage};
-use runtimes::{Attribution, Availability, InferenceError, Lane};
+use runtimes::{Attribution, Availability, Failure, InferenceError, Lane};
 use store::{AccountId, Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt};
 use wire::runtime::ContextOverflow;
 
@@ -103,6 +103,7 @@ impl<'m, 'd> Meter<'m, 'd> {
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
             InferenceError::NoRoom { retry_after } => Refusal::no_room_for(retry_after),
+            InferenceError::Failed { failure: Failure::Refused(_), .. } => Refusal::refused_by_runtime(error),
             InferenceError::Failed { retry_after, .. } => Refusal::inference_error(error, retry_after),
         })
     }

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 
 use crate::answer::Answer;
 use crate::api::{Api, Desk};
-use crate::walk::walk;
+use crate::walk::{refuse, walk};
 
 /// Something that answers requests, on several threads.
 pub trait Site: Send + Sync + 'static {
@@ -24,8 +24,24 @@ pub trait Site: Send + Sync + 'static {
     /// The answer to a request, whatever it is. The visitor is who sent it, be it through a proxy that is trusted.
     fn answer(desk: &Self::Desk, visitor: IpAddr, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
 
-    /// From now on, a request that ends without an answer was cut off by us, not by its caller.
+    /// The answer to what never becomes a request. The connection is closed after it.
+    fn refuse(desk: &Self::Desk, why: Unserved) -> Answer;
+
+    /// The time for finishing requests is over: those under way are to be answered now, whatever they have come to.
     fn cut_off(&self) {}
+}
+
+/// Why something that arrived at a listener never becomes a request for its site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unserved {
+    /// The request line, a header or the declared length cannot be read.
+    BrokenHead,
+    /// The head has too many bytes or headers.
+    HeadTooLarge,
+    /// HTTP in the clear where TLS is spoken.
+    InTheClear,
+    /// There are too many connections.
+    TooManyConnections,
 }
 
 impl Site for Api {
@@ -39,6 +55,10 @@ impl Site for Api {
 
     async fn answer(desk: &Desk, _visitor: IpAddr, request: Request<Incoming>) -> Answer {
         walk(desk, request).await
+    }
+
+    fn refuse(desk: &Desk, why: Unserved) -> Answer {
+        refuse(desk, why)
     }
 
     fn cut_off(&self) {

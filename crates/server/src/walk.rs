@@ -21,6 +21,7 @@ use crate::authentication::authenticate;
 use crate::body::{self, Upload};
 use crate::meter::{Cited, Meter, MeteredLane};
 use crate::report::Report;
+use crate::site::Unserved;
 
 /// Answers a request, whatever it is.
 pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
@@ -29,7 +30,7 @@ pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
     let upload = Upload::new(incoming, &head.headers);
     let last = is_last_of_its_connection(&head);
 
-    let walked = or_our_fault(walk_on(&mut report, head, upload)).await;
+    let walked = to_its_end(desk, walk_on(&mut report, head, upload)).await;
     let mut answer = report.close(walked);
     if last {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -37,16 +38,32 @@ pub(crate) async fn walk(desk: &Desk, request: Request<Incoming>) -> Answer {
     answer
 }
 
-/// What the walk comes to, or a fault of our own if there is a panic on the way.
-async fn or_our_fault(walked: impl Future<Output = Result<Answer, Refusal>>) -> Result<Answer, Refusal> {
-    let walked = AssertUnwindSafe(walked).catch_unwind().await;
-    walked.unwrap_or_else(|panic| Err(Refusal::our_fault(panic_message(&*panic))))
+/// Answers a request for the API that was sent to a host which does not serve it.
+pub fn refuse_elsewhere(desk: &Desk, request: Request<Incoming>) -> Answer {
+    let (head, incoming) = request.into_parts();
+    drop(Upload::new(incoming, &head.headers)); // what is still being sent is drained
+    Report::open(desk, Some(&head.headers)).close(Err(desk.api.address.wrong_host()))
+}
+
+/// Answers what never became a request.
+pub fn refuse(desk: &Desk, why: Unserved) -> Answer {
+    Report::open(desk, None).close(Err(Refusal::unserved(why)))
+}
+
+/// What the walk comes to; a fault of our own if there is a panic on the way; a refusal if the service stops before.
+async fn to_its_end(desk: &Desk, walked: impl Future<Output = Result<Answer, Refusal>>) -> Result<Answer, Refusal> {
+    let walked = AssertUnwindSafe(walked).catch_unwind();
+    tokio::select! {
+        biased;
+        walked = walked => walked.unwrap_or_else(|panic| Err(Refusal::our_fault(panic_message(&*panic)))),
+        () = desk.cut_off() => Err(Refusal::stopping()),
+    }
 }
 
 /// Answers a request that a signed-in person makes at the console, as the API would, from the size of the body on.
 pub async fn play(desk: &Desk, caller: &Caller, body: Bytes) -> Answer {
     let mut report = Report::open(desk, None);
-    let walked = or_our_fault(walk_with(&mut report, caller, async { Ok(body) })).await;
+    let walked = to_its_end(desk, walk_with(&mut report, caller, async { Ok(body) })).await;
     report.close(walked)
 }
 
@@ -161,7 +178,7 @@ mod tests {
         let desk = Desk::new(api.clone());
         let mut report = Report::open(&desk, None);
         let id = report.arrival.id;
-        let walked = or_our_fault(async {
+        let walked = to_its_end(&desk, async {
             let _meter = Meter::open(&mut report, &caller);
             panic!("a secret of ours")
         })

@@ -74,9 +74,7 @@ impl ErrorCode {
             Self::InsufficientPermission => {
                 (403, "insufficient_permission", "This API key has no permission to execute completions.")
             }
-            Self::NotFound => {
-                (404, "not_found", "There is nothing here. The one operation is `POST {base_url}/chat/completions`.")
-            }
+            Self::NotFound => (404, "not_found", "There is nothing here."),
             Self::PayloadTooLarge => (413, "payload_too_large", "The request body is larger than 262144 bytes."),
             Self::InferenceError => {
                 (502, "inference_error", "The inference service failed to answer. The request can be sent again.")

@@ -6,6 +6,7 @@
 
 pub mod engine;
 mod error;
+mod hints;
 mod json;
 pub mod openapi;
 pub mod ops;

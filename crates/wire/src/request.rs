@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use chat::{ChatRequest, MODEL, MaxTokens, Message, OutOfBounds, Role, Temperature};
 
+use crate::hints;
 use crate::json::Json;
 
 /// The largest body that is read: 256 KB.
@@ -84,12 +85,18 @@ fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, Inval
     let role = match required(role, place, "role")? {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let roles = list(&Role::ALL.map(Role::as_str));
-            refuse(place, "role", format!("must be one of {roles}; got `{}`", excerpt(&name)))
+            let hint = hints::for_role(&name).map(|hint| format!(": {hint}")).unwrap_or_default();
+            refuse(place, "role", format!("must be one of {roles}; got `{}`{hint}", excerpt(&name)))
         })?,
         other => return Err(wrong_type(place, "role", "a string", &other)),
     };
     match required(content, place, "content")? {
         Json::String(text) => make(role, text.into_owned()).map_err(|bound| refuse(place, "content", bound)),
+        Json::Array(_) => Err(refuse(
+            place,
+            "content",
+            "must be a string; got an array. Content in parts is not accepted: join the texts into one string",
+        )),
         other => Err(wrong_type(place, "content", "a string", &other)),
     }
 }
@@ -134,6 +141,14 @@ impl Place {
         }
     }
 
+    /// What to do instead of sending a member that is not accepted here, if it is one that clients are known to send.
+    fn hint(self, name: &str) -> Option<&'static str> {
+        match self {
+            Self::Body => hints::for_body_member(name),
+            Self::Message(_) => hints::for_message_member(name),
+        }
+    }
+
     fn member(self, name: &str) -> String {
         match self {
             Self::Body => excerpt(name),
@@ -154,9 +169,11 @@ fn members<'a, const N: usize>(
     let mut found = [const { None }; N];
     for (name, value) in object {
         let Some(at) = accepted.iter().position(|accepted| *accepted == name) else {
-            let accepted = list(&accepted);
-            let name = place.member(&name);
-            return Err(InvalidRequest(format!("`{name}` is not accepted; accepted members are {accepted}.")));
+            let (member, accepted) = (place.member(&name), list(&accepted));
+            return Err(InvalidRequest(match place.hint(&name) {
+                Some(hint) => format!("`{member}` is not accepted: {hint}. Accepted members are {accepted}."),
+                None => format!("`{member}` is not accepted; accepted members are {accepted}."),
+            }));
         };
         if found[at].replace(value).is_some() {
             return Err(InvalidRequest(format!("`{}` stands more than once.", place.member(&name))));

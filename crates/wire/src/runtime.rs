@@ -37,15 +37,15 @@ pub enum Malformed {
     /// Not JSON at all.
     #[error("the answer is not JSON")]
     NotJson,
-    /// No text where the text belongs.
+    /// Not a completion.
     #[error("the answer is not a completion with `choices[0].message.content`")]
     NoContent,
-    /// An ending that is neither natural nor for length.
-    #[error("the answer has no known `choices[0].finish_reason`")]
-    UnknownFinish,
 }
 
 /// Reads a runtime's answer with status 200.
+///
+/// A message without text is an empty answer: reasoning models that `max_tokens` cuts off send `content: null`. Every end
+/// other than by length is `stop`, the only other value that callers are told of.
 pub fn completion(body: &[u8]) -> Result<Completion, Malformed> {
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => Malformed::NoContent,
@@ -53,13 +53,12 @@ pub fn completion(body: &[u8]) -> Result<Completion, Malformed> {
     })?;
     let choice = answer.choices.into_iter().next().ok_or(Malformed::NoContent)?;
     let finish_reason = match choice.finish_reason.as_deref() {
-        Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") => FinishReason::Stop,
         Some("length" | "max_tokens") => FinishReason::Length,
-        _ => return Err(Malformed::UnknownFinish),
+        _ => FinishReason::Stop,
     };
     let Figures { prompt_tokens, completion_tokens, total_tokens } = answer.usage.unwrap_or_default();
     let usage = TokenUsage { prompt: prompt_tokens.0, completion: completion_tokens.0, total: total_tokens.0 };
-    Ok(Completion { text: choice.message.content.into_owned(), finish_reason, usage })
+    Ok(Completion { text: choice.message.content.unwrap_or_default().into_owned(), finish_reason, usage })
 }
 
 /// What is read of an answer; runtimes say much more.
@@ -81,7 +80,7 @@ struct Choice<'a> {
 #[derive(serde::Deserialize)]
 struct AnswerMessage<'a> {
     #[serde(borrow)]
-    content: Cow<'a, str>,
+    content: Option<Cow<'a, str>>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -285,12 +284,35 @@ mod tests {
             ("<html>", Malformed::NotJson),
             ("{}", Malformed::NoContent),
             (r#"{"choices":[]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"message":{"content":null},"finish_reason":"stop"}]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":null}]}"#, Malformed::UnknownFinish),
-            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]}"#, Malformed::UnknownFinish),
+            (r#"{"choices":[{"finish_reason":"stop"}]}"#, Malformed::NoContent),
+            (r#"{"choices":[{"message":null,"finish_reason":"stop"}]}"#, Malformed::NoContent),
+            (r#"{"choices":[{"message":{"content":7},"finish_reason":"stop"}]}"#, Malformed::NoContent),
+            (r#"{"choices":[{"message":{"content":["x"]},"finish_reason":"stop"}]}"#, Malformed::NoContent),
         ];
         for (body, expected) in cases {
             assert_eq!(completion(body.as_bytes()), Err(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_by_length_or_else_it_stops_and_may_be_empty() {
+        use FinishReason::{Length, Stop};
+        let cases = [
+            (r#"{"content":"x"}"#, r#""stop""#, "x", Stop),
+            (r#"{"content":"x"}"#, r#""length""#, "x", Length),
+            (r#"{"content":"x"}"#, r#""max_tokens""#, "x", Length),
+            (r#"{"content":"x"}"#, r#""content_filter""#, "x", Stop),
+            (r#"{"content":"x"}"#, r#""tool_calls""#, "x", Stop),
+            (r#"{"content":"x"}"#, r#""abort""#, "x", Stop),
+            (r#"{"content":"x"}"#, "null", "x", Stop),
+            (r#"{"content":null}"#, r#""length""#, "", Length),
+            (r#"{"content":null,"reasoning_content":"well"}"#, r#""stop""#, "", Stop),
+            (r#"{"role":"assistant","tool_calls":[]}"#, r#""tool_calls""#, "", Stop),
+        ];
+        for (message, finish, text, reason) in cases {
+            let body = format!(r#"{{"choices":[{{"message":{message},"finish_reason":{finish}}}]}}"#);
+            let read = completion(body.as_bytes()).map(|completion| (completion.text, completion.finish_reason));
+            assert_eq!(read, Ok((text.into(), reason)), "{body}");
         }
     }
 }

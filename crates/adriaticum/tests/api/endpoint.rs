@@ -126,6 +126,31 @@ fn members_that_are_not_accepted_are_named() {
 }
 
 #[test]
+fn what_openais_clients_send_gets_a_hint_of_its_own() {
+    let with_role = |role: &str| messages(&format!(r#"[{{"role":"{role}","content":"a"}}]"#));
+    refused(&[
+        (with(r#","stream":true"#), &["`stream`", "answers come whole"]),
+        (with(r#","stream":false"#), &["`stream`", "answers come whole"]),
+        (with(r#","stream_options":{}"#), &["answers come whole"]),
+        (with(r#","max_completion_tokens":9"#), &["use `max_tokens`"]),
+        (with(r#","tools":[]"#), &["no tools are called"]),
+        (with(r#","tool_choice":"none""#), &["no tools are called"]),
+        (with(r#","n":1"#), &["there is one choice"]),
+        (with(r#","response_format":{"type":"json_object"}"#), &["plain text"]),
+        (with(r#","top_p":1"#), &["only sampling parameter"]),
+        (with(r#","seed":1"#), &["only sampling parameter"]),
+        (with(r#","stop":[]"#), &["ends by itself"]),
+        (with(r#","logprobs":false"#), &["probabilities"]),
+        (with(r#","user":"x""#), &["nothing is stored"]),
+        (messages(r#"[{"role":"user","content":[{"type":"text","text":"a"}]}]"#), &["got an array", "one string"]),
+        (messages(r#"[{"role":"user","content":"a","name":"b"}]"#), &["`messages[0].name`", "`role`"]),
+        (messages(r#"[{"role":"assistant","content":"a","refusal":null}]"#), &["`messages[0].refusal`", "`content`"]),
+        (with_role("developer"), &["use `system`"]),
+        (with_role("tool"), &["no tools are called"]),
+    ]);
+}
+
+#[test]
 fn members_that_stand_twice_are_refused() {
     refused(&[
         (with(r#","model":"adriaticum""#), &["`model`", "more than once"]),

@@ -10,6 +10,7 @@ mod commands;
 mod connections;
 mod console;
 mod durability;
+mod elsewhere;
 mod endpoint;
 mod errors;
 mod first_minutes;

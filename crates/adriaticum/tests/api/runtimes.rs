@@ -1,6 +1,7 @@
 //! What stands behind a request: the pool of runtimes, its failures, its retry and its balance, as a caller meets them.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -36,9 +37,7 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
         says(r#"{"choices":{}}"#),
         says(r#"{"error":"sorry"}"#),
         choice(json!({ "finish_reason": "stop" })),
-        choice(json!({ "message": { "content": null }, "finish_reason": "stop" })),
         choice(json!({ "message": { "content": 7 }, "finish_reason": "stop" })),
-        choice(json!({ "message": { "content": "x" }, "finish_reason": null })),
         Reply::completion(&"x".repeat(5 << 20), "stop", None),
     ];
     replies.extend([201, 204, 302, 400, 401, 403, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529].map(|status| {
@@ -59,6 +58,80 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
     // However often it failed: once it works, the next request is served.
     runtime.now(Reply::Echoes);
     service.ask(&key, "hello").completed();
+}
+
+#[test]
+fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    let cases = [
+        (json!(null), json!("length"), "", "length"),
+        (json!(null), json!("stop"), "", "stop"),
+        (json!(null), json!(null), "", "stop"),
+        (json!("text"), json!("content_filter"), "text", "stop"),
+        (json!("text"), json!("tool_calls"), "text", "stop"),
+        (json!("text"), json!(null), "text", "stop"),
+    ];
+    for (content, reason, text, finish) in cases {
+        let choice = json!({ "message": { "role": "assistant", "content": content }, "finish_reason": reason });
+        runtime.now(Reply::Says(200, json!({ "choices": [choice] }).to_string()));
+        let completed = service.ask(&key, "hello").completed();
+        assert_eq!((completed.content.as_str(), completed.finish_reason.as_str()), (text, finish));
+    }
+}
+
+#[test]
+fn a_request_that_a_runtime_refuses_is_not_to_be_sent_again() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let key = service.key();
+    for status in [400, 413, 422] {
+        runtime.now(Reply::Says(status, r#"{"error":{"message":"a secret"}}"#.into()));
+        let answer = service.ask(&key, "hello");
+        let message = answer.refused_as("inference_error");
+        assert!(message.contains("refused") && !message.contains("secret"), "{message}");
+        assert_eq!(answer.header("x-should-retry"), Some("false"), "{status}");
+    }
+    runtime.now(Reply::Says(500, "{}".into()));
+    assert_eq!(service.ask(&key, "hello").header("x-should-retry"), Some("true"), "that may pass");
+}
+
+/// What callers can make a healthy runtime answer costs nobody else anything.
+#[test]
+fn bad_requests_beside_good_ones_fail_no_good_one() {
+    let refusal = |status: u16| format!(r#"{status} {{"error":{{"message":"no"}}}}"#);
+    let choice = |message: Value, reason: &str| {
+        format!("200 {}", json!({ "choices": [{ "message": message, "finish_reason": reason }] }))
+    };
+    let bad = [
+        refusal(400),
+        refusal(422),
+        refusal(413),
+        choice(json!({ "content": null }), "length"),
+        choice(json!({ "content": null }), "tool_calls"),
+        choice(json!({ "content": "x" }), "content_filter"),
+    ];
+    for count in [1, 2] {
+        let runtimes: Vec<_> = (0..count).map(|_| Runtime::that(Reply::Obeys)).collect();
+        let service = Setup::with(&runtimes.iter().collect::<Vec<_>>()).start();
+        let (good, hostile) = (service.key(), [service.key(), service.key()]);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for key in &hostile {
+                scope.spawn(|| {
+                    for message in bad.iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                        service.ask(key, message);
+                    }
+                });
+            }
+            let answers: Vec<_> = (0..40).map(|number| service.ask(&good, &format!("Question {number}"))).collect();
+            done.store(true, Ordering::Relaxed);
+            for answer in answers {
+                assert!(answer.completed().content.starts_with("Question"), "{answer:?}");
+            }
+        });
+    }
 }
 
 #[test]

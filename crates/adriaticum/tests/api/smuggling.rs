@@ -1,6 +1,6 @@
 //! Bytes that cannot be made to mean two things, and bytes that mean nothing at all.
 
-use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+use crate::harness::{Connection, Http2, Reply, Request, Runtime, Service, Setup, ask};
 
 /// Closes what is left open, so that what came back can be counted.
 const SHORT: &str = "300ms";
@@ -124,45 +124,88 @@ fn no_request_can_be_smuggled() {
     (0..2).for_each(|_| assert_eq!(connection.answer().completed().content, "honest"));
 }
 
-/// These never become requests: the HTTP library answers them, without envelope and without body, and closes.
 #[test]
-fn what_is_not_http_is_answered_by_a_status_alone() {
+fn what_is_not_http_gets_the_envelope_and_is_closed() {
     let runtime = Runtime::that(Reply::Echoes);
     let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
     let key = service.key();
     let head = |headers: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes();
+    let (broken, too_large) = ("not valid HTTP", "at most 32768 bytes and 100 headers");
     let cases = [
-        (b"\0\0\0\0\r\n\r\n".to_vec(), 400),
-        (b"hello\r\n\r\n".to_vec(), 400),
-        (b"GET /\r\n\r\n".to_vec(), 400),
-        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n".to_vec(), 400),
-        (b"GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), 400),
-        (b"G\xc3\x89T / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), 400),
-        (head("no colon\r\n"), 400),
-        (head("Content-Length: x\r\n"), 400),
-        (head("Transfer-Encoding: gzip\r\n"), 400),
-        (head(&"X: y\r\n".repeat(101)), 431),
-        (head(&format!("X: {}\r\n", "y".repeat(70_000))), 431),
-        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(70_000)).into_bytes(), 431),
+        (b"\0\0\0\0\r\n\r\n".to_vec(), broken),
+        (b"hello\r\n\r\n".to_vec(), broken),
+        (b"GET /\r\n\r\n".to_vec(), broken),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n".to_vec(), broken),
+        (b"GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), broken),
+        (b"G\xc3\x89T / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), broken),
+        (head("no colon\r\n"), broken),
+        (head("Content-Length: x\r\n"), broken),
+        (head("Content-Length: -1\r\n"), broken),
+        (head("Content-Length: 1\r\nContent-Length: 2\r\n"), broken),
+        (head("Transfer-Encoding: gzip\r\n"), broken),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(), broken),
+        (head(&"X: y\r\n".repeat(101)), too_large),
+        (head(&format!("X: {}\r\n", "y".repeat(33_000))), too_large),
+        (head(&format!("X: {}\r\n", "y".repeat(4_000_000))), too_large),
+        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(70_000)).into_bytes(), too_large),
     ];
-    for (bytes, status) in cases {
-        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-        let mut connection = service.connect();
-        connection.send_while_open(&bytes);
-        let answer = connection.answer_if_any().unwrap_or_else(|| panic!("{shown}"));
-        assert_eq!((answer.status, answer.body.len()), (status, 0), "{shown}");
-        connection.assert_closed();
+    let console = service.told("Console").unwrap().rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    for address in [service.address(), ([127, 0, 0, 1], console).into(), service.ops()] {
+        for (bytes, says) in &cases {
+            let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+            let mut connection = Connection::to(address);
+            connection.send_while_open(bytes);
+            let answer = connection.answer_if_any().unwrap_or_else(|| panic!("{shown}"));
+            assert_eq!(answer.status, 400, "{shown}");
+            let message = answer.refused_as("invalid_request");
+            assert!(message.contains(says), "{shown}: {message}");
+            assert_eq!(answer.header("connection"), Some("close"), "{shown}");
+            assert!(answer.header("date").is_some(), "{shown}");
+            connection.assert_closed();
+        }
     }
-    // Nor does TLS, or HTTP/2 that is none, get anything that could be taken for an answer.
-    for bytes in [
-        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all",
-    ] {
-        let received = service.connect().send(bytes).rest();
-        assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
-    }
+    // HTTP/2 that is none gets nothing that could be taken for an answer.
+    let received = service.connect().send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all").rest();
+    assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
     assert_eq!(runtime.asked().len(), 0);
     service.ask(&key, "hello").completed();
+}
+
+#[test]
+fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let good = Request::chat(&service.key(), ask("hello")).bytes();
+    for _ in 0..20 {
+        let mut connection = service.connect();
+        connection.send([good.as_slice(), b"no request at all\r\n\r\n"].concat());
+        assert_eq!(connection.answer().completed().content, "hello");
+        connection.answer().refused_as("invalid_request");
+        connection.assert_closed();
+    }
+}
+
+#[test]
+fn heads_have_the_same_bounds_over_http2() {
+    let runtime = Runtime::that(Reply::Echoes);
+    let service = Setup::with(&[&runtime]).start();
+    let connection = Http2::to(service.address());
+    let with = |count: usize, bytes: usize| {
+        let mut request = Http2::request(&service.key(), ask("hello"));
+        for number in 0..count {
+            let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+            request.headers_mut().insert(name, "y".repeat(bytes).parse().unwrap());
+        }
+        request
+    };
+    let requests = vec![with(1, 30_000), with(90, 1), with(1, 33_000), with(101, 1), with(0, 0)];
+    let answers = connection.send(requests);
+    for (at, answer) in answers.iter().enumerate() {
+        match at {
+            2 | 3 => assert!(answer.refused_as("invalid_request").contains("100 headers"), "{at}"),
+            _ => drop(answer.completed()),
+        }
+    }
 }
 
 #[test]

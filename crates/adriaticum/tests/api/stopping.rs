@@ -170,17 +170,27 @@ fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
     let key = service.key();
     let mut caller = service.connect();
     caller.send(Request::chat(&key, ask("hello")).bytes());
-    runtime.wait_until_asked(1);
+    let over_http2 = Http2::to(service.address());
+    let request = Http2::request(&key, ask("hello"));
+    let streamed = std::thread::spawn(move || over_http2.send(vec![request]));
+    runtime.wait_until_asked(2);
     let began = Instant::now();
     service.signal(Signal::TERM);
-    assert!(caller.answer_if_any().is_none_or(|answer| answer.refused().code == "service_unavailable"));
+    let refused = caller.answer().refused();
+    assert_eq!((refused.status, refused.code.as_str()), (503, "service_unavailable"));
+    assert!(refused.message.contains("stopping"), "{refused:?}");
+    let streamed = streamed.join().unwrap();
+    assert_eq!(streamed[0].refused().code, "service_unavailable", "{streamed:?}");
     assert_eq!(service.wait_for_exit().code(), Some(0));
     assert!((Duration::from_millis(290)..Duration::from_secs(10)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    runtime.wait_for_hang_ups(1);
+    runtime.wait_for_hang_ups(2);
     let rows = service.rows();
-    assert_eq!(rows.len(), 1, "{rows:?}");
-    // It was us who ended it, not its caller.
-    assert_eq!((&rows[0]["status"], &rows[0]["code"]), (&503.into(), &"service_unavailable".into()));
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows.iter().any(|row| row["request_id"] == refused.request_id.as_str()), "the answer has the row's id");
+    // It was us who ended them, not their callers.
+    for row in rows {
+        assert_eq!((&row["status"], &row["code"]), (&503.into(), &"service_unavailable".into()));
+    }
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn seconds(time: Option<Duration>) -> f64 {
 }
 
 /// How often a runtime failed a request, by why.
-fn by_why(failures: &Failures) -> [(&'static str, u64); 6] {
+fn by_why(failures: &Failures) -> [(&'static str, u64); 7] {
     [
         ("refused", failures.refused),
         ("broken_off", failures.broken_off),
@@ -228,6 +228,7 @@ fn by_why(failures: &Failures) -> [(&'static str, u64); 6] {
         ("malformed", failures.malformed),
         ("timed_out", failures.timed_out),
         ("no_room", failures.no_room),
+        ("bad_request", failures.bad_request),
     ]
 }
 

@@ -14,9 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::watch;
 
@@ -24,10 +22,12 @@ use self::metrics::Metrics;
 use self::proof::Proof;
 use self::readiness::{Decodes, Readiness, nobody_to_ask};
 use crate::answer::Answer;
-use crate::api::{Api, Health};
+use crate::api::{Api, Desk, Health};
 use crate::phase::Phase;
-use crate::site::Site;
+use crate::response_body::ResponseBody;
+use crate::site::{Site, Unserved};
 use crate::tls::Certificates;
+use crate::walk::{refuse, refuse_elsewhere};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -106,16 +106,30 @@ impl Ops {
     }
 }
 
+/// One thread's place at the ops listener.
+pub struct OpsDesk {
+    ops: Arc<Ops>,
+    /// For requests that belong to the API, and are told so.
+    api: Desk,
+}
+
 impl Site for Ops {
-    type Desk = Arc<Self>;
+    type Desk = OpsDesk;
 
     const NAME: &str = "ops";
 
-    fn desk(self: &Arc<Self>) -> Arc<Self> {
-        self.clone()
+    fn desk(self: &Arc<Self>) -> OpsDesk {
+        OpsDesk { ops: self.clone(), api: Desk::new(self.api.clone()) }
     }
 
-    async fn answer(desk: &Arc<Self>, _visitor: IpAddr, request: Request<Incoming>) -> Answer {
+    fn refuse(desk: &OpsDesk, why: Unserved) -> Answer {
+        refuse(&desk.api, why)
+    }
+
+    async fn answer(desk: &OpsDesk, _visitor: IpAddr, request: Request<Incoming>) -> Answer {
+        if desk.ops.api.covers(request.uri().path()) {
+            return refuse_elsewhere(&desk.api, request);
+        }
         let path = request.uri().path();
         if !["/healthz", "/readyz", "/metrics"].contains(&path) {
             return answer(StatusCode::NOT_FOUND, TEXT, "Adriaticum answers /healthz, /readyz and /metrics here.\n");
@@ -127,14 +141,14 @@ impl Site for Ops {
         }
         match path {
             "/healthz" => answer(StatusCode::OK, TEXT, "ok\n"),
-            "/readyz" => desk.readiness().await,
-            _ => answer(StatusCode::OK, metrics::CONTENT_TYPE, desk.figures().await),
+            "/readyz" => desk.ops.readiness().await,
+            _ => answer(StatusCode::OK, metrics::CONTENT_TYPE, desk.ops.figures().await),
         }
     }
 }
 
-fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Answer::new(Full::new(body.into()));
+fn answer(status: StatusCode, content_type: &'static str, body: impl Into<ResponseBody>) -> Answer {
+    let mut answer = Answer::new(body.into());
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

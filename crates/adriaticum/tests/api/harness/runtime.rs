@@ -22,6 +22,8 @@ pub(crate) enum Reply {
     SaysLater(u16, String, u64),
     /// Completes by repeating the last message, and measures 3, 4 and 7 tokens.
     Echoes,
+    /// Answers what the last message says: a status and a body. Echoes what begins otherwise.
+    Obeys,
     /// Echoes, but only after that time.
     EchoesAfter(Duration),
     /// Echoes once the test says so.
@@ -196,6 +198,11 @@ impl Stage {
             }
             Reply::Says(status, body) => (*status, body.clone()),
             Reply::Echoes => (200, echo(body)),
+            Reply::Obeys => {
+                let message = last_message(body);
+                let order = message.split_once(' ').and_then(|(status, body)| Some((status.parse().ok()?, body)));
+                order.map_or_else(|| (200, echo(body)), |(status, body)| (status, body.to_owned()))
+            }
             Reply::EchoesAfter(time) => {
                 let until = Instant::now() + *time;
                 self.wait(socket, || Instant::now() >= until)?;
@@ -260,12 +267,16 @@ fn answer(status: u16, body: &str) -> Vec<u8> {
         .into()
 }
 
-/// A completion that repeats the last message.
-fn echo(request: &[u8]) -> String {
+fn last_message(request: &[u8]) -> String {
     let request: Value = serde_json::from_slice(request).unwrap();
     let last = request["messages"].as_array().and_then(|messages| messages.last()).unwrap();
+    last["content"].as_str().unwrap().to_owned()
+}
+
+/// A completion that repeats the last message.
+fn echo(request: &[u8]) -> String {
     let usage = json!({ "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 });
-    match Reply::completion(last["content"].as_str().unwrap(), "stop", Some(usage)) {
+    match Reply::completion(&last_message(request), "stop", Some(usage)) {
         Reply::Says(_, body) => body,
         other => unreachable!("{other:?}"),
     }
