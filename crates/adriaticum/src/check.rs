@@ -12,6 +12,7 @@ use grounding::index::Library;
 use grounding::search::{Remote, SearchUrl};
 use indicatif::DecimalBytes;
 use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
+use rustix::fs::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -38,7 +39,10 @@ use Finding::{Bad, Good, Note};
 pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, Complaint> {
     let mut findings = vec![("settings", Good("all readable".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
+    // Without its folder, everything else that needs it would only find the same fault again.
+    let has_folder = rustix::fs::access(&settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
     findings.push(("api", address(settings.api_listen, "api.listen").await));
+    findings.extend(settings.unreachable_api().map(|warning| ("api", Note(warning))));
     if let Some(console) = settings.console_listen.filter(|console| *console != settings.api_listen) {
         findings.push(("console", address(console, "console.listen").await));
     }
@@ -47,14 +51,16 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     }
     findings.extend(certificates(settings).into_iter().map(|finding| ("tls", finding)));
     if settings.runtime_urls.is_empty() {
-        findings.push(("model", embedded(settings).await));
+        let finding = if has_folder || settings.model.is_none() { embedded(settings).await } else { no_folder() };
+        findings.push(("model", finding));
     }
     for url in &settings.runtime_urls {
         let (urls, key) = (vec![url.clone()], settings.runtime_key.clone());
         let pool = Pool::new(PoolSettings { urls, key, timeout: Duration::from_secs(30) });
         findings.push(("runtime", runtime(url, pool).await));
     }
-    findings.push(("search", search(settings).await));
+    let is_remote = matches!(settings.search, Some(SearchUrl::Remote(_)));
+    findings.push(("search", if has_folder || is_remote { search(settings).await } else { no_folder() }));
     let mut out = std::io::stdout().lock();
     let mut bad = 0;
     for (part, finding) in &findings {
@@ -74,6 +80,10 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         bad => writeln!(out, "\n{bad} things would not work.")?,
     }
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn no_folder() -> Finding {
+    Note("not looked at, because the data folder cannot be used".into())
 }
 
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use chat::KeyId;
+use chat::{ApiKey, KeyId, KeyName};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use store::{Email, PostgresUrl, Role};
@@ -156,8 +156,8 @@ pub(crate) enum KeysCommand {
     /// Creates a key and prints it, this once.
     Create {
         /// What to call it.
-        #[arg(value_parser = key_name)]
-        name: String,
+        #[arg(value_parser = KeyName::parse)]
+        name: KeyName,
         /// The key may not execute completions.
         #[arg(long)]
         without_completions: bool,
@@ -177,15 +177,23 @@ pub(crate) enum KeysCommand {
         #[arg(value_parser = key_id)]
         id: KeyId,
         /// What to call it.
-        #[arg(value_parser = key_name)]
-        name: String,
+        #[arg(value_parser = KeyName::parse)]
+        name: KeyName,
     },
     /// Ends a key: the very next request with it is refused.
     Revoke {
-        /// The key's public id.
-        #[arg(value_parser = key_id)]
-        id: KeyId,
+        /// The key's public id, or the whole key.
+        #[arg(value_parser = key_or_id)]
+        id: KeyOrId,
     },
+}
+
+/// A key as it is named on the command line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyOrId {
+    pub(crate) id: KeyId,
+    /// Whether the whole key was given, which is then in the shell's history.
+    pub(crate) is_secret: bool,
 }
 
 #[derive(Subcommand)]
@@ -199,7 +207,7 @@ pub(crate) enum AccountsCommand {
     /// Prints a link by which somebody can make an account, once.
     Invite {
         /// For whom, in your own words.
-        #[arg(default_value = "somebody", value_parser = key_name)]
+        #[arg(default_value = "somebody", value_parser = invited_name)]
         note: String,
         /// What they may do: admin or developer.
         #[arg(long, default_value = "developer")]
@@ -339,10 +347,14 @@ fn key_id(text: &str) -> Result<KeyId, &'static str> {
         .map_err(|_| "a key's public id is the 12 letters and digits after `adria_`; see `adriaticum keys list`")
 }
 
-fn key_name(text: &str) -> Result<String, &'static str> {
-    let name = text.trim();
-    if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
-        return Err("a name has 1 to 100 printable characters");
+/// Whom an invitation is for, as it is noted until they have an account.
+fn invited_name(text: &str) -> Result<String, &'static str> {
+    KeyName::parse(text).map(String::from).map_err(|_| "a name has 1 to 100 printable characters")
+}
+
+fn key_or_id(text: &str) -> Result<KeyOrId, &'static str> {
+    match ApiKey::parse(text) {
+        Ok(key) => Ok(KeyOrId { id: key.id(), is_secret: true }),
+        Err(_) => key_id(text).map(|id| KeyOrId { id, is_secret: false }),
     }
-    Ok(name.to_owned())
 }

@@ -67,6 +67,7 @@ impl Greeting {
             format!("Adriaticum {}", env!("CARGO_PKG_VERSION")),
             format!("  API       {api}  (listening on {})", doors.api.address),
         ];
+        lines.extend(settings.unreachable_api().map(|warning| format!("  Warning   {warning}")));
         match &doors.console {
             ConsoleDoor::None => {}
             ConsoleDoor::Shared => lines.push(format!("  Console   {origin}  (the same address)")),

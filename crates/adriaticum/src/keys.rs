@@ -7,7 +7,7 @@ use chat::KeyId;
 use serde::Serialize;
 use store::{KeyRecord, KeyState, NewKey, Store, Viewer};
 
-use crate::cli::KeysCommand;
+use crate::cli::{KeyOrId, KeysCommand};
 use crate::complaint::Complaint;
 use crate::paper::{self, Table};
 use crate::serve::open_store;
@@ -18,7 +18,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     match command {
         KeysCommand::Create { name, without_completions, expires } => {
             let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
-            let new = NewKey { name, completions: !without_completions, expires_at };
+            let new = NewKey { name: name.into(), completions: !without_completions, expires_at };
             let key = store.create_key(&Viewer::operator(), new).await?;
             say(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
@@ -26,12 +26,19 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
-        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, &name).await? {
-            true => say(&format!("Renamed {id} to {name:?}.")),
+        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, name.as_str()).await? {
+            true => say(&format!("Renamed {id} to {:?}.", name.as_str())),
             false => Err(no_such_key(id)),
         },
-        KeysCommand::Revoke { id } => match store.revoke_key(&Viewer::operator(), id).await? {
-            Some(at) => say(&format!("Revoked {id} at {}. The next request with it is refused.", paper::time(at))),
+        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&Viewer::operator(), id).await?
+        {
+            Some(at) => {
+                if is_secret {
+                    let advice = "The public id is enough: a whole key that is typed stays in the shell's history.";
+                    let _ = writeln!(std::io::stderr(), "{advice}"); // the key is revoked all the same
+                }
+                say(&format!("Revoked {id} at {}. The next request with it is refused.", paper::time(at)))
+            }
             None => Err(no_such_key(id)),
         },
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtimes::Pool;
-use server::{Api, ApiSettings, Certificates, ListenerSettings, Ops, Phase, Timeouts, Tls, TrustedProxies};
+use server::{Api, ApiAddress, ApiSettings, Certificates, ListenerSettings, Ops, Phase, Timeouts, Tls, TrustedProxies};
 use store::{Database, Store};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -61,7 +61,7 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
 
     let lines = RequestLines::start(settings.log_requests);
     let api = ApiSettings {
-        address: settings.api_address.clone(),
+        address: api_address(settings, &doors)?,
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
         request_log: lines.clone().map(|lines| lines as _),
@@ -134,6 +134,13 @@ impl Watchtower {
         self.close.send_replace(Phase::Stopping);
         let _ = self.serving.await; // nothing is lost with it
     }
+}
+
+/// Where the API is served, with the port that it really has.
+fn api_address(settings: &Settings, doors: &Doors) -> Result<ApiAddress, Complaint> {
+    let base_url = doors.api_base_url(settings);
+    ApiAddress::from_base_url(&base_url)
+        .map_err(|error| Complaint::new(format!("`api.base_url` cannot be used: {error}")))
 }
 
 /// Reads the certificates, if there are to be any.

@@ -5,12 +5,14 @@
 
 mod completion;
 mod key;
+mod key_name;
 mod request;
 mod request_id;
 mod trace;
 
 pub use completion::{Completion, FinishReason, TokenUsage};
 pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey, random_base62};
+pub use key_name::{KeyName, KeyNameError};
 pub use request::{ChatRequest, MaxTokens, Message, OutOfBounds, Role, Temperature, limits};
 pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
 pub use trace::Trace;

@@ -1,15 +1,22 @@
-//! What is on the screen as CSV, with figures that programs can read: no grouping, empty where nothing was measured.
+//! Figures and requests as CSV that programs can read: no grouping, empty where nothing was measured. Requests are all
+//! that a filter matches, however many: they are sent while they are read.
 
-use store::{Figures, KeyUsage};
+use bytes::Bytes;
+use server::ResponseBody;
+use store::{Figures, KeyUsage, RequestRecord, Store, StoreError, Viewer};
+use tokio::sync::mpsc;
 
 use crate::reply::{Problem, Reply};
+use crate::requests::Filter;
 use crate::room::Room;
 use crate::show::{self, failed};
+use crate::usage;
 use crate::usage::Group;
 use crate::visit::Fields;
-use crate::{requests, usage};
 
 const KIND: &str = "text/csv; charset=utf-8";
+/// Requests that are read at a time, and held in memory at the most.
+const ROWS_AT_ONCE: usize = 1000;
 
 pub(crate) async fn usage(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
     let read = usage::read(room, query).await?;
@@ -47,52 +54,80 @@ pub(crate) async fn usage(room: &Room<'_>, query: &Fields) -> Result<Reply, Prob
     Ok(Reply::download(&format!("adriaticum-usage-by-{group}.csv"), KIND, csv(&lines)))
 }
 
-pub(crate) async fn requests(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
-    let rows = requests::read(room, query).await?.rows;
-    let mut lines = vec![columns(&[
-        "request_id",
-        "received_at",
-        "key_id",
-        "key_name",
-        "status",
-        "code",
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-        "queue_us",
-        "search_us",
-        "inference_us",
-        "total_us",
-        "persist_us",
-        "grounded",
-        "grounding_score",
-        "scorer_version",
-        "sources",
-    ])];
+/// Every request that the filter matches.
+pub(crate) fn requests(room: &Room<'_>, query: &Fields) -> Reply {
+    let (store, viewer, filter) = (room.console.store.clone(), room.viewer().clone(), Filter::parse(query));
+    let (pieces, body) = ResponseBody::stream();
+    tokio::spawn(async move {
+        if let Err(error) = send_requests(&store, &viewer, filter, &pieces).await {
+            tracing::error!(%error, "an export of requests broke off");
+            let _ = pieces.send(Err(std::io::Error::other("the database failed"))).await; // breaks the connection off
+        }
+    });
+    Reply::download("adriaticum-requests.csv", KIND, body)
+}
+
+async fn send_requests(
+    store: &Store,
+    viewer: &Viewer,
+    mut filter: Filter,
+    pieces: &mpsc::Sender<std::io::Result<Bytes>>,
+) -> Result<(), StoreError> {
+    let mut lines = vec![columns(&REQUEST_COLUMNS)];
+    loop {
+        let (rows, more) = filter.next(store, viewer, ROWS_AT_ONCE).await?;
+        lines.extend(rows.iter().map(request_line));
+        let is_gone = pieces.send(Ok(csv(&lines).into())).await.is_err();
+        if is_gone || !more {
+            return Ok(());
+        }
+        lines.clear();
+    }
+}
+
+const REQUEST_COLUMNS: [&str; 18] = [
+    "request_id",
+    "received_at",
+    "key_id",
+    "key_name",
+    "status",
+    "code",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "queue_us",
+    "search_us",
+    "inference_us",
+    "total_us",
+    "persist_us",
+    "grounded",
+    "grounding_score",
+    "scorer_version",
+    "sources",
+];
+
+fn request_line(row: &RequestRecord) -> Vec<String> {
     let maybe = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    lines.extend(rows.iter().map(|row| {
-        vec![
-            row.request_id.to_string(),
-            show::rfc3339(row.request_id.unix_micros() / 1000),
-            row.key.to_string(),
-            harmless(&row.key_name),
-            row.status.to_string(),
-            row.code.clone().unwrap_or_default(),
-            maybe(row.usage.prompt.map(u64::from)),
-            maybe(row.usage.completion.map(u64::from)),
-            maybe(row.usage.total.map(u64::from)),
-            maybe(row.queue_us),
-            maybe(row.search_us),
-            maybe(row.inference_us),
-            row.total_us.to_string(),
-            maybe(row.persist_us),
-            row.grounding.map_or_else(String::new, |grounding| grounding.sources.is_some().to_string()),
-            row.grounding.map_or_else(String::new, |grounding| format!("{:.4}", grounding.score)),
-            maybe(row.grounding.map(|grounding| grounding.scorer.into())),
-            maybe(row.grounding.and_then(|grounding| grounding.sources).map(u64::from)),
-        ]
-    }));
-    Ok(Reply::download("adriaticum-requests.csv", KIND, csv(&lines)))
+    vec![
+        row.request_id.to_string(),
+        show::rfc3339(row.request_id.unix_micros() / 1000),
+        row.key.to_string(),
+        harmless(&row.key_name),
+        row.status.to_string(),
+        row.code.clone().unwrap_or_default(),
+        maybe(row.usage.prompt.map(u64::from)),
+        maybe(row.usage.completion.map(u64::from)),
+        maybe(row.usage.total.map(u64::from)),
+        maybe(row.queue_us),
+        maybe(row.search_us),
+        maybe(row.inference_us),
+        row.total_us.to_string(),
+        maybe(row.persist_us),
+        row.grounding.map_or_else(String::new, |grounding| grounding.sources.is_some().to_string()),
+        row.grounding.map_or_else(String::new, |grounding| format!("{:.4}", grounding.score)),
+        maybe(row.grounding.map(|grounding| grounding.scorer.into())),
+        maybe(row.grounding.and_then(|grounding| grounding.sources).map(u64::from)),
+    ]
 }
 
 fn columns(names: &[&str]) -> Vec<String> {

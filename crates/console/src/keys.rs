@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use chat::KeyId;
+use chat::{KeyId, KeyName, KeyNameError};
 use maud::{Markup, html};
 use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
 
@@ -16,7 +16,6 @@ use crate::show::{self, measured, number, time, time_or};
 use crate::visit::Fields;
 
 const DAY: u64 = 86_400_000;
-const LONGEST_NAME: usize = 80;
 /// Keys on one page.
 const PAGE: usize = 100;
 /// How long a key may live, by choice: the name in the form, what it says, and days.
@@ -174,7 +173,7 @@ fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
                     form method="post" action={ "/keys/" (key.id) "/rename" } {
                         (token(room))
                         input type="hidden" name="back" value="list";
-                        input name="name" required maxlength=(LONGEST_NAME) value=(key.name) aria-label={ "New name of " (key.name) }
+                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(key.name) aria-label={ "New name of " (key.name) }
                             autocomplete="off";
                         button.plain type="submit" { "Save" }
                     }
@@ -217,7 +216,7 @@ fn creation(room: &Room<'_>, typed: &Typed<'_>) -> Markup {
             form.fields method="post" action="/keys" {
                 (token(room))
                 label { "Name"
-                    input name="name" required maxlength=(LONGEST_NAME) value=(typed.name) placeholder="What will use it?" autocomplete="off";
+                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed.name) placeholder="What will use it?" autocomplete="off";
                 }
                 label { "Expiry"
                     select name="life" {
@@ -272,14 +271,12 @@ pub(crate) async fn create(room: &Room<'_>, form: &Form) -> Result<Reply, Proble
 
 /// A name that a key can have, or what is wrong with it.
 fn parse_name(typed: &str) -> Result<String, String> {
-    let length = typed.chars().count();
-    if length == 0 {
-        return Err("The key needs a name, so that you know later what it is for.".into());
-    }
-    if length > LONGEST_NAME || typed.chars().any(char::is_control) {
-        return Err(format!("The name can have at most {LONGEST_NAME} characters, and no control characters."));
-    }
-    Ok(typed.to_owned())
+    KeyName::parse(typed).map(String::from).map_err(|error| match error {
+        KeyNameError::Empty => "The key needs a name, so that you know later what it is for.".into(),
+        KeyNameError::TooLong | KeyNameError::ControlCharacter => {
+            format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS)
+        }
+    })
 }
 
 /// One key: its name to be changed in place, and everything about it.
@@ -305,7 +302,7 @@ fn one_content(room: &Room<'_>, key: &KeyRecord, typed: &str, wrong: Option<&str
             } @else {
                 form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
                     (token(room))
-                    label { "Name" input name="name" required maxlength=(LONGEST_NAME) value=(typed) autocomplete="off"; }
+                    label { "Name" input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed) autocomplete="off"; }
                     button type="submit" { "Rename" }
                 }
             }

@@ -2,7 +2,7 @@
 
 use chat::{KeyId, RequestId};
 use maud::{Markup, html};
-use store::{RequestQuery, RequestRecord};
+use store::{RequestQuery, RequestRecord, Store, StoreError, Viewer};
 
 use crate::page::{self, Area};
 use crate::reply::{Problem, Reply};
@@ -13,65 +13,81 @@ use crate::visit::Fields;
 /// Requests on one page.
 const PAGE: usize = 50;
 
-/// A page of requests.
-pub(crate) struct Read {
-    pub(crate) rows: Vec<RequestRecord>,
-    /// Whether there are older ones.
-    more: bool,
+/// Which requests are wanted.
+pub(crate) enum Filter {
+    /// The one with that id, if there is one.
+    One(Option<RequestId>),
+    /// All that match; how many at a time is for the reader to say.
+    Matching(RequestQuery),
 }
 
-/// Reads what a query asks for.
-pub(crate) async fn read(room: &Room<'_>, query: &Fields) -> Result<Read, Problem> {
-    let store = &room.console.store;
-    if !query.get("id").is_empty() {
-        let found = match query.get("id").parse::<RequestId>() {
-            Ok(id) => store.request(room.viewer(), id).await?,
-            Err(_) => None,
+impl Filter {
+    pub(crate) fn parse(query: &Fields) -> Self {
+        if !query.get("id").is_empty() {
+            return Self::One(query.get("id").parse().ok());
+        }
+        let key = match query.get("key") {
+            "" => None,
+            id => match id.parse::<KeyId>() {
+                Ok(id) => Some(id),
+                Err(_) => return Self::One(None),
+            },
         };
-        return Ok(Read { rows: found.into_iter().collect(), more: false });
+        Self::Matching(RequestQuery {
+            since: 0,
+            before: query.get("before").parse().ok(),
+            key,
+            status: query.get("status").parse().ok(),
+            limit: 0,
+        })
     }
-    let key = match query.get("key") {
-        "" => None,
-        id => match id.parse::<KeyId>() {
-            Ok(id) => Some(id),
-            Err(_) => return Ok(Read { rows: Vec::new(), more: false }),
-        },
-    };
-    let wanted = RequestQuery {
-        since: 0,
-        before: query.get("before").parse().ok(),
-        key,
-        status: query.get("status").parse().ok(),
-        limit: PAGE as u32 + 1,
-    };
-    let mut rows = store.requests(room.viewer(), &wanted).await?;
-    let more = rows.len() > PAGE;
-    rows.truncate(PAGE);
-    Ok(Read { rows, more })
+
+    /// The next so many, newest first, and whether there are older ones. From then on, the next are those.
+    pub(crate) async fn next(
+        &mut self,
+        store: &Store,
+        viewer: &Viewer,
+        count: usize,
+    ) -> Result<(Vec<RequestRecord>, bool), StoreError> {
+        match self {
+            Self::One(id) => match id.take() {
+                Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), false)),
+                None => Ok((Vec::new(), false)),
+            },
+            Self::Matching(query) => {
+                query.limit = count as u32 + 1;
+                let mut rows = store.requests(viewer, query).await?;
+                let more = rows.len() > count;
+                rows.truncate(count);
+                query.before = rows.last().map(|row| row.request_id).or(query.before);
+                Ok((rows, more))
+            }
+        }
+    }
 }
 
 pub(crate) async fn list(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
-    let read = read(room, query).await?;
+    let (rows, more) = Filter::parse(query).next(&room.console.store, room.viewer(), PAGE).await?;
     let kept = query.only(&["key", "status", "id", "before"]);
     let filtered = ["key", "status", "id", "before"].iter().any(|name| !query.get(name).is_empty());
     let content = html! {
-        (page::heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("", "")) } { "Export CSV" } }))
+        (page::heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("before", "")) } { "Export CSV" } }))
         (filters(query))
         div data-live {
-            @if read.rows.is_empty() && filtered {
+            @if rows.is_empty() && filtered {
                 (page::empty("No request matches", html! {
                     p { "An id is " code { "chatcmpl_" } " and 32 digits; single requests are kept for a while only." }
                     p { a href="/requests" { "Show all requests" } }
                 }))
-            } @else if read.rows.is_empty() {
+            } @else if rows.is_empty() {
                 (page::empty("No requests yet", html! {
                     p { "Send the first one: " a href="/" { "the overview has one to copy" } ", or use the " a href="/playground" { "playground" } "." }
                 }))
             } @else {
-                (table(&read.rows))
+                (table(&rows))
                 nav.pages aria-label="Pages of requests" {
                     @if !query.get("before").is_empty() { a.button.plain href=(kept.with("before", "")) { "Newest" } }
-                    @if let Some(last) = read.rows.last().filter(|_| read.more) {
+                    @if let Some(last) = rows.last().filter(|_| more) {
                         a.button.plain href=(kept.with("before", &last.request_id.to_string())) { "Older" }
                     }
                 }

@@ -71,7 +71,7 @@ async fn route(desk: &Desk, visit: &mut Visit) -> Result<Reply, Problem> {
             ["usage"] => usage::page(&room, &visit.query).await,
             ["usage.csv"] => export::usage(&room, &visit.query).await,
             ["requests"] => requests::list(&room, &visit.query).await,
-            ["requests.csv"] => export::requests(&room, &visit.query).await,
+            ["requests.csv"] => Ok(export::requests(&room, &visit.query)),
             ["requests", id] => requests::one(&room, id).await,
             ["playground"] => playground::page(&room),
             ["team"] => team::page(&room).await,

@@ -271,6 +271,21 @@ impl fmt::Display for Settings {
     }
 }
 
+impl Settings {
+    /// What is wrong with an API that listens for other machines under a name that only this one has.
+    pub(crate) fn unreachable_api(&self) -> Option<String> {
+        let beyond = !self.api_listen.ip().to_canonical().is_loopback();
+        (beyond && self.api_address.host().is_loopback()).then(|| {
+            let (listen, base_url) = (self.api_listen, &self.api_base_url);
+            let variable = environment_name("api.base_url");
+            format!(
+                "callers on other machines get 404, because the API listens on {listen} but its base URL is {base_url}: \
+                 set `api.base_url` ({variable}) to the URL that they use"
+            )
+        })
+    }
+}
+
 /// A base URL that nobody has set names the port that is listened on.
 fn follow_port(values: &mut BTreeMap<&'static str, Value>, base_url: &'static str, listen: &'static str) {
     let Ok(address) = values[listen].text.parse::<SocketAddr>() else { return }; // wrong, or none

@@ -404,6 +404,34 @@ fn check_says_what_would_not_work_and_how_to_mend_it() {
 }
 
 #[test]
+fn check_counts_an_unusable_data_folder_once() {
+    let mut home = Home::new();
+    let file = home.folder().join("a-file");
+    std::fs::write(&file, "").unwrap();
+    home.set_data(file);
+    home.set("model", "model.gguf");
+    home.set("grounding", "always");
+    let ran = home.run(&["check"]);
+    checks(
+        &ran,
+        1,
+        &[("FAIL", "storage", "a-file"), ("note", "model", "data folder"), ("note", "search", "data folder")],
+    );
+    assert!(ran.stdout.contains("1 thing would not work."), "{ran:?}");
+}
+
+#[test]
+fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
+    let home = Home::new();
+    let key = home.key();
+    let ran = home.run(&["keys", "revoke", &key]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("Revoked") && !ran.stdout.contains(&key), "{ran:?}");
+    assert!(ran.stderr.contains("history") && !ran.stderr.contains(&key), "{ran:?}");
+    assert_eq!(keys(&home)[0]["state"], "revoked");
+}
+
+#[test]
 fn check_beside_a_running_service_knows_it() {
     let runtime = Runtime::that(Reply::Echoes);
     let service = Setup::with(&[&runtime]).start();

@@ -29,6 +29,18 @@ fn the_set_up_link_is_printed_until_there_is_an_account() {
 }
 
 #[test]
+fn a_second_service_leaves_the_first_ones_set_up_link_alone() {
+    let first = Setup::new().start();
+    let second = Setup::new().beside(&first).start();
+    for service in [&first, &second] {
+        let link = service.told("Set up").unwrap();
+        let (origin, path) = link.split_at(link.find("/welcome/").unwrap());
+        let port: u16 = origin.rsplit(':').next().unwrap().parse().unwrap();
+        assert!(get(([127, 0, 0, 1], port).into(), "localhost", path).1.contains("Set up Adriaticum"), "{link}");
+    }
+}
+
+#[test]
 fn one_address_serves_both_hosts() {
     let runtime = Runtime::that(Reply::Echoes);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -42,7 +54,7 @@ fn one_address_serves_both_hosts() {
     let key = service.key();
     let request = Request::chat(&key, ask("Hello!"));
     service.send(&request.clone().header("Host", "api.example.com")).completed();
-    assert_ne!(service.send(&request.header("Host", "console.example.com")).status, 200);
+    service.send(&request.header("Host", "console.example.com")).refused_as("not_found");
     assert!(get(service.address(), "console.example.com", "/sign-in").1.contains("Sign in"));
     assert!(get(service.address(), "api.example.com", "/sign-in").1.contains("not_found"));
     assert!(get(service.address(), "other.example.com", "/sign-in").1.contains("not_found"));

@@ -265,3 +265,33 @@ fn a_session_and_its_forms_work_on_every_replica() {
     page.go("/keys");
     assert_eq!(page.path(), "/sign-in");
 }
+
+#[test]
+fn an_export_holds_everything_that_the_filter_matches() {
+    const REQUESTS: usize = 1_100; // more than are read at a time
+    let site = Site::start();
+    let mut page = site.person("Ada", "developer");
+    let (key, other) = (Site::make_key(&mut page, "Many"), Site::make_key(&mut page, "x".repeat(100).as_str()));
+    let connections: Vec<_> = (0..4).collect();
+    std::thread::scope(|scope| {
+        for _ in &connections {
+            scope.spawn(|| (0..REQUESTS / 4).for_each(|_| drop(site.service.ask(&key, "Hello!").completed())));
+        }
+    });
+    site.service.ask(&other, "Hello!").completed();
+    let lines = |page: &mut Page, query: &str| {
+        let csv = page.eval(&format!("fetch('/requests.csv{query}').then(answer => answer.text())"));
+        let lines: Vec<String> = csv.as_str().unwrap().lines().map(str::to_owned).collect();
+        let ids: std::collections::HashSet<_> = lines.iter().skip(1).map(|line| line[..41].to_owned()).collect();
+        assert_eq!(ids.len(), lines.len() - 1, "each request once, and nothing else");
+        ids.len()
+    };
+    let public = &key["adria_".len()..][..12];
+    assert_eq!(lines(&mut page, ""), REQUESTS + 1);
+    assert_eq!(lines(&mut page, &format!("?key={public}")), REQUESTS);
+    assert_eq!(lines(&mut page, "?status=502"), 0);
+    page.go("/requests");
+    page.click("nav.pages a");
+    let export = page.eval("[...document.querySelectorAll('a')].find(a => a.textContent == 'Export CSV').search");
+    assert_eq!(lines(&mut page, export.as_str().unwrap()), REQUESTS + 1, "from a later page, too");
+}

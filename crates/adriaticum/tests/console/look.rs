@@ -23,6 +23,9 @@ const SHIFTS: &str = "new Promise(tell => {
     }));
 })";
 
+/// Bytes a second at which a page takes a second or two.
+const SLOW: u32 = 12_000;
+
 fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
     let public = &key["adria_".len()..][..12];
     vec![
@@ -82,11 +85,33 @@ fn a_fleet_of_runtimes_is_sound_to_look_at() {
     }
 }
 
-fn look_at(page: &mut Page, path: &str, name: &str) {
-    page.go(path);
+#[test]
+fn nothing_moves_on_a_page_that_arrives_in_pieces() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "admin");
+    let key = Site::make_key(&mut page, "Nightly summaries");
+    for number in 0..8 {
+        Site::make_key(&mut page, &format!("Key number {number} {}", "x".repeat(number * 8)));
+    }
+    let request = site.service.ask(&key, "Hello!").completed().id;
+    (0..20).for_each(|_| drop(site.service.ask(&key, "Hello!")));
+    page.go("/"); // scripts and styles are here now; what is slow from here on is the page itself
+    page.slow_network(SLOW);
+    for (name, path) in pages(&key, &request) {
+        page.go(&path);
+        assert_unmoved(&mut page, name);
+    }
+}
+
+fn assert_unmoved(page: &mut Page, name: &str) {
     let shifts = page.eval(SHIFTS);
     let shifted: f64 = shifts.as_array().unwrap().iter().map(|shift| shift["value"].as_f64().unwrap()).sum();
     assert!(shifted < 0.01, "{name} jumps while it loads: {shifts:#}");
+}
+
+fn look_at(page: &mut Page, path: &str, name: &str) {
+    page.go(path);
+    assert_unmoved(page, name);
     if let Some(folder) = std::env::var_os(PICTURES) {
         page.picture(&PathBuf::from(folder).join(format!("{name}.png")));
     }

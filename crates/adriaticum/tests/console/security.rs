@@ -177,3 +177,17 @@ fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
     let mut ada = site.sign_in("Ada");
     assert_eq!(ada.path(), "/", "whoever knows the password gets in");
 }
+
+#[test]
+fn the_api_is_not_served_here_signed_in_or_not() {
+    let site = Site::start();
+    let mut page = site.person("Ada", "admin");
+    let key = Site::make_key(&mut page, "K");
+    let client = Client::of(site, &mut page);
+    for method in ["POST", "GET", "OPTIONS", "DELETE"] {
+        let chat = Request::chat(&key, ask("Hello!")).method(method);
+        for request in [chat.clone(), chat.header("Cookie", &client.cookie)] {
+            client.send(request).refused_as("not_found");
+        }
+    }
+}

@@ -21,7 +21,6 @@ impl Postgres {
             change.commit().await?;
             return Ok(None);
         }
-        change.execute_typed("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
         let token = insert_link(&change, &LinkFor::SetUp, None, "", "operator", now, LINK_LIFE).await?;
         change.commit().await?;
         Ok(Some(token))

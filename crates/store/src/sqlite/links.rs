@@ -20,7 +20,6 @@ impl Sqlite {
             if transaction.query_row("SELECT count(*) > 0 FROM accounts", [], |row| row.get(0))? {
                 return Ok(None);
             }
-            transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", [])?;
             Ok(Some(insert_link(transaction, &LinkFor::SetUp, None, "", "operator", now, LINK_LIFE)?))
         })
     }

@@ -63,14 +63,16 @@ fn new(email: &str) -> NewAccount {
 async fn a_link_works_once_and_the_first_account_ends_the_set_up(place: Place) {
     let fixture = Fixture::new(place).await;
     let store = &fixture.store;
-    let stale = store.set_up().await.unwrap().unwrap();
+    let other = store.set_up().await.unwrap().unwrap();
     let link = store.set_up().await.unwrap().unwrap();
-    assert!(store.link(&stale).await.unwrap().is_none(), "a newer link takes the place of an older one");
+    assert!(store.link(&other).await.unwrap().is_some(), "a second start does not void the first one's link");
     assert!(store.link(&link).await.unwrap().is_some());
     store.use_link(&link, &new("ada@example.com"), "10.0.0.1").await.unwrap();
     assert!(store.set_up().await.unwrap().is_none());
-    let again = store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await;
-    assert!(matches!(again, Err(Declined::LinkGone)));
+    for used_up in [&link, &other] {
+        let again = store.use_link(used_up, &new("eve@example.com"), "10.0.0.1").await;
+        assert!(matches!(again, Err(Declined::LinkGone)));
+    }
     assert_eq!(store.count_accounts().await.unwrap(), 1);
 
     let operator = Viewer::operator();

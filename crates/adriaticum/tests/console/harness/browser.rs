@@ -113,6 +113,14 @@ impl Page {
         self.tell("Emulation.setEmulatedMedia", features);
     }
 
+    /// From now on pages arrive at so many bytes a second.
+    pub(crate) fn slow_network(&mut self, bytes_per_second: u32) {
+        self.tell("Network.enable", json!({}));
+        let conditions =
+            json!({ "offline": false, "latency": 0, "downloadThroughput": bytes_per_second, "uploadThroughput": -1 });
+        self.tell("Network.emulateNetworkConditions", conditions);
+    }
+
     /// Where the person is.
     pub(crate) fn zone(&mut self, name: &str) {
         self.tell("Emulation.setTimezoneOverride", json!({ "timezoneId": name }));
