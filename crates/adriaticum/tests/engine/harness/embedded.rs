@@ -28,7 +28,8 @@ impl Embedded {
         // Room for one whole conversation and some more: many engines run at once here.
         home.set("engine.cells", "12288");
         // A machine may be busy with something else.
-        home.set("engine.wait", "90s");
+        home.set("engine.wait", "9m");
+        home.set("runtime.timeout", "9m");
         Self(home)
     }
 

@@ -33,7 +33,7 @@ use runtime::Runtime;
 pub(crate) use service::{Home, Ran, Service};
 
 /// How long a test waits for anything before it fails: far longer than anything takes, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Looks again and again until there is something to see. For what nobody tells us; all else is awaited.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
