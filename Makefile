@@ -4,15 +4,19 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build portable release prepare test lint openapi scorer bench bench-quick
+.PHONY: run build dist portable release prepare test bare lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service runs all the same, and says what is missing.
 run: build
-	-$(TARGET)/release/adriaticum model fetch --if-needed
-	$(TARGET)/release/adriaticum serve --first-key
+	@-$(TARGET)/release/adriaticum model fetch --if-needed
+	@$(TARGET)/release/adriaticum serve --first-key
 
 build: prepare
-	$(CARGO) build --release --locked -p adriaticum
+	@tools/build
+
+# Optimised as a whole, for benchmarks: in $(TARGET)/dist. `make release` makes an archive of such a program.
+dist: prepare
+	$(CARGO) build --profile dist --locked -p adriaticum
 
 # For other machines: the engine's kernels for every CPU, chosen at run time. docs/building.md says more.
 portable: prepare
@@ -26,27 +30,30 @@ prepare:
 	@tools/prepare
 
 test:
-	@tools/prepare --tests
-	$(CARGO) test --workspace --lib --bins --tests --locked
-	TEST_DATABASE=postgres $(CARGO) test --locked -p adriaticum --test api --test console
+	@tools/test
+
+# The same on a Debian that has nothing, as a new user has it; needs root. `tools/bare` says more.
+bare:
+	tools/bare first-answer
+	tools/bare make test
 
 lint: prepare
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
 	python3 -m py_compile bench/*.py
 	tools/deny
 
 # Writes docs/openapi.json anew, from the code.
 openapi: prepare
-	REWRITE_OPENAPI=1 $(CARGO) test --locked -p adriaticum --test openapi description_is_public
+	REWRITE_OPENAPI=1 $(CARGO) test --release --locked -p adriaticum --test openapi description_is_public
 
 # Trains the scorer on the labelled rows of crates/grounding/data. docs/grounding.md says what comes before and after.
 scorer:
 	$(CARGO) run --release --locked -p grounding --example train
 
-bench: build
-	$(CARGO) build --release --locked -p store --examples
-	$(CARGO) build --release --locked -p grounding --examples
+bench: dist
+	$(CARGO) build --profile dist --locked -p store --examples
+	$(CARGO) build --profile dist --locked -p grounding --examples
 	python3 bench/gateways.py --results bench/RESULTS.md
 	python3 bench/growth.py --results bench/RESULTS.md
 	python3 bench/replicas.py --results bench/RESULTS.md
@@ -55,6 +62,6 @@ bench: build
 	python3 bench/pool.py --results bench/RESULTS.md
 	python3 bench/engine.py --results bench/RESULTS.md
 
-bench-quick: build
+bench-quick: dist
 	python3 bench/gateways.py --quick
 	python3 bench/engine.py --quick

@@ -117,8 +117,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the console is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "release/adriaticum").resolve()
-    arguments.fill = (target / "release/examples/fill").resolve()
+    arguments.binary = (target / "dist/adriaticum").resolve()
+    arguments.fill = (target / "dist/examples/fill").resolve()
     return arguments
 
 

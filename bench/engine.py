@@ -76,7 +76,7 @@ def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     scenarios = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
+    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
     parser.add_argument("--model", type=Path, help="a GGUF file; the default model is fetched unless given")
     parser.add_argument("--native", type=Path, help="a llama-server built on this machine, to be compared as well")
     parser.add_argument("--repeat", type=int, help="how often everything is measured; medians are reported (3)")

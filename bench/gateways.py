@@ -79,7 +79,7 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
+    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
     parser.add_argument("--seconds", type=int, help="of each measurement (10)")
     parser.add_argument("--rounds", type=int, help="of turns; medians are reported (3)")
     parser.add_argument("--only", help=f"some of the peers, separated by commas: {','.join(PEERS)}")

@@ -80,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on grounding is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.examples = (target / "release/examples").resolve()
+    arguments.examples = (target / "dist/examples").resolve()
     return arguments
 
 

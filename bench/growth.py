@@ -67,8 +67,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on growth is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "release/adriaticum").resolve()
-    arguments.fill = (target / "release/examples/fill").resolve()
+    arguments.binary = (target / "dist/adriaticum").resolve()
+    arguments.fill = (target / "dist/examples/fill").resolve()
     return arguments
 
 

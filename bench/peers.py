@@ -131,7 +131,7 @@ class Adriaticum(Peer):
 
     def install(self) -> None:
         if not self.binary.exists():
-            raise installing.Unavailable(f"the binary is not there; `cargo build --release` makes it:\n{self.binary}")
+            raise installing.Unavailable(f"the binary is not there; `make dist` makes it:\n{self.binary}")
 
     def version(self) -> str:
         return self.run("--version").rpartition(" ")[2]

@@ -166,8 +166,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on replicas is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "release/adriaticum").resolve()
-    arguments.record = (target / "release/examples/record").resolve()
+    arguments.binary = (target / "dist/adriaticum").resolve()
+    arguments.record = (target / "dist/examples/record").resolve()
     return arguments
 
 
