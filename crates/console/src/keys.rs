@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use chat::{KeyId, KeyName, KeyNameError};
+use chat::{KeyId, KeyName};
 use maud::{Markup, html};
 use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
 
@@ -271,12 +271,13 @@ pub(crate) async fn create(room: &Room<'_>, form: &Form) -> Result<Reply, Proble
 
 /// A name that a key can have, or what is wrong with it.
 fn parse_name(typed: &str) -> Result<String, String> {
-    KeyName::parse(typed).map(String::from).map_err(|error| match error {
-        KeyNameError::Empty => "The key needs a name, so that you know later what it is for.".into(),
-        KeyNameError::TooLong | KeyNameError::ControlCharacter => {
-            format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS)
-        }
-    })
+    if typed.trim().is_empty() {
+        return Err("The key needs a name, so that you know later what it is for.".into());
+    }
+    let name = KeyName::parse(typed).map_err(|_| {
+        format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS)
+    })?;
+    Ok(name.into())
 }
 
 /// One key: its name to be changed in place, and everything about it.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::Either;
+use futures_util::future::{BoxFuture, Either};
 use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -58,33 +58,38 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
-/// What answers the requests of a connection.
+/// What answers the requests of a connection. An object, so that HTTP is compiled once and not once for each site.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The answer to a request.
-    fn answer(self: Arc<Self>, request: Request<Incoming>) -> impl Future<Output = Answer> + Send + 'static;
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Answer>;
 
     /// The answer to what never becomes a request.
     fn refuse(&self, why: Unserved) -> Answer;
 }
+
+/// What a connection is made of: a socket, or TLS over one.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
 
 /// Serves a connection in the clear until it ends, times out, or the server stops.
 pub(crate) async fn serve(
     socket: TcpStream,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    handler: Arc<impl Handler>,
+    handler: Arc<dyn Handler>,
 ) {
     let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
-    serve_stream(socket, is_http2, timeouts, stage, handler).await;
+    serve_stream(Box::new(socket), is_http2, timeouts, stage, handler).await;
 }
 
 /// The same for a connection that is known to speak HTTP/2 or not to.
 pub(crate) async fn serve_stream(
-    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    socket: Box<dyn Socket>,
     is_http2: bool,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    handler: Arc<impl Handler>,
+    handler: Arc<dyn Handler>,
 ) {
     let clock = Arc::new(Clock::new());
     let service = service_fn({

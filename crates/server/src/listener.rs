@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
@@ -285,8 +286,8 @@ async fn serve_socket(
     tls: Option<Tls>,
     timeouts: Timeouts,
     stage: watch::Receiver<Stage>,
-    handler: Arc<impl Handler>,
-    in_the_clear: Arc<impl Handler>,
+    handler: Arc<dyn Handler>,
+    in_the_clear: Arc<dyn Handler>,
 ) {
     let Some(tls) = tls else { return connection::serve(socket, timeouts, stage, handler).await };
     match tokio::time::timeout(timeouts.head, tls.accept(socket)).await {
@@ -309,9 +310,9 @@ struct Serving<S: Site> {
 }
 
 impl<S: Site> Handler for Serving<S> {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Answer> {
         let visitor = self.proxies.visitor(self.peer, request.headers());
-        S::answer(&self.desk, visitor, request).await
+        Box::pin(async move { S::answer(&self.desk, visitor, request).await })
     }
 
     fn refuse(&self, why: Unserved) -> Answer {
@@ -326,12 +327,12 @@ struct Refusing<S: Site> {
 }
 
 impl<S: Site> Handler for Refusing<S> {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Answer> {
         let (head, incoming) = request.into_parts();
         drop(Upload::new(incoming, &head.headers)); // what is still being sent is drained
         let mut answer = self.refuse(self.why);
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        answer
+        Box::pin(std::future::ready(answer))
     }
 
     fn refuse(&self, _why: Unserved) -> Answer {

@@ -328,11 +328,7 @@ fn nothing_of_a_runtime_reaches_the_caller() {
     );
     let mut cases = vec![
         (Reply::Says(200, format!("<html>{SECRET}</html>")), "inference_error"),
-        (
-            Reply::Says(200, format!(r#"{{"choices":[{{"message":{{"content":null,"refusal":"{SECRET}"}}}}]}}"#)),
-            "inference_error",
-        ),
-        (Reply::completion("x", SECRET, None), "inference_error"),
+        (Reply::Says(200, format!(r#"{{"choices":[{{"message":{{"content":["{SECRET}"]}}}}]}}"#)), "inference_error"),
         (Reply::Says(400, overflow), "invalid_request"),
         (Reply::BreaksOff, "inference_error"),
         (Reply::Closes, "inference_error"),
@@ -341,6 +337,14 @@ fn nothing_of_a_runtime_reaches_the_caller() {
         [301, 400, 401, 403, 404, 413, 422, 429, 500, 503]
             .map(|status| (Reply::Says(status, error.clone()), "inference_error")),
     );
+    // What is no part of the answer is not passed on with it.
+    let silent = format!(r#"{{"choices":[{{"message":{{"content":null,"refusal":"{SECRET}"}}}}]}}"#);
+    for reply in [Reply::Says(200, silent), Reply::completion("x", SECRET, None)] {
+        runtime.now(reply);
+        let answer = service.ask(&key, "hello");
+        answer.completed();
+        assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
+    }
     for (reply, code) in cases {
         runtime.now(reply.clone());
         let answer = service.ask(&key, "hello");
