@@ -40,7 +40,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     let mut findings = vec![("settings", Good("all readable".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     // Without its folder, everything else that needs it would only find the same fault again.
-    let has_folder = rustix::fs::access(&settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    let has_folder = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
     findings.push(("api", address(settings.api_listen, "api.listen").await));
     findings.extend(settings.unreachable_api().map(|warning| ("api", Note(warning))));
     if let Some(console) = settings.console_listen.filter(|console| *console != settings.api_listen) {
