@@ -1,55 +1,53 @@
 //! Prefixes are computed once, and nobody can tell by the answers.
 //!
 //! Greedy answers are compared to the letter. Batches of another shape are rounded in another way, which may make a close
-//! decision fall otherwise; so the conversations leave no decision close: each goes on by repeating what it was told.
+//! decision fall otherwise; so the conversations leave no decision close: each goes on with the one answer that it has had so far.
 
-use crate::harness::{Chat, Engine, Request, all_at_once, turn, words};
+use crate::harness::{Chat, Engine, Request, all_at_once, turn};
 
-/// How many conversations there are.
-const QUESTIONS: usize = 8;
+/// What each conversation is about.
+const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "water"];
 /// Fewer tokens than the system prompt has.
 const PREFIX: u64 = 300;
 
-/// A conversation about some words of its own, under a system prompt that all have in common.
-fn question(number: usize) -> Chat {
+/// A conversation about a word, under a system prompt that all have in common.
+fn question(word: &str) -> Chat {
     let rule = |number| format!(" Rule {number}: be kind to readers who ask about books, opening hours and fines.");
     let rules: String = (0..18).map(rule).collect();
     let mut chat = Chat::system(format!("You are the assistant of a small library.{rules}"));
-    for example in 0..4 {
-        let told = words(8, number * 10 + example);
-        chat = chat.then_user(format!("Repeat: {told}")).then_assistant(told);
+    for _ in 0..8 {
+        chat = chat.then_user(format!("Say {word}.")).then_assistant(word);
     }
-    chat.then_user(format!("Repeat: {}", words(8, number * 10 + 9))).max_tokens(12)
+    chat.then_user(format!("Say {word}.")).max_tokens(12)
 }
 
 #[test]
 fn answers_with_and_without_a_shared_prefix_are_the_same() {
     let _turn = turn();
-    let alone = Engine::start().chat(&question(0));
+    let alone = Engine::start().chat(&question(WORDS[0]));
     assert_eq!(alone.cached_tokens, 0, "nothing is shared yet: {alone:?}");
     assert!(alone.prompt_tokens > PREFIX, "{alone:?}");
 
     // One after the other: the prefix of the first was computed by those who have finished.
     let engine = Engine::start();
-    let in_turn: Vec<_> = (0..QUESTIONS).rev().map(|number| engine.chat(&question(number))).collect();
+    let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.chat(&question(word))).collect();
     assert!(in_turn[1..].iter().all(|reply| reply.cached_tokens > PREFIX), "{in_turn:?}");
     assert_eq!(in_turn[7].content, alone.content);
     // Once more: everything but the last token is there.
-    let again = engine.chat(&question(0));
+    let again = engine.chat(&question(WORDS[0]));
     assert_eq!((again.content, again.cached_tokens), (alone.content.clone(), alone.prompt_tokens - 1));
     // While another one that shares it is running.
     let mut running = engine.connect();
-    running.send(Request::chat("any", question(4).max_tokens(512).body()).bytes());
+    running.send(Request::chat("any", question(WORDS[4]).max_tokens(512).body()).bytes());
     engine.wait_for("a running request", |status| status.get("running") == 1);
-    let meanwhile = engine.chat(&question(0));
+    let meanwhile = engine.chat(&question(WORDS[0]));
     assert!(meanwhile.cached_tokens > PREFIX, "{meanwhile:?}");
     assert_eq!(meanwhile.content, alone.content);
     drop((running, engine));
 
     // All at once: whoever comes first computes it for all.
     let engine = Engine::start();
-    let numbers: Vec<_> = (0..QUESTIONS).collect();
-    let together = all_at_once(&numbers, |number| engine.chat(&question(*number)));
+    let together = all_at_once(&WORDS, |word| engine.chat(&question(word)));
     for (reply, in_turn) in together.iter().zip(in_turn.iter().rev()) {
         assert_eq!(reply.content, in_turn.content);
         assert_eq!(
