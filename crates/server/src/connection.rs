@@ -229,6 +229,13 @@ impl Clock {
         }
     }
 
+    /// While an answer is on its way to somebody who reads it, however long that takes, the connection is not idle.
+    fn bytes_left(&self) {
+        if self.under_way.load(Ordering::Relaxed) == 0 {
+            self.idle_since.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
     fn bytes_arrived(&self) {
         if self.under_way.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.now() + 1, Ordering::Relaxed);
@@ -254,10 +261,18 @@ impl Drop for Underway {
     }
 }
 
-/// A socket that tells the clock when bytes arrive.
+/// A socket that tells the clock when bytes arrive and leave.
 struct Watched<S> {
     socket: S,
     clock: Arc<Clock>,
+}
+
+impl<S> Watched<S> {
+    fn wrote(&self, polled: &Poll<std::io::Result<usize>>) {
+        if matches!(polled, Poll::Ready(Ok(count)) if *count > 0) {
+            self.clock.bytes_left();
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -277,7 +292,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.wrote(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -285,7 +302,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         pieces: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
+        let polled = Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
+        self.wrote(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -298,5 +317,57 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::ResponseBody;
+
+    const IDLE: Duration = Duration::from_millis(800);
+    const PIECES: u32 = 8;
+
+    /// Answers in pieces that take longer, all together, than a connection may lie idle.
+    struct Slow;
+
+    impl Handler for Slow {
+        fn answer(self: Arc<Self>, _request: Request<Incoming>) -> BoxFuture<'static, Answer> {
+            let (pieces, body) = ResponseBody::stream();
+            tokio::spawn(async move {
+                for _ in 0..PIECES {
+                    tokio::time::sleep(IDLE / 4).await;
+                    if pieces.send(Ok(vec![b'x'; 1000].into())).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            Box::pin(std::future::ready(Answer::new(body)))
+        }
+
+        fn refuse(&self, why: Unserved) -> Answer {
+            Answer::new(format!("{why:?}").into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_sent_to_whoever_reads_it_and_to_nobody_else() {
+        for reads in [true, false] {
+            let (near, mut far) = tokio::io::duplex(512);
+            let (_stages, stage) = watch::channel(Stage::Serving);
+            let timeouts = Timeouts { head: IDLE, idle: IDLE };
+            let served = tokio::spawn(serve_stream(Box::new(near), false, timeouts, stage, Arc::new(Slow)));
+            far.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            let mut received = Vec::new();
+            if reads {
+                far.read_to_end(&mut received).await.unwrap();
+                assert!(received.ends_with(b"\r\n0\r\n\r\n"), "whole: {}", received.len());
+                assert!(received.len() > 1000 * PIECES as usize, "{}", received.len());
+            }
+            // Who does not read is left before long.
+            tokio::time::timeout(Duration::from_secs(30), served).await.expect("an end").unwrap();
+        }
     }
 }
