@@ -121,9 +121,12 @@ fn end_with_this_process(service: &Service) {
     std::mem::forget(shell.stdin);
 }
 
-/// Whether a process is still there.
+/// Whether any thread of a process still runs. The first thread can be a zombie while another one still holds the
+/// process's sockets open.
 pub(crate) fn is_alive(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // What has ended but was not asked about yet is a zombie.
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    threads.into_iter().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    })
 }
