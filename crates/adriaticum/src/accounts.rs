@@ -6,15 +6,15 @@ use serde::Serialize;
 use store::{Account, Admin, Declined, Email, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper::{self, Table};
 use crate::serve::open_store;
 use crate::settings::Settings;
 
-pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), Complaint> {
+pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| Complaint::new("the operator may do everything"))?;
+    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
     match command {
         AccountsCommand::List { json } => list(&store.accounts(admin).await?, json),
         AccountsCommand::Invite { note, role, expires } => {
@@ -22,12 +22,12 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             show_link(settings, &token)
         }
         AccountsCommand::Reset { email } => {
-            let token = store.reset_link(admin, &email).await.map_err(|declined| complaint(&declined, &email))?;
+            let token = store.reset_link(admin, &email).await.map_err(|declined| cli_error(&declined, &email))?;
             show_link(settings, &token)
         }
         AccountsCommand::Role { email, role } => {
             let account = find(&store, admin, &email).await?;
-            store.set_role(admin, account.id, role).await.map_err(|declined| complaint(&declined, &email))?;
+            store.set_role(admin, account.id, role).await.map_err(|declined| cli_error(&declined, &email))?;
             say(&format!("{email} is now {role}."))
         }
         AccountsCommand::Disable { email } => set_disabled(&store, admin, &email, true).await,
@@ -35,24 +35,24 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
     }
 }
 
-fn show_link(settings: &Settings, token: &Token) -> Result<(), Complaint> {
+fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
     say(&format!("{}/welcome/{}", settings.console_base_url, token.reveal()))?;
     let _ = writeln!(std::io::stderr(), "This link is shown once and works once."); // the link itself is out
     Ok(())
 }
 
-async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), Complaint> {
+async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
     let account = find(store, admin, email).await?;
-    store.set_disabled(admin, account.id, disabled).await.map_err(|declined| complaint(&declined, email))?;
+    store.set_disabled(admin, account.id, disabled).await.map_err(|declined| cli_error(&declined, email))?;
     say(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
 }
 
-async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, Complaint> {
+async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
     let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-    found.ok_or_else(|| complaint(&Declined::NoSuchAccount, email))
+    found.ok_or_else(|| cli_error(&Declined::NoSuchAccount, email))
 }
 
-fn list(accounts: &[Account], json: bool) -> Result<(), Complaint> {
+fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
     if json {
         let rows: Vec<_> = accounts.iter().map(JsonAccount::from).collect();
         return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
@@ -74,16 +74,16 @@ fn list(accounts: &[Account], json: bool) -> Result<(), Complaint> {
     say(table.to_string().trim_end())
 }
 
-fn complaint(declined: &Declined, email: &Email) -> Complaint {
+fn cli_error(declined: &Declined, email: &Email) -> CliError {
     match declined {
         Declined::NoSuchAccount => {
-            Complaint::new(format!("there is no account {email}; `adriaticum accounts list` shows those there are"))
+            CliError::new(format!("there is no account {email}; `adriaticum accounts list` shows those there are"))
         }
-        other => Complaint::new(other.to_string()),
+        other => CliError::new(other.to_string()),
     }
 }
 
-fn say(text: &str) -> Result<(), Complaint> {
+fn say(text: &str) -> Result<(), CliError> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 

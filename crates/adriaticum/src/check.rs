@@ -16,8 +16,8 @@ use rustix::fs::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::complaint::Complaint;
 use crate::doors::cannot_listen;
+use crate::error::CliError;
 use crate::paper::count;
 use crate::serve::{open_certificates, open_store};
 use crate::settings::Settings;
@@ -36,7 +36,7 @@ enum Finding {
 
 use Finding::{Bad, Good, Note};
 
-pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, Complaint> {
+pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, CliError> {
     let mut findings = vec![("settings", Good("all readable".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     // Without its folder, everything else that needs it would only find the same fault again.
@@ -89,7 +89,7 @@ fn no_folder() -> Finding {
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     let store = match open_store(settings).await {
         Ok(store) => store,
-        Err(complaint) => return vec![Bad(complaint.to_string())],
+        Err(error) => return vec![Bad(error.to_string())],
     };
     let database = &settings.database;
     let mut findings = vec![Good(format!("the database {database} opens"))];
@@ -127,7 +127,7 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
     let certificates = match open_certificates(settings) {
         Ok(Some(certificates)) => certificates,
         Ok(None) => return Vec::new(),
-        Err(complaint) => return vec![Bad(complaint.to_string())],
+        Err(error) => return vec![Bad(error.to_string())],
     };
     let now = SystemTime::now();
     let expiry = |(file, expiry): (std::path::PathBuf, SystemTime)| {

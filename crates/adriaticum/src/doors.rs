@@ -9,7 +9,7 @@ use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::hosts::BothHosts;
 use crate::settings::{Settings, environment_name};
 
@@ -42,7 +42,7 @@ pub(crate) enum ConsoleDoor {
 }
 
 impl Doors {
-    pub(crate) async fn open(settings: &Settings) -> Result<Self, Complaint> {
+    pub(crate) async fn open(settings: &Settings) -> Result<Self, CliError> {
         let api = Door::open(settings.api_listen, "api.listen").await?;
         let console = match settings.console_listen {
             None => ConsoleDoor::None,
@@ -116,7 +116,7 @@ impl Doors {
 }
 
 impl Door {
-    async fn open(address: SocketAddr, setting: &str) -> Result<Self, Complaint> {
+    async fn open(address: SocketAddr, setting: &str) -> Result<Self, CliError> {
         let listener = TcpListener::bind(address).await;
         let opened = listener.and_then(|listener| Ok(Self { address: listener.local_addr()?, listener }));
         opened.map_err(|error| cannot_listen(address, setting, &error))
@@ -133,14 +133,14 @@ impl Door {
 }
 
 /// Why nobody can listen there, and what to do.
-pub(crate) fn cannot_listen(address: SocketAddr, setting: &str, error: &std::io::Error) -> Complaint {
+pub(crate) fn cannot_listen(address: SocketAddr, setting: &str, error: &std::io::Error) -> CliError {
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => "Stop the program that listens there",
         std::io::ErrorKind::PermissionDenied => "Ports below 1024 need a privilege: grant it",
         _ => "It must be an address of this machine: correct it",
     };
     let variable = environment_name(setting);
-    Complaint::new(format!(
+    CliError::new(format!(
         "cannot listen on {address}: {error}. {remedy}, or set `{setting}` ({variable}) to another address."
     ))
 }

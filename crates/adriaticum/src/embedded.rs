@@ -14,7 +14,7 @@ use runtimes::{EngineCommand, Pool, PoolSettings, RuntimeUrl, UNUSABLE_MODEL, su
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::log;
 use crate::serve::make_folder;
 use crate::settings::Settings;
@@ -77,7 +77,7 @@ impl Drop for Socket {
 }
 
 /// The `engine` command.
-pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, Complaint> {
+pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, CliError> {
     set_environment();
     log::start(&settings.log);
     let (model, again) = match options.command {
@@ -85,7 +85,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         None => (options.model, false),
     };
     let model = model.or_else(|| settings.model.clone());
-    let model = model.ok_or_else(|| Complaint::new("there is no model: give one with --model, or set `model`."))?;
+    let model = model.ok_or_else(|| CliError::new("there is no model: give one with --model, or set `model`."))?;
     if options.supervised {
         end_with_standard_input();
     }
@@ -107,13 +107,13 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
                 }
                 _ => "",
             };
-            Complaint::new(format!("{reason}.{remedy}")).tell();
+            CliError::new(format!("{reason}.{remedy}")).report();
             return Ok(match reason {
                 Unusable::NoMemory(..) => ExitCode::FAILURE,
                 _ => ExitCode::from(UNUSABLE_MODEL),
             });
         }
-        Err(stopped) => return Err(Complaint::new(format!("{stopped}."))),
+        Err(stopped) => return Err(CliError::new(format!("{stopped}."))),
     };
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
     if again {
@@ -133,18 +133,18 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     // This thread has loaded the model and has to do the work; so it is the door that gets a new one.
     let porter = std::thread::Builder::new().name("door".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Complaint::new(format!("the engine could not start: {error}")))?;
+        let runtime = runtime.map_err(|error| CliError::new(format!("the engine could not start: {error}")))?;
         runtime.block_on(serve(door, &name, &options.listen, options.supervised))
     })?;
-    work.run().map_err(|stopped| Complaint::new(format!("{stopped}.")))?;
+    work.run().map_err(|stopped| CliError::new(format!("{stopped}.")))?;
     porter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Takes requests until told to stop.
-async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> Result<(), Complaint> {
+async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {
     let listener = Listener::bind(address).await.map_err(|error| {
-        Complaint::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
+        CliError::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
     })?;
     if !supervised {
         let address = listener.address().unwrap_or_else(|_| address.clone());
@@ -154,7 +154,7 @@ async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> R
         };
         let _ = writeln!(std::io::stdout(), "{name} is served at {base}");
     }
-    let caught = |kind| signal(kind).map_err(|error| Complaint::new(format!("signals cannot be caught: {error}")));
+    let caught = |kind| signal(kind).map_err(|error| CliError::new(format!("signals cannot be caught: {error}")));
     let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
     let stop = async move {
         loop {

@@ -10,18 +10,18 @@ use grounding::{Grounder, Local, Mode, Search, query};
 use serde::Serialize;
 
 use crate::cli::GroundingCommand;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper;
 use crate::settings::Settings;
 
 /// What grounds requests; none if the settings say that nothing is to be grounded.
-pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, Complaint> {
+pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
     let local = || Local::new(settings.index_folder(), settings.search_timeout);
     let search = match (&settings.search, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = Remote::new(url.clone(), settings.search_timeout);
-            let remote = remote.map_err(|error| Complaint::new(format!("Search cannot be used: {error}")))?;
+            let remote = remote.map_err(|error| CliError::new(format!("Search cannot be used: {error}")))?;
             Search::Remote(Box::new(remote))
         }
         (None, Mode::Auto) => Search::IfIndexed(local()),
@@ -39,7 +39,7 @@ pub(crate) fn mode(settings: &Settings) -> &'static str {
     }
 }
 
-pub(crate) fn run(command: GroundingCommand) -> Result<(), Complaint> {
+pub(crate) fn run(command: GroundingCommand) -> Result<(), CliError> {
     match command {
         GroundingCommand::Score { file } => score(&file),
         GroundingCommand::Judge { file } => judge(&file),
@@ -55,12 +55,12 @@ struct Scored<'a> {
     reasons: Vec<String>,
 }
 
-fn score(file: &Path) -> Result<(), Complaint> {
+fn score(file: &Path) -> Result<(), CliError> {
     let text = read(file)?;
     let scorer = Scorer::new();
     let mut out = BufWriter::new(std::io::stdout().lock());
     for row in scorer::rows(&text) {
-        let row = row.map_err(|error| Complaint::new(format!("{}, {error}", file.display())))?;
+        let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let (score, reasons) = scorer.explain(&row.messages);
         let scored = Scored { id: &row.id, required: score.is_required(), score: paper::score(score.get()), reasons };
         serde_json::to_writer(&mut out, &scored).map_err(std::io::Error::from)?;
@@ -69,22 +69,22 @@ fn score(file: &Path) -> Result<(), Complaint> {
     Ok(out.flush()?)
 }
 
-fn judge(file: &Path) -> Result<(), Complaint> {
+fn judge(file: &Path) -> Result<(), CliError> {
     let text = read(file)?;
     let scorer = Scorer::new();
     let mut judgement = Judgement::default();
     for row in scorer::rows(&text) {
-        let row = row.map_err(|error| Complaint::new(format!("{}, {error}", file.display())))?;
+        let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let label = row.required.ok_or_else(|| {
-            Complaint::new(format!("{}: {} has no `required` to be held against", file.display(), row.id))
+            CliError::new(format!("{}: {} has no `required` to be held against", file.display(), row.id))
         })?;
         judgement.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
     }
     Ok(write!(std::io::stdout(), "{judgement}")?)
 }
 
-fn explain(text: String) -> Result<(), Complaint> {
-    let message = Message::new(Role::User, text).map_err(|error| Complaint::new(format!("the message {error}")))?;
+fn explain(text: String) -> Result<(), CliError> {
+    let message = Message::new(Role::User, text).map_err(|error| CliError::new(format!("the message {error}")))?;
     let messages = [message];
     let (score, reasons) = Scorer::new().explain(&messages);
     let mut out = std::io::stdout().lock();
@@ -103,8 +103,8 @@ fn explain(text: String) -> Result<(), Complaint> {
     Ok(())
 }
 
-fn read(file: &Path) -> Result<String, Complaint> {
-    let wrong = |error: std::io::Error| Complaint::new(format!("{} cannot be read: {error}", file.display()));
+fn read(file: &Path) -> Result<String, CliError> {
+    let wrong = |error: std::io::Error| CliError::new(format!("{} cannot be read: {error}", file.display()));
     if file == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(wrong)?;

@@ -9,8 +9,8 @@ use grounding::Grounder;
 use runtimes::{Availability, MemberStatus, Pool};
 use store::{NewKey, Store, Viewer};
 
-use crate::complaint::Complaint;
 use crate::doors::{ConsoleDoor, Doors};
+use crate::error::CliError;
 use crate::facts;
 use crate::serve::Backing;
 use crate::settings::Settings;
@@ -42,7 +42,7 @@ impl Greeting {
         doors: &Doors,
         store: &Store,
         asked_for_key: bool,
-    ) -> Result<Self, Complaint> {
+    ) -> Result<Self, CliError> {
         let set_up = match doors.console {
             ConsoleDoor::None => None,
             ConsoleDoor::Shared | ConsoleDoor::Own(_) => store.set_up().await?,

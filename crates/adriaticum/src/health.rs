@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,14 +23,14 @@ struct Readiness {
     parts: serde_json::Map<String, serde_json::Value>,
 }
 
-pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Result<ExitCode, Complaint> {
+pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Result<ExitCode, CliError> {
     let address = given.or(settings.ops_listen).ok_or_else(|| {
-        Complaint::new("`ops.listen` is none, so there is nobody to ask. Set it to an address, or give --ops ADDRESS.")
+        CliError::new("`ops.listen` is none, so there is nobody to ask. Set it to an address, or give --ops ADDRESS.")
     })?;
     let address = reachable(address);
     let asked = tokio::time::timeout(TIMEOUT, ask(address)).await;
     let readiness = asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(|error| {
-        Complaint::new(format!("nobody answers on {address}: {error}. Is `adriaticum serve` running?"))
+        CliError::new(format!("nobody answers on {address}: {error}. Is `adriaticum serve` running?"))
     })?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", if readiness.ready { "ready" } else { "not ready" })?;

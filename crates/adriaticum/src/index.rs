@@ -7,7 +7,7 @@ use grounding::index::{AddOptions, IndexError, Library, Report};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper::{Table, count, number};
 use crate::progress::{Progress, Unit, note};
 use crate::serve::make_folder;
@@ -16,12 +16,12 @@ use crate::settings::Settings;
 /// Files that could not be read, of which each is told.
 const TOLD: usize = 20;
 
-pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), Complaint> {
+pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliError> {
     let library = Library::at(settings.index_folder());
     match command {
         IndexCommand::Add { folders, url } => {
             if url.is_some() && folders.len() > 1 {
-                return Err(Complaint::new("each folder has an address of its own: add them one at a time with --url"));
+                return Err(CliError::new("each folder has an address of its own: add them one at a time with --url"));
             }
             make_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
@@ -33,18 +33,18 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), Comp
 }
 
 /// An address that ends where a path can go on.
-fn checked_prefix(prefix: String) -> Result<String, Complaint> {
+fn checked_prefix(prefix: String) -> Result<String, CliError> {
     let is_web = url::Url::parse(&prefix).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match is_web || prefix.is_empty() {
         true if prefix.is_empty() || prefix.ends_with('/') => Ok(prefix),
         true => Ok(prefix + "/"),
-        false => Err(Complaint::new(format!(
+        false => Err(CliError::new(format!(
             "{prefix:?} is not an address to put before paths, such as https://docs.example.org/"
         ))),
     }
 }
 
-fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), Complaint> {
+fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), CliError> {
     let name = folder.display().to_string();
     let mut bar: Option<Progress> = None;
     let report = library.add(folder, options, &mut |progress| {
@@ -52,7 +52,7 @@ fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), Com
         bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).at(progress.done as u64);
     });
     drop(bar);
-    let report = report.map_err(complaint)?;
+    let report = report.map_err(cli_error)?;
     for (file, reason) in report.skipped.iter().take(TOLD) {
         note(&format!("skipped {}: {reason}", file.display()));
     }
@@ -79,16 +79,16 @@ fn summary(report: &Report) -> String {
     )
 }
 
-fn remove(library: &Library, folder: &Path) -> Result<(), Complaint> {
+fn remove(library: &Library, folder: &Path) -> Result<(), CliError> {
     let name = folder.display();
-    match library.remove(folder).map_err(complaint)? {
+    match library.remove(folder).map_err(cli_error)? {
         Some(collection) => say(&format!("{name}: out of the index, {}.", count(collection.documents, "document"))),
-        None => Err(Complaint::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
+        None => Err(CliError::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
     }
 }
 
-fn list(library: &Library, json: bool) -> Result<(), Complaint> {
-    let collections = library.list().map_err(complaint)?;
+fn list(library: &Library, json: bool) -> Result<(), CliError> {
+    let collections = library.list().map_err(cli_error)?;
     if json {
         let rows: Vec<_> = collections
             .iter()
@@ -129,15 +129,15 @@ struct JsonCollection<'a> {
     indexed_at: String,
 }
 
-fn complaint(error: IndexError) -> Complaint {
+fn cli_error(error: IndexError) -> CliError {
     let remedy = match error {
         IndexError::Busy => " Wait for it to end, or stop it.",
         IndexError::NoSuchFolder { .. } => " Correct the path, or make it readable.",
         _ => "",
     };
-    Complaint::new(format!("{error}.{remedy}"))
+    CliError::new(format!("{error}.{remedy}"))
 }
 
-fn say(text: &str) -> Result<(), Complaint> {
+fn say(text: &str) -> Result<(), CliError> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }

@@ -8,12 +8,12 @@ use serde::Serialize;
 use store::{KeyRecord, KeyState, NewKey, Store, Viewer};
 
 use crate::cli::{KeyOrId, KeysCommand};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper::{self, Table};
 use crate::serve::open_store;
 use crate::settings::Settings;
 
-pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), Complaint> {
+pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     match command {
         KeysCommand::Create { name, without_completions, expires } => {
@@ -44,7 +44,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     }
 }
 
-async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
+async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let keys = store.list_keys(&Viewer::operator()).await?;
     if json {
         let rows: Vec<_> = keys.iter().map(JsonKey::from).collect();
@@ -69,12 +69,12 @@ async fn list(store: &Store, json: bool) -> Result<(), Complaint> {
     say(table.to_string().trim_end())
 }
 
-fn say(text: &str) -> Result<(), Complaint> {
+fn say(text: &str) -> Result<(), CliError> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-fn no_such_key(id: KeyId) -> Complaint {
-    Complaint::new(format!("there is no key {id}; `adriaticum keys list` shows those there are"))
+fn no_such_key(id: KeyId) -> CliError {
+    CliError::new(format!("there is no key {id}; `adriaticum keys list` shows those there are"))
 }
 
 fn state(key: &KeyRecord) -> &'static str {

@@ -4,9 +4,9 @@ mod accounts;
 mod backup;
 mod check;
 mod cli;
-mod complaint;
 mod doors;
 mod embedded;
+mod error;
 mod facts;
 mod greeting;
 mod health;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::settings::Settings;
 
 fn main() -> ExitCode {
@@ -42,11 +42,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => code,
-        Err(complaint) => complaint.tell(),
+        Err(error) => error.report(),
     }
 }
 
-fn run(cli: Cli) -> Result<ExitCode, Complaint> {
+fn run(cli: Cli) -> Result<ExitCode, CliError> {
     match &cli.command {
         Command::Completions { shell } => return pages::completions(*shell),
         Command::Man { dir } => return pages::manual(dir.as_deref()),
@@ -77,7 +77,7 @@ fn run(cli: Cli) -> Result<ExitCode, Complaint> {
 }
 
 /// Runs a short command to its end.
-fn block_on<T>(command: impl Future<Output = Result<T, Complaint>>) -> Result<T, Complaint> {
+fn block_on<T>(command: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Complaint::new(format!("no runtime for the command: {error}")))?.block_on(command)
+    runtime.map_err(|error| CliError::new(format!("no runtime for the command: {error}")))?.block_on(command)
 }

@@ -5,23 +5,23 @@ use std::io::Write;
 use store::{Copied, Database, PostgresSettings};
 
 use crate::cli::MigrateOptions;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper::{self, Table};
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
 
-pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<(), Complaint> {
+pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<(), CliError> {
     let from = match (&options.from, &settings.database) {
         (Some(file), _) | (None, Database::Sqlite(file)) => file.clone(),
         (None, Database::Postgres(_)) => {
-            return Err(Complaint::new(
+            return Err(CliError::new(
                 "`database_url` is a PostgreSQL server already; give the SQLite file to be copied with --from FILE",
             ));
         }
     };
     if !from.is_file() {
         let from = from.display();
-        return Err(Complaint::new(format!("there is no database {from}: there is nothing to be copied")));
+        return Err(CliError::new(format!("there is no database {from}: there is nothing to be copied")));
     }
     let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database_timeout };
     let mut shown: Option<(&str, Progress)> = None;
@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
     };
     let copied = store::copy(&from, &to, &mut progress).await.map_err(|error| {
         let (from, to) = (from.display(), &to.url);
-        Complaint::new(format!("{from} was not copied to {to}: {error}. Nothing was changed."))
+        CliError::new(format!("{from} was not copied to {to}: {error}. Nothing was changed."))
     })?;
     drop(shown);
     let (table, from, to) = (table(&copied), from.display(), &to.url);

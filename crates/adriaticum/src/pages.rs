@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::settings::{KNOWN, Known, RELOADED, environment_name};
 
 const INTRODUCTION: &str = "\
@@ -70,14 +70,14 @@ fn part(known: &Known) -> &'static str {
 }
 
 /// The manual: of the program on standard output, or of each command in a folder.
-pub(crate) fn manual(folder: Option<&Path>) -> Result<ExitCode, Complaint> {
+pub(crate) fn manual(folder: Option<&Path>) -> Result<ExitCode, CliError> {
     match folder {
         None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?,
         Some(folder) => {
             let written =
                 std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
             written.map_err(|error| {
-                Complaint::new(format!("the manual cannot be written to {}: {error}", folder.display()))
+                CliError::new(format!("the manual cannot be written to {}: {error}", folder.display()))
             })?;
         }
     }
@@ -85,7 +85,7 @@ pub(crate) fn manual(folder: Option<&Path>) -> Result<ExitCode, Complaint> {
 }
 
 /// What makes a shell complete commands and flags.
-pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Complaint> {
+pub(crate) fn completions(shell: Shell) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "adriaticum", &mut script);
     std::io::stdout().write_all(&script)?;

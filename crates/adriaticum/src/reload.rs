@@ -8,11 +8,11 @@ use runtimes::{Pool, PoolSettings};
 use server::Certificates;
 use tokio::signal::unix::Signal;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::settings::Settings;
 
 /// Reads the settings as at the start.
-pub(crate) type Load<'a> = &'a dyn Fn() -> Result<Settings, Complaint>;
+pub(crate) type Load<'a> = &'a dyn Fn() -> Result<Settings, CliError>;
 
 /// What the settings say about the pool.
 pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
@@ -58,8 +58,8 @@ pub(crate) async fn on_signal(
                     tracing::warn!(settings = left.join(", "), "changed settings need a restart and were not applied");
                 }
             }
-            Err(complaint) => {
-                tracing::error!(reason = %complaint, "the configuration was read again and is wrong; nothing changes");
+            Err(error) => {
+                tracing::error!(reason = %error, "the configuration was read again and is wrong; nothing changes");
             }
         }
     }

@@ -14,8 +14,8 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::complaint::Complaint;
 use crate::doors::{Door, Doors};
+use crate::error::CliError;
 use crate::greeting::Greeting;
 use crate::log::RequestLines;
 use crate::reload::{self, Load, pool_settings};
@@ -33,21 +33,21 @@ const OPS_STOP: Duration = Duration::from_secs(1);
 /// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
 const SIGXFSZ: i32 = 25;
 
-pub(crate) fn serve(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, Complaint> {
+pub(crate) fn serve(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, CliError> {
     log::start(&settings.log);
     // Accepting, health checks and signals need little; requests are served by threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Complaint::new(format!("the service could not start: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::new(format!("the service could not start: {error}")))?;
     runtime.block_on(run(settings, load, first_key))
 }
 
-async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, Complaint> {
+async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, CliError> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
     let certificates = open_certificates(settings)?;
     let tls = certificates.clone().map(Tls::with).transpose();
-    let tls = tls.map_err(|error| Complaint::new(format!("TLS cannot be spoken: {error}")))?;
+    let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be spoken: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
@@ -77,7 +77,7 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
     tokio::spawn(first_signal.follow(settings.drain, phase));
     let served = async {
         let cut_off = doors.serve(settings, tls, api, store, phases).await;
-        let cut_off = cut_off.map_err(|error| Complaint::new(format!("requests could not be served: {error}")))?;
+        let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
         let _ = tokio::task::spawn_blocking(|| traces.stop()).await;
@@ -137,24 +137,24 @@ impl Watchtower {
 }
 
 /// Where the API is served, with the port that it really has.
-fn api_address(settings: &Settings, doors: &Doors) -> Result<ApiAddress, Complaint> {
+fn api_address(settings: &Settings, doors: &Doors) -> Result<ApiAddress, CliError> {
     let base_url = doors.api_base_url(settings);
     ApiAddress::from_base_url(&base_url)
-        .map_err(|error| Complaint::new(format!("`api.base_url` cannot be used: {error}")))
+        .map_err(|error| CliError::new(format!("`api.base_url` cannot be used: {error}")))
 }
 
 /// Reads the certificates, if there are to be any.
-pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, Complaint> {
+pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, CliError> {
     if settings.tls.is_empty() {
         return Ok(None);
     }
     let wrong =
-        |error| Complaint::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
+        |error| CliError::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
     Certificates::open(settings.tls.clone()).map(Some).map_err(wrong)
 }
 
 /// Opens the database, with the data folder around it.
-pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> {
+pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     make_folder(&settings.data_dir)?;
     let remedy = match &settings.database {
         Database::Sqlite(path) => {
@@ -172,19 +172,19 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, Complaint> 
             }
             _ => remedy,
         };
-        Complaint::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
+        CliError::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
     })
 }
 
 /// Makes a folder if it is not there yet; what is in it is nobody else's business.
-pub(crate) fn make_folder(folder: &Path) -> Result<(), Complaint> {
+pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "There is a file of that name: move it away",
             _ => "Make the folder around it writable",
         };
         let (folder, variable) = (folder.display(), environment_name("data_dir"));
-        Complaint::new(format!(
+        CliError::new(format!(
             "the data folder {folder} cannot be made: {error}. {remedy}, or set `data_dir` ({variable}) to another."
         ))
     })

@@ -7,7 +7,7 @@ use server::Phase;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 
 /// The signals that ask the service to stop.
 pub(crate) struct StopSignals {
@@ -28,7 +28,7 @@ enum StopSignal {
 }
 
 impl StopSignals {
-    pub(crate) fn listen() -> Result<Self, Complaint> {
+    pub(crate) fn listen() -> Result<Self, CliError> {
         Ok(Self {
             interrupt: catch(SignalKind::interrupt())?,
             terminate: catch(SignalKind::terminate())?,
@@ -73,6 +73,6 @@ fn terminal_is_gone() -> bool {
 }
 
 /// Keeps a signal from ending the process.
-pub(crate) fn catch(kind: SignalKind) -> Result<Signal, Complaint> {
-    signal(kind).map_err(|error| Complaint::new(format!("signals cannot be received: {error}")))
+pub(crate) fn catch(kind: SignalKind) -> Result<Signal, CliError> {
+    signal(kind).map_err(|error| CliError::new(format!("signals cannot be received: {error}")))
 }

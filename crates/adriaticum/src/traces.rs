@@ -10,7 +10,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use url::Url;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::settings::Settings;
 
 const NAME: &str = "adriaticum";
@@ -26,7 +26,7 @@ pub(crate) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
     /// Starts sending if there is somebody to send to. That they are there is not waited for.
-    pub(crate) fn start(settings: &Settings) -> Result<Self, Complaint> {
+    pub(crate) fn start(settings: &Settings) -> Result<Self, CliError> {
         let told = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if settings.otlp_endpoint.is_none() && !VARIABLES.iter().any(told) {
             return Ok(Self(None));
@@ -36,7 +36,7 @@ impl Traces {
             exporter = exporter.with_endpoint(traces_of(endpoint));
         }
         let exporter = exporter.build().map_err(|error| {
-            Complaint::new(format!("traces cannot be sent: {error}. Correct `otlp.endpoint`, or unset it."))
+            CliError::new(format!("traces cannot be sent: {error}. Correct `otlp.endpoint`, or unset it."))
         })?;
         let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(settings.otlp_sample)));
         let provider = SdkTracerProvider::builder()

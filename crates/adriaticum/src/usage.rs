@@ -7,12 +7,12 @@ use serde::Serialize;
 use store::{Figures, Measured, Period, Phase, RequestQuery, RequestRecord, Step, UsageQuery, UsageReport, Viewer};
 
 use crate::cli::UsageOptions;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::paper::{self, Table, latency, maybe, number};
 use crate::serve::open_store;
 use crate::settings::Settings;
 
-pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), Complaint> {
+pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let since = SystemTime::now().checked_sub(options.since).unwrap_or(UNIX_EPOCH);
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -39,20 +39,20 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     Ok(out.flush()?)
 }
 
-fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Complaint> {
+fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
 /// The columns are written by themselves, because there may be no rows to take them from.
-fn write_csv(out: &mut impl Write, columns: &[&str], rows: &[impl Serialize]) -> Result<(), Complaint> {
+fn write_csv(out: &mut impl Write, columns: &[&str], rows: &[impl Serialize]) -> Result<(), CliError> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
     csv.write_record(columns)?;
     rows.iter().try_for_each(|row| csv.serialize(row))?;
     Ok(csv.flush()?)
 }
 
-fn write_report(out: &mut impl Write, report: &UsageReport) -> Result<(), Complaint> {
+fn write_report(out: &mut impl Write, report: &UsageReport) -> Result<(), CliError> {
     writeln!(out, "Since {} until {}\n", paper::time(report.since), paper::time(report.until))?;
     let mut totals = Table::new(&["OUTCOME", ">REQUESTS", ">PROMPT TOKENS", ">COMPLETION TOKENS", ">TOTAL TOKENS"]);
     for outcome in &report.by_outcome {

@@ -14,7 +14,7 @@ use futures_util::{Stream, StreamExt};
 use reqwest::{Client, StatusCode};
 
 use super::place::{self, Place};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::progress::{Progress, Unit};
 
 /// How long to wait for a server, and how often to try again.
@@ -37,13 +37,13 @@ impl Patience {
     };
 
     /// A client that waits so long. It trusts the certificates that the system trusts.
-    pub(super) fn client(&self) -> Result<Client, Complaint> {
+    pub(super) fn client(&self) -> Result<Client, CliError> {
         let client = Client::builder()
             .user_agent(concat!("adriaticum/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect)
             .read_timeout(self.stall);
         client.build().map_err(|error| {
-            Complaint::new(format!("nothing can be downloaded: {}. Look at the system's certificates.", cause(&error)))
+            CliError::new(format!("nothing can be downloaded: {}. Look at the system's certificates.", cause(&error)))
         })
     }
 }
@@ -102,7 +102,7 @@ pub(super) async fn download(
     part: &Path,
     more: u64,
     patience: Patience,
-) -> Result<(), Complaint> {
+) -> Result<(), CliError> {
     let name = source.name();
     let opened = OpenOptions::new().create(true).append(true).open(part);
     let file = opened.map_err(|error| place::unwritable(part, &error))?;
@@ -117,18 +117,18 @@ pub(super) async fn download(
         match stop {
             Stop::Remote(failure) => gave_up(&name, failure, length),
             Stop::Local(error) => place::unwritable(part, &error),
-            Stop::Told(complaint) => complaint,
+            Stop::Told(error) => error,
         }
     })
 }
 
-fn gave_up(name: &str, failure: Failure, length: u64) -> Complaint {
+fn gave_up(name: &str, failure: Failure, length: u64) -> CliError {
     let reason = match failure {
         Failure::Passing(reason) | Failure::Lasting(reason) => reason,
         Failure::Stale => "the server does not go on from what has arrived".into(),
     };
     let again = if length > 0 { " to go on with what has arrived" } else { "" };
-    Complaint::new(format!(
+    CliError::new(format!(
         "{name} could not be downloaded: {reason}. Look at the network and run the command again{again}, or give a GGUF file that you have: adriaticum model fetch --from PATH."
     ))
 }
@@ -137,7 +137,7 @@ fn gave_up(name: &str, failure: Failure, length: u64) -> Complaint {
 enum Stop {
     Remote(Failure),
     Local(io::Error),
-    Told(Complaint),
+    Told(CliError),
 }
 
 impl From<Failure> for Stop {

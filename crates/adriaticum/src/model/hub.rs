@@ -16,7 +16,7 @@ use super::download::{Patience, cause, download};
 use super::gguf::{Summary, Unusable};
 use super::place::{self, Place, sha256};
 use super::web::WebFile;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 
 /// Where the hub is, unless `HF_ENDPOINT` names a mirror.
 const HUB: &str = "https://huggingface.co";
@@ -49,7 +49,7 @@ impl Address {
     }
 
     /// Puts the model into its place.
-    pub(super) async fn fetch(&self, place: &Place, patience: Patience) -> Result<Summary, Complaint> {
+    pub(super) async fn fetch(&self, place: &Place, patience: Patience) -> Result<Summary, CliError> {
         let hub = Hub::of_the_environment(patience)?;
         let files = hub.list(self).await.map_err(|unlisted| self.unlisted(&hub, unlisted))?;
         let file = self.choose(files)?;
@@ -61,7 +61,7 @@ impl Address {
         if let Some(expected) = &file.sha256 {
             let digest = sha256(candidate.path()).map_err(|error| place::unwritable(candidate.path(), &error))?;
             if digest != *expected {
-                return Err(Complaint::new(format!(
+                return Err(CliError::new(format!(
                     "{} is not what it should be: its SHA-256 is {digest} where {expected} was promised. It was not kept. Run the command again.",
                     file.path
                 )));
@@ -71,7 +71,7 @@ impl Address {
     }
 
     /// The file that was named, or the only one there is.
-    fn choose(&self, mut files: Vec<HubEntry>) -> Result<HubEntry, Complaint> {
+    fn choose(&self, mut files: Vec<HubEntry>) -> Result<HubEntry, CliError> {
         let chosen = match &self.file {
             Some(name) => files.iter().position(|file| file.path == *name),
             None => (files.len() == 1).then_some(0),
@@ -83,7 +83,7 @@ impl Address {
         let names: Vec<_> = files.iter().take(NAMED).map(|file| file.path.as_str()).collect();
         let wrong = match &self.file {
             _ if files.is_empty() => {
-                return Err(Complaint::new(format!(
+                return Err(CliError::new(format!(
                     "{owner}/{repository} holds no GGUF file. Look for a repository of the same model that does."
                 )));
             }
@@ -95,15 +95,15 @@ impl Address {
             more => format!(" and {more} more"),
         };
         let names = names.join(", ");
-        Err(Complaint::new(format!("{wrong}. Name one as {owner}/{repository}/FILE: {names}{more}.")))
+        Err(CliError::new(format!("{wrong}. Name one as {owner}/{repository}/FILE: {names}{more}.")))
     }
 
-    fn unlisted(&self, hub: &Hub, unlisted: Unlisted) -> Complaint {
+    fn unlisted(&self, hub: &Hub, unlisted: Unlisted) -> CliError {
         let (hub, name) = (hub.endpoint.as_str().trim_end_matches('/'), format!("{}/{}", self.owner, self.repository));
         let reason = match unlisted {
             // The hub does not tell strangers what is private.
             Unlisted::Status(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) => {
-                return Complaint::new(format!(
+                return CliError::new(format!(
                     "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
                 ));
             }
@@ -112,7 +112,7 @@ impl Address {
             Unlisted::NoAnswer(error) => cause(&error),
             Unlisted::Unreadable => "its answer is no list of files".into(),
         };
-        Complaint::new(format!(
+        CliError::new(format!(
             "there is no file {self} here, and the hub at {hub} cannot be asked for it: {reason}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH."
         ))
     }
@@ -135,10 +135,10 @@ struct HubEntry {
 
 impl HubEntry {
     /// Itself, unless its name says that it is one of several.
-    fn in_one_piece(self) -> Result<Self, Complaint> {
+    fn in_one_piece(self) -> Result<Self, CliError> {
         let count = self.path.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-of-")?.1.parse().ok());
         match count.filter(|count| *count > 1) {
-            Some(count) => Err(Complaint::new(format!("{} {}.", self.path, Unusable::Split(count)))),
+            Some(count) => Err(CliError::new(format!("{} {}.", self.path, Unusable::Split(count)))),
             None => Ok(self),
         }
     }
@@ -166,11 +166,11 @@ struct Hub {
 
 impl Hub {
     /// The one that the hub's own tools would ask, with the token that they would use.
-    fn of_the_environment(patience: Patience) -> Result<Self, Complaint> {
+    fn of_the_environment(patience: Patience) -> Result<Self, CliError> {
         let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
         let endpoint = Url::parse(endpoint.as_deref().unwrap_or(HUB)).ok().filter(Url::has_host);
         let endpoint = endpoint
-            .ok_or_else(|| Complaint::new(format!("HF_ENDPOINT is no URL of a hub. Correct it, such as to {HUB}.")))?;
+            .ok_or_else(|| CliError::new(format!("HF_ENDPOINT is no URL of a hub. Correct it, such as to {HUB}.")))?;
         Ok(Self { client: patience.client()?, endpoint, token: token() })
     }
 

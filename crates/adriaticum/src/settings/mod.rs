@@ -22,7 +22,7 @@ use url::Url;
 
 pub(crate) use self::known::{KNOWN, Known, RELOADED};
 use self::reader::{Origin, Reader, Value, certificate_files, database};
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::secret::shown;
 
 const ENVIRONMENT: &str = "ADRIATICUM_";
@@ -83,7 +83,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Reads file, environment and flags, and every value as what it is.
-    pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Self, Complaint> {
+    pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Self, CliError> {
         let mut values: BTreeMap<_, _> = KNOWN
             .iter()
             .map(|known| (known.name, Value { text: known.default.into(), origin: Origin::Default }))
@@ -91,7 +91,7 @@ impl Settings {
         let mut set = |name: &str, text: String, origin: Origin| {
             let known = KNOWN.iter().find(|known| known.name == name).ok_or_else(|| unknown(name, &origin))?;
             values.insert(known.name, Value { text, origin });
-            Ok::<_, Complaint>(())
+            Ok::<_, CliError>(())
         };
         if let Some((path, text)) = file::read(file)? {
             for (name, value) in file::parse(&path, &text)? {
@@ -122,7 +122,7 @@ impl Settings {
         Self::read(values, warnings)
     }
 
-    fn read(values: BTreeMap<&'static str, Value>, warnings: Vec<String>) -> Result<Self, Complaint> {
+    fn read(values: BTreeMap<&'static str, Value>, warnings: Vec<String>) -> Result<Self, CliError> {
         let reader = Reader(&values);
         let data_dir = PathBuf::from(reader.text("data_dir"));
         if data_dir.as_os_str().is_empty() {
@@ -301,7 +301,7 @@ pub(crate) fn environment_name(setting: &str) -> String {
     format!("{ENVIRONMENT}{}", setting.replace('.', "_").to_ascii_uppercase())
 }
 
-fn unknown(name: &str, origin: &Origin) -> Complaint {
+fn unknown(name: &str, origin: &Origin) -> CliError {
     let part = format!("{name}.");
     let hint = match KNOWN.iter().find(|known| known.name.starts_with(&part)) {
         Some(known) => format!("; it is the first half of some, such as `{}`", known.name),
@@ -310,7 +310,7 @@ fn unknown(name: &str, origin: &Origin) -> Complaint {
             nearest.map_or_else(|| LISTED.into(), |name| suggest(&name))
         }
     };
-    Complaint::new(format!("`{name}` (from {origin}) is not a setting{hint}"))
+    CliError::new(format!("`{name}` (from {origin}) is not a setting{hint}"))
 }
 
 const LISTED: &str = "; `adriaticum config` lists all";

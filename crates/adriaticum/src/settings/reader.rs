@@ -11,7 +11,7 @@ use server::CertificateFiles;
 use store::{Database, PostgresSettings};
 use url::Url;
 
-use crate::complaint::Complaint;
+use crate::error::CliError;
 use crate::secret::shown;
 
 #[derive(Clone)]
@@ -47,9 +47,9 @@ impl Reader<'_> {
         &self.0[name].text
     }
 
-    pub(super) fn wrong(&self, name: &str, reason: &dyn fmt::Display) -> Complaint {
+    pub(super) fn wrong(&self, name: &str, reason: &dyn fmt::Display) -> CliError {
         let value = &self.0[name];
-        Complaint::new(format!(
+        CliError::new(format!(
             "the setting `{name}` (from {}) is {:?}: {reason}",
             value.origin,
             shown(name, &value.text)
@@ -60,37 +60,37 @@ impl Reader<'_> {
         self.text(name).split(',').map(str::trim).filter(|entry| !entry.is_empty())
     }
 
-    pub(super) fn address(&self, name: &str) -> Result<SocketAddr, Complaint> {
+    pub(super) fn address(&self, name: &str) -> Result<SocketAddr, CliError> {
         SocketAddr::from_str(self.text(name))
             .map_err(|_| self.wrong(name, &"it must be an IP address and a port, such as 127.0.0.1:8080"))
     }
 
-    pub(super) fn address_or_none(&self, name: &str) -> Result<Option<SocketAddr>, Complaint> {
+    pub(super) fn address_or_none(&self, name: &str) -> Result<Option<SocketAddr>, CliError> {
         if self.text(name) == "none" { Ok(None) } else { self.address(name).map(Some) }
     }
 
-    pub(super) fn count(&self, name: &str) -> Result<usize, Complaint> {
+    pub(super) fn count(&self, name: &str) -> Result<usize, CliError> {
         let number = self.text(name).parse().ok().filter(|number| *number > 0);
         number.ok_or_else(|| self.wrong(name, &"it must be a whole number above 0"))
     }
 
-    pub(super) fn threads(&self, name: &str) -> Result<usize, Complaint> {
+    pub(super) fn threads(&self, name: &str) -> Result<usize, CliError> {
         match self.text(name) {
             "auto" => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
             _ => self.count_or_auto(name),
         }
     }
 
-    pub(super) fn count_or_auto(&self, name: &str) -> Result<usize, Complaint> {
+    pub(super) fn count_or_auto(&self, name: &str) -> Result<usize, CliError> {
         self.count(name).map_err(|_| self.wrong(name, &"it must be auto, or a whole number above 0"))
     }
 
-    pub(super) fn duration(&self, name: &str) -> Result<Duration, Complaint> {
+    pub(super) fn duration(&self, name: &str) -> Result<Duration, CliError> {
         let duration = humantime::parse_duration(self.text(name)).ok().filter(|duration| !duration.is_zero());
         duration.ok_or_else(|| self.wrong(name, &"it must be a time above 0, such as 30s, 5m or 90d"))
     }
 
-    pub(super) fn switch(&self, name: &str) -> Result<bool, Complaint> {
+    pub(super) fn switch(&self, name: &str) -> Result<bool, CliError> {
         match self.text(name) {
             "on" => Ok(true),
             "off" => Ok(false),
@@ -99,12 +99,12 @@ impl Reader<'_> {
     }
 
     /// A part of a whole.
-    pub(super) fn part(&self, name: &str) -> Result<f64, Complaint> {
+    pub(super) fn part(&self, name: &str) -> Result<f64, CliError> {
         let part = self.text(name).parse().ok().filter(|part| (0.0..=1.0).contains(part));
         part.ok_or_else(|| self.wrong(name, &"it must be a number from 0 to 1"))
     }
 
-    pub(super) fn endpoint(&self, name: &str) -> Result<Option<Url>, Complaint> {
+    pub(super) fn endpoint(&self, name: &str) -> Result<Option<Url>, CliError> {
         let text = self.text(name);
         if text.is_empty() {
             return Ok(None);
@@ -114,14 +114,14 @@ impl Reader<'_> {
     }
 
     /// A time that may be none at all.
-    pub(super) fn pause(&self, name: &str) -> Result<Duration, Complaint> {
+    pub(super) fn pause(&self, name: &str) -> Result<Duration, CliError> {
         let pause = humantime::parse_duration(self.text(name));
         pause.map_err(|_| self.wrong(name, &"it must be a time, such as 0s, 5s or 1m"))
     }
 }
 
 /// Certificates and keys, which come in pairs. Where TLS is spoken, base URLs must say so: cookies and forms go by them.
-pub(super) fn certificate_files(reader: &Reader<'_>, with_console: bool) -> Result<Vec<CertificateFiles>, Complaint> {
+pub(super) fn certificate_files(reader: &Reader<'_>, with_console: bool) -> Result<Vec<CertificateFiles>, CliError> {
     let (certificates, keys) = (reader.list("tls.certificate"), reader.list("tls.key"));
     let (certificates, keys): (Vec<_>, Vec<_>) = (certificates.collect(), keys.collect());
     if certificates.len() != keys.len() {
@@ -142,7 +142,7 @@ pub(super) fn certificate_files(reader: &Reader<'_>, with_console: bool) -> Resu
     Ok(certificates.into_iter().zip(keys).map(pair).collect())
 }
 
-pub(super) fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<Database, Complaint> {
+pub(super) fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<Database, CliError> {
     match reader.text("database_url") {
         "" => Ok(Database::Sqlite(data_dir.join("adriaticum.db"))),
         url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
@@ -155,7 +155,7 @@ pub(super) fn database(reader: &Reader<'_>, data_dir: &Path) -> Result<Database,
     }
 }
 
-fn postgres(reader: &Reader<'_>, url: &str) -> Result<PostgresSettings, Complaint> {
+fn postgres(reader: &Reader<'_>, url: &str) -> Result<PostgresSettings, CliError> {
     Ok(PostgresSettings {
         url: url.parse().map_err(|error: store::UnusableDatabase| reader.wrong("database_url", &error))?,
         connections: reader.count("database.connections")?,

@@ -1,50 +1,49 @@
-//! What a person at the command line is told when something does not work: one sentence, and what to do about it.
+//! The error that ends a command: one sentence for the person at the terminal, and what to do about it.
 
 use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// A sentence for the person at the command line.
 #[derive(Debug)]
-pub(crate) struct Complaint(String);
+pub(crate) struct CliError(String);
 
-impl Complaint {
+impl CliError {
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }
 
-    /// Tells it, and gives the exit code that goes with it.
-    pub(crate) fn tell(&self) -> ExitCode {
+    /// Prints the sentence on standard error and returns the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
         if !self.0.is_empty() {
-            // If there is nobody to tell it to, the exit code has to do.
+            // If standard error is closed, the exit code has to do.
             let _ = writeln!(std::io::stderr(), "adriaticum: {self}");
         }
         ExitCode::FAILURE
     }
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<store::StoreError> for Complaint {
+impl From<store::StoreError> for CliError {
     fn from(error: store::StoreError) -> Self {
         Self(format!("the database failed: {error}"))
     }
 }
 
-impl From<std::io::Error> for Complaint {
+impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            ErrorKind::BrokenPipe => Self(String::new()), // the reader has had enough: nothing to complain about
+            ErrorKind::BrokenPipe => Self(String::new()), // the reader has seen enough, as in `… | head`: not an error
             _ => Self(format!("the output cannot be written: {error}")),
         }
     }
 }
 
-impl From<csv::Error> for Complaint {
+impl From<csv::Error> for CliError {
     fn from(error: csv::Error) -> Self {
         match error.into_kind() {
             csv::ErrorKind::Io(error) => error.into(),
