@@ -147,7 +147,7 @@ fn digest(path: &Path) -> std::io::Result<String> {
             read => digest.update(&piece[..read]),
         }
     }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(base16ct::lower::encode_string(&digest.finalize()))
 }
 
 /// What the system calls the CPU, and how much of it there is.

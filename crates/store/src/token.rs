@@ -28,7 +28,7 @@ impl Token {
     /// Another secret that follows from this one and does not tell it; `purpose` tells several apart.
     pub fn derive(&self, purpose: &str) -> String {
         let digest = Sha256::new().chain_update(purpose).chain_update([0]).chain_update(&self.0).finalize();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        base16ct::lower::encode_string(&digest)
     }
 
     /// What is kept of it.

@@ -55,7 +55,7 @@ impl Address {
         let file = self.choose(files)?;
         // What has arrived is gone on from only if it is of the very same file.
         let key = Sha256::digest(format!("{}/{}/{}/{}", self.owner, self.repository, file.path, file.id));
-        let part = place.part(&key[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let part = place.part(&base16ct::lower::encode_string(&key[..8]));
         download(&hub.source(self, &file), place, &part, 0, patience).await?;
         let candidate = place.adopt(part)?;
         if let Some(expected) = &file.sha256 {

@@ -164,7 +164,7 @@ pub(super) fn sha256(path: &Path) -> io::Result<String> {
     let (mut file, mut digest, mut piece) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut piece)? {
-            0 => return Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => return Ok(base16ct::lower::encode_string(&digest.finalize())),
             length => digest.update(&piece[..length]),
         }
     }

@@ -30,7 +30,7 @@ const NONE: Patience = Patience { connect: Duration::from_secs(5), stall: Durati
 const SOME: Patience = Patience { pauses: NO_PAUSES, ..NONE };
 
 fn hex_sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&Sha256::digest(bytes))
 }
 
 /// A model in a package, and a data folder to put it into.

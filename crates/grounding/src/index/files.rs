@@ -106,7 +106,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 /// What tells contents apart.
 pub(super) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&Sha256::digest(bytes))
 }
 
 fn is_hidden(path: &Path) -> bool {

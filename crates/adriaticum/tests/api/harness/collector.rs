@@ -67,7 +67,7 @@ impl Collector {
 
 impl From<opentelemetry_proto::tonic::trace::v1::Span> for Span {
     fn from(span: opentelemetry_proto::tonic::trace::v1::Span) -> Self {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = |bytes: &[u8]| base16ct::lower::encode_string(bytes);
         let attributes = span.attributes.into_iter().map(|attribute| {
             let value = match attribute.value.and_then(|value| value.value) {
                 Some(Value::StringValue(text)) => text,
