@@ -11,7 +11,7 @@ use grounding::Mode;
 use grounding::index::Library;
 use grounding::search::{Remote, SearchUrl};
 use indicatif::DecimalBytes;
-use runtimes::{Attribution, Availability, Lane, Pool, PoolSettings};
+use runtimes::{Attribution, Availability, Pool, PoolClient, PoolSettings};
 use rustix::fs::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -250,7 +250,7 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     let request =
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
-    match Lane::new(pool.clone())
+    match PoolClient::new(pool.clone())
         .complete(&request, Attribution { id: RequestId::now(), tag: None, trace: None }, &mut None)
         .await
     {

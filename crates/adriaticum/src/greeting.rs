@@ -118,7 +118,7 @@ fn program() -> String {
 
 /// Waits until somebody has decoded a token for us.
 async fn wait_until_ready(pool: &Pool) {
-    while pool.availability() != Availability::Available || pool.prove().await.is_err() {
+    while pool.availability() != Availability::Available || pool.probe().await.is_err() {
         tokio::time::sleep(LOOK).await;
     }
 }

@@ -204,7 +204,7 @@ async fn start_pool(settings: &Settings) -> Backing {
         return Backing { pool: embedded::start(settings), faults: Vec::new() };
     }
     let pool = Pool::new(pool_settings(settings));
-    let _ = tokio::time::timeout(FIRST_LOOK, pool.look_up_names()).await;
+    let _ = tokio::time::timeout(FIRST_LOOK, pool.resolve_names()).await;
     // Learns the members' model names before the first request; one that hangs is not waited for.
     let found = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
     let faults = match found {

@@ -42,7 +42,7 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
         tr {
             th scope="row" { (name) @if let Some(model) = &member.model { " " span.quiet.small { (model) } } }
             td data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
-            td.right data-label="Under way" { (show::number(member.outstanding as u64)) }
+            td.right data-label="Under way" { (show::number(member.in_flight as u64)) }
             td.right data-label="Completed" { (show::number(member.completed)) }
             td.right data-label="Failed" { (show::number(member.failures.total())) }
             td.right data-label="No room" { (show::number(member.failures.no_room)) }
@@ -80,12 +80,12 @@ mod tests {
     fn member() -> MemberStatus {
         MemberStatus {
             url: "http://somewhere:8000/v1".into(),
-            working: true,
-            askable: true,
-            outstanding: 3,
+            healthy: true,
+            available: true,
+            in_flight: 3,
             model: Some("llama".into()),
             completed: 1234,
-            failures: runtimes::Failures { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
+            failures: runtimes::FailureCounts { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
             retried: 5,
             latency: Some(Duration::from_millis(1500)),
             latency_per_token: None,

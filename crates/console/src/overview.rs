@@ -60,7 +60,7 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
 }
 
 fn status(room: &Room<'_>, health: &Health) -> Markup {
-    let working = health.runtimes.iter().filter(|runtime| runtime.working).count();
+    let working = health.runtimes.iter().filter(|runtime| runtime.healthy).count();
     let all = health.runtimes.len();
     let (good, runtime) = match health.availability {
         Availability::Available if all > 1 && working > 0 => (working == all, format!("{working} of {all} answer")),
@@ -79,8 +79,8 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                     div.member {
                         dt { (member.model.as_deref().unwrap_or("model not told")) }
                         dd {
-                            span class=(light(member.working)) {}
-                            (show::number(member.outstanding as u64)) " under way"
+                            span class=(light(member.healthy)) {}
+                            (show::number(member.in_flight as u64)) " under way"
                             @if room.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
                         }
                     }

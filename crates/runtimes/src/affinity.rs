@@ -23,7 +23,7 @@ const CIRCLE: usize = 4;
 pub struct Affinity {
     /// A long system prompt, hashed.
     shared: Option<u64>,
-    /// Everything up to the first user message, which a conversation repeats every turn, hashed.
+    /// Everything up to the first user message, which a conversation repeats every lease, hashed.
     own: u64,
 }
 

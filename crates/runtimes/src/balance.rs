@@ -34,7 +34,7 @@ pub struct Balance {
 pub struct Load {
     identity: u64,
     place: Place,
-    outstanding: usize,
+    in_flight: usize,
     breaker: Breaker,
     pace: Pace,
     /// Since when nothing came back although something is under way.
@@ -55,13 +55,13 @@ enum Place {
 /// A request under way at a member.
 #[derive(Debug)]
 #[must_use = "a request that is not released counts for ever"]
-pub struct Turn {
+pub struct Lease {
     member: usize,
     attempt: Attempt,
     began: u64,
 }
 
-impl Turn {
+impl Lease {
     /// The member's place.
     pub fn member(&self) -> usize {
         self.member
@@ -121,7 +121,7 @@ impl Load {
         Self {
             identity: hasher.finish(),
             place: Place::Taken,
-            outstanding: 0,
+            in_flight: 0,
             breaker,
             pace: Pace::default(),
             waiting_since: 0,
@@ -131,17 +131,17 @@ impl Load {
     }
 
     /// Requests under way.
-    pub fn outstanding(&self) -> usize {
-        self.outstanding
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     /// Whether it counts as working.
-    pub fn is_working(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.breaker.is_closed()
     }
 
     /// Whether a request would be sent to it: it works, or one may try whether it does again.
-    pub fn is_askable(&self, now: u64) -> bool {
+    pub fn is_available(&self, now: u64) -> bool {
         self.place == Place::Taken && self.breaker.allows(now)
     }
 
@@ -196,11 +196,11 @@ impl Load {
 
     /// Whether it carries less than its part of that many requests for everyone.
     fn carries_less_than(&self, each: f64) -> bool {
-        (self.outstanding as f64) < (each * self.deserved).ceil()
+        (self.in_flight as f64) < (each * self.deserved).ceil()
     }
 
     fn silence(&self, now: u64) -> u64 {
-        if self.outstanding > 0 { now.saturating_sub(self.waiting_since) } else { 0 }
+        if self.in_flight > 0 { now.saturating_sub(self.waiting_since) } else { 0 }
     }
 }
 
@@ -238,30 +238,30 @@ impl Balance {
     /// A member that finishes what it has, and gets nothing new.
     pub fn retire(&mut self, member: usize) {
         let load = &mut self.members[member];
-        load.place = if load.outstanding == 0 { Place::Vacant } else { Place::Draining };
+        load.place = if load.in_flight == 0 { Place::Vacant } else { Place::Draining };
     }
 
     /// Takes the member for a request and counts the request as under way. `None` if nobody is left to ask. A request that
     /// failed on one member excludes it when it tries again.
-    pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<Turn> {
+    pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<Lease> {
         if self.compared_at.is_none_or(|at| at + COMPARE_EVERY <= now) {
             self.compare(now);
         }
         let member = self.prefer(affinity, excluded, now).or_else(|| self.resort(excluded, now))?;
         let load = &mut self.members[member];
-        if load.outstanding == 0 {
+        if load.in_flight == 0 {
             load.waiting_since = now;
         }
-        load.outstanding += 1;
-        Some(Turn { member, attempt: load.breaker.begin(), began: now })
+        load.in_flight += 1;
+        Some(Lease { member, attempt: load.breaker.begin(), began: now })
     }
 
     /// A request has ended, and taught something about its member or not.
-    pub fn release(&mut self, turn: Turn, ending: Ending, now: u64) {
-        let load = &mut self.members[turn.member];
-        let took = now.saturating_sub(turn.began);
-        load.outstanding -= 1;
-        load.breaker.end(turn.attempt, ending.verdict, now);
+    pub fn release(&mut self, lease: Lease, ending: Ending, now: u64) {
+        let load = &mut self.members[lease.member];
+        let took = now.saturating_sub(lease.began);
+        load.in_flight -= 1;
+        load.breaker.end(lease.attempt, ending.verdict, now);
         if ending.heard {
             load.waiting_since = now;
             load.full_until = if ending.full_for > 0 { now + ending.full_for } else { load.full_until };
@@ -271,7 +271,7 @@ impl Balance {
         if let Some(tokens) = ending.tokens {
             load.pace.completed(tokens, took, self.yardstick, now);
         }
-        if load.is_draining() && load.outstanding == 0 {
+        if load.is_draining() && load.in_flight == 0 {
             load.place = Place::Vacant;
         }
     }
@@ -311,7 +311,7 @@ impl Balance {
             taken += usize::from(load.place == Place::Taken);
             if load.standing(now) == Some(Standing::Ready) && excluded != Some(at) {
                 self.ready.push(at);
-                carried += load.outstanding;
+                carried += load.in_flight;
                 deserved += load.deserved;
             }
         }
@@ -335,7 +335,7 @@ impl Balance {
         let others = self.members.iter().enumerate().filter(|(at, _)| excluded != Some(*at));
         let reluctance = |load: &Load| {
             let standing = load.standing(now)?;
-            Some((standing, load.full_until, load.breaker.retry_at(), load.outstanding))
+            Some((standing, load.full_until, load.breaker.retry_at(), load.in_flight))
         };
         others.filter_map(|(at, load)| Some((reluctance(load)?, at))).min().map(|(_, at)| at)
     }

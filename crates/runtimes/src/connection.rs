@@ -47,13 +47,13 @@ pub(crate) struct Answer {
 
 /// Why there is no whole answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(crate) enum ExchangeError {
     /// Nothing of an answer has arrived.
     #[error("the connection broke before an answer: {0}")]
-    BeforeAnswer(#[source] hyper::Error),
+    BeforeResponse(#[source] hyper::Error),
     /// The answer broke off, or is too large.
     #[error("the answer broke off: {0}")]
-    WithinAnswer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    WithinResponse(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Connection {
@@ -86,16 +86,16 @@ impl Connection {
     }
 
     /// Sends a request and reads the whole answer.
-    pub(crate) async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Broken> {
+    pub(crate) async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
         let sent = self.sender.send_request(request);
         let whole = async {
-            let response = sent.await.map_err(Broken::BeforeAnswer)?;
+            let response = sent.await.map_err(ExchangeError::BeforeResponse)?;
             let status = response.status();
             let retry_after = response.headers().get(header::RETRY_AFTER);
             let retry_after =
                 retry_after.map(|text| text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0));
             let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let body = body.map_err(Broken::WithinAnswer)?.to_bytes();
+            let body = body.map_err(ExchangeError::WithinResponse)?.to_bytes();
             Ok(Answer { status, retry_after, body })
         };
         drive(&mut self.driver, whole).await

@@ -15,13 +15,13 @@ impl RuntimeKey {
 }
 
 impl FromStr for RuntimeKey {
-    type Err = UnusableKey;
+    type Err = RuntimeKeyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(UnusableKey);
+            return Err(RuntimeKeyError);
         }
-        let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| UnusableKey)?;
+        let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| RuntimeKeyError)?;
         header.set_sensitive(true); // so that not even debugging shows it
         Ok(Self(header))
     }
@@ -30,4 +30,4 @@ impl FromStr for RuntimeKey {
 /// Why a text is no key; the text itself is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a key has letters, digits and signs of ASCII only, and no spaces")]
-pub struct UnusableKey;
+pub struct RuntimeKeyError;

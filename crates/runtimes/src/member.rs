@@ -13,10 +13,10 @@ use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
 use crate::balance::Ending;
-use crate::connection::{Answer, Broken, Connection};
+use crate::connection::{Answer, Connection, ExchangeError};
+use crate::counters::MemberCounters;
+use crate::endpoints::Endpoint;
 use crate::key::RuntimeKey;
-use crate::names::Spot;
-use crate::tally::Tally;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub struct Attribution<'a> {
 }
 
 pub(crate) struct Member {
-    spot: Spot,
+    endpoint: Endpoint,
     /// What it is known by; keeps no secret.
     name: Arc<str>,
     key: RwLock<Option<RuntimeKey>>,
@@ -49,23 +49,23 @@ pub(crate) struct Member {
     models_path: String,
     /// Its model, learned from its `/models`.
     model: RwLock<Option<Model>>,
-    tally: Arc<Tally>,
+    counters: Arc<MemberCounters>,
     /// It does not belong to the pool any more.
     left: AtomicBool,
 }
 
 /// Why a member gave no completion. For the log; the caller is told nothing of it.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum MemberError {
     /// No connection.
     #[error("no connection: {0}")]
     Connect(#[source] std::io::Error),
     /// The connection broke before anything of an answer came.
     #[error("{0}")]
-    NoAnswer(String),
+    NoResponse(String),
     /// The answer broke off.
     #[error("{0}")]
-    HalfAnswer(String),
+    IncompleteResponse(String),
     /// An error status.
     #[error("status {0}")]
     Status(StatusCode),
@@ -77,13 +77,13 @@ pub enum Failure {
     Malformed(#[from] wire::runtime::Malformed),
     /// It has no room now, and has done nothing; ours say so.
     #[error("no room")]
-    NoRoom {
+    NoCapacity {
         /// Seconds after which there may be some.
         retry_after: u64,
     },
     /// It has no room now, or does not want to be asked so often.
     #[error("status {status}: saturated")]
-    Full {
+    Saturated {
         /// 429, or 503 with `Retry-After`.
         status: StatusCode,
         /// Seconds after which it may be asked again.
@@ -94,36 +94,46 @@ pub enum Failure {
     TimedOut,
     /// Every member is known to be down.
     #[error("every runtime is down")]
-    NobodyLeft,
+    NoneAvailable,
 }
 
-impl Failure {
+impl MemberError {
     /// Whether another member may be asked: nothing of a completion has arrived, and it was not the time that ran out.
     pub(crate) fn may_be_retried(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::NoAnswer(_) | Self::Status(_) | Self::NoRoom { .. } | Self::Full { .. } => true,
-            Self::HalfAnswer(_) | Self::Malformed(_) | Self::Refused(_) | Self::TimedOut | Self::NobodyLeft => false,
+            Self::Connect(_)
+            | Self::NoResponse(_)
+            | Self::Status(_)
+            | Self::NoCapacity { .. }
+            | Self::Saturated { .. } => true,
+            Self::IncompleteResponse(_)
+            | Self::Malformed(_)
+            | Self::Refused(_)
+            | Self::TimedOut
+            | Self::NoneAvailable => false,
         }
     }
 
     /// What it says about the member.
     pub(crate) fn ending(&self) -> Ending {
         match self {
-            Self::Full { retry_after, .. } => Ending::full(Verdict::Unclear, retry_after * 1000),
-            Self::NoRoom { retry_after } => Ending::full(Verdict::Good, retry_after * 1000),
+            Self::Saturated { retry_after, .. } => Ending::full(Verdict::Unclear, retry_after * 1000),
+            Self::NoCapacity { retry_after } => Ending::full(Verdict::Good, retry_after * 1000),
             Self::TimedOut => Ending::silent(Verdict::Bad),
-            Self::NobodyLeft => Ending::heard(Verdict::Unclear),
+            Self::NoneAvailable => Ending::heard(Verdict::Unclear),
             Self::Refused(_) => Ending::heard(Verdict::Good),
-            Self::Connect(_) | Self::NoAnswer(_) | Self::HalfAnswer(_) | Self::Status(_) | Self::Malformed(_) => {
-                Ending::heard(Verdict::Bad)
-            }
+            Self::Connect(_)
+            | Self::NoResponse(_)
+            | Self::IncompleteResponse(_)
+            | Self::Status(_)
+            | Self::Malformed(_) => Ending::heard(Verdict::Bad),
         }
     }
 
     /// Seconds after which there may be room, if the lack of it was all that was wrong.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::NoRoom { retry_after } | Self::Full { retry_after, .. } => Some(*retry_after),
+            Self::NoCapacity { retry_after } | Self::Saturated { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }
@@ -172,18 +182,18 @@ impl Idle {
 
 impl Member {
     /// A member with the key for all that have none of their own, and the counters that it has had.
-    pub(crate) fn new(spot: Spot, common_key: Option<&RuntimeKey>, tally: Arc<Tally>) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, common_key: Option<&RuntimeKey>, counters: Arc<MemberCounters>) -> Self {
         let member = Self {
-            name: spot.to_string().into(),
+            name: endpoint.to_string().into(),
             key: RwLock::default(),
-            completions_path: spot.url.path_of("/chat/completions"),
-            models_path: spot.url.path_of("/models"),
-            spot,
+            completions_path: endpoint.url.path_of("/chat/completions"),
+            models_path: endpoint.url.path_of("/models"),
+            endpoint,
             model: RwLock::default(),
-            tally,
+            counters,
             left: AtomicBool::new(false),
         };
-        member.set_key(member.spot.url.key().or(common_key));
+        member.set_key(member.endpoint.url.key().or(common_key));
         member
     }
 
@@ -196,8 +206,8 @@ impl Member {
         self.name.clone()
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn counters(&self) -> &MemberCounters {
+        &self.counters
     }
 
     pub(crate) fn set_key(&self, key: Option<&RuntimeKey>) {
@@ -219,7 +229,7 @@ impl Member {
         idle: &Idle,
         request: &ChatRequest,
         attribution: Attribution<'_>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, MemberError> {
         let body = {
             let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
             Bytes::from(wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name)))
@@ -244,21 +254,21 @@ impl Member {
             StatusCode::OK => Ok(Reply::Completion(wire::runtime::completion(&answer.body)?)),
             status if is_about_the_request(status) => match wire::runtime::context_overflow(&answer.body) {
                 Some(overflow) => Ok(Reply::TooLong(overflow)),
-                None => Err(Failure::Refused(status)),
+                None => Err(MemberError::Refused(status)),
             },
             status => Err(refusal(status, &answer)),
         }
     }
 
     /// Whether the member is there. Learns about its model on the way.
-    pub(crate) async fn check(&self, idle: &Idle) -> Result<(), Failure> {
+    pub(crate) async fn check(&self, idle: &Idle) -> Result<(), MemberError> {
         let build = || self.request(Method::GET, &self.models_path, Bytes::new());
         let answer = tokio::time::timeout(HEALTH_TIMEOUT, self.ask(idle, build)).await;
-        let answer = answer.unwrap_or(Err(Failure::TimedOut))?;
+        let answer = answer.unwrap_or(Err(MemberError::TimedOut))?;
         // Any answer shows that somebody is there, except the three that say that nobody is behind it, or not yet.
         match answer.status {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                return Err(Failure::Status(answer.status));
+                return Err(MemberError::Status(answer.status));
             }
             StatusCode::OK => {
                 if let Some(model) = wire::runtime::first_model(&answer.body) {
@@ -292,20 +302,21 @@ impl Member {
     }
 
     /// Sends a request over an idle connection if there is one that still works, else over a new one.
-    async fn ask(&self, idle: &Idle, build: impl Fn() -> Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    async fn ask(&self, idle: &Idle, build: impl Fn() -> Request<Full<Bytes>>) -> Result<Answer, MemberError> {
         while let Some(mut connection) = idle.take() {
             if !connection.is_usable().await {
                 continue;
             }
             match connection.exchange(build()).await {
                 // The member closed it just when we used it: no fault of anyone.
-                Err(Broken::BeforeAnswer(_)) => break,
+                Err(ExchangeError::BeforeResponse(_)) => break,
                 other => return self.keep(idle, connection, other),
             }
         }
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.spot.url, self.spot.address)).await;
+        let opened =
+            tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.endpoint.url, self.endpoint.address)).await;
         let mut connection =
-            opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(Failure::Connect)?;
+            opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(MemberError::Connect)?;
         let result = connection.exchange(build()).await;
         self.keep(idle, connection, result)
     }
@@ -314,14 +325,19 @@ impl Member {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("a runtime's path comes from a parsed URL");
-        request.headers_mut().insert(header::HOST, self.spot.url.host_header.clone());
+        request.headers_mut().insert(header::HOST, self.endpoint.url.host_header.clone());
         if let Some(key) = &*self.key.read().unwrap_or_else(PoisonError::into_inner) {
             request.headers_mut().insert(header::AUTHORIZATION, key.header());
         }
         request
     }
 
-    fn keep(&self, idle: &Idle, connection: Connection, result: Result<Answer, Broken>) -> Result<Answer, Failure> {
+    fn keep(
+        &self,
+        idle: &Idle,
+        connection: Connection,
+        result: Result<Answer, ExchangeError>,
+    ) -> Result<Answer, MemberError> {
         match result {
             Ok(answer) => {
                 if !self.has_left() {
@@ -329,8 +345,8 @@ impl Member {
                 }
                 Ok(answer)
             }
-            Err(broken @ Broken::BeforeAnswer(_)) => Err(Failure::NoAnswer(broken.to_string())),
-            Err(broken @ Broken::WithinAnswer(_)) => Err(Failure::HalfAnswer(broken.to_string())),
+            Err(broken @ ExchangeError::BeforeResponse(_)) => Err(MemberError::NoResponse(broken.to_string())),
+            Err(broken @ ExchangeError::WithinResponse(_)) => Err(MemberError::IncompleteResponse(broken.to_string())),
         }
     }
 }
@@ -345,12 +361,16 @@ fn pass_on(trace: &Trace, headers: &mut HeaderMap) {
 }
 
 /// What an error status means. A 503 is a lack of room only if it says so: others come from servers that are broken.
-fn refusal(status: StatusCode, answer: &Answer) -> Failure {
+fn refusal(status: StatusCode, answer: &Answer) -> MemberError {
     let retry_after = answer.retry_after.unwrap_or(0).clamp(*FULL_FOR.start(), *FULL_FOR.end());
     match status {
-        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => Failure::NoRoom { retry_after },
-        StatusCode::TOO_MANY_REQUESTS => Failure::Full { status, retry_after },
-        StatusCode::SERVICE_UNAVAILABLE if answer.retry_after.is_some() => Failure::Full { status, retry_after },
-        _ => Failure::Status(status),
+        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => {
+            MemberError::NoCapacity { retry_after }
+        }
+        StatusCode::TOO_MANY_REQUESTS => MemberError::Saturated { status, retry_after },
+        StatusCode::SERVICE_UNAVAILABLE if answer.retry_after.is_some() => {
+            MemberError::Saturated { status, retry_after }
+        }
+        _ => MemberError::Status(status),
     }
 }

@@ -1,4 +1,4 @@
-//! The pool itself: who belongs to it, and how everyone is. `lane` asks them.
+//! The pool itself: who belongs to it, and how everyone is. `client` asks them.
 //!
 //! Members may come and go while requests are under way. A newcomer is looked at before it takes its place and has to complete
 //! a request before it gets many; one that leaves finishes what it has. The place of a member is its number in the balance,
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::balance::{Affinity, Balance, Ending, Turn};
+use crate::balance::{Affinity, Balance, Ending, Lease};
+use crate::counters::MemberCounters;
+use crate::endpoints::{Endpoint, Resolver};
 use crate::key::RuntimeKey;
-use crate::member::{Failure, Idle, Member};
-use crate::names::{Names, Spot};
+use crate::member::{Idle, Member, MemberError};
 use crate::status::MemberStatus;
-use crate::tally::Tally;
 use crate::url::RuntimeUrl;
 
 /// How often a working member is looked at, and how often a broken one.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_BROKEN_EVERY: Duration = Duration::from_millis(500);
 /// How often names are looked up.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Members whose counters are kept, the departed included.
-const MOST_TALLIES: usize = 4_096;
+const MAX_MEMBER_COUNTERS: usize = 4_096;
 
 /// What one may set about the pool.
 #[derive(Debug, Clone)]
@@ -38,13 +38,13 @@ pub struct PoolSettings {
     pub timeout: Duration,
 }
 
-/// All runtimes. Shared by every thread; each thread asks through a `Lane` of its own.
+/// All runtimes. Shared by every thread; each thread asks through a `PoolClient` of its own.
 pub struct Pool {
-    seats: Mutex<Seats>,
+    membership: Mutex<Membership>,
     /// Held by whoever changes the membership.
-    plan: tokio::sync::Mutex<Plan>,
+    desired: tokio::sync::Mutex<DesiredMembers>,
     /// Counts the changes of the membership.
-    membership: tokio::sync::watch::Sender<u64>,
+    version: tokio::sync::watch::Sender<u64>,
     timeout: AtomicU64,
     epoch: Instant,
     availability: AtomicU8,
@@ -53,18 +53,18 @@ pub struct Pool {
 }
 
 /// Who sits where.
-struct Seats {
+struct Membership {
     balance: Balance,
     /// By their places in the balance. Where a place is vacant, the one who had it.
     members: Vec<Arc<Member>>,
-    tallies: HashMap<String, Arc<Tally>>,
+    counters: HashMap<String, Arc<MemberCounters>>,
 }
 
 /// Who is to belong to the pool.
-struct Plan {
+struct DesiredMembers {
     urls: Vec<RuntimeUrl>,
     key: Option<RuntimeKey>,
-    names: Names,
+    resolver: Resolver,
 }
 
 /// Whether there is anybody to ask.
@@ -80,18 +80,21 @@ pub enum Availability {
 }
 
 impl Pool {
-    /// A pool of at least one member. Names with several addresses are looked up by `look_up_names`.
+    /// A pool of at least one member. Names with several addresses are looked up by `resolve_names`.
     pub fn new(settings: PoolSettings) -> Arc<Self> {
         let PoolSettings { urls, key, timeout } = settings;
-        let plan = Plan { urls, key, names: Names::default() };
-        let mut tallies = HashMap::new();
-        let members: Vec<_> =
-            plan.spots().into_iter().map(|spot| new_member(spot, plan.key.as_ref(), &mut tallies)).collect();
+        let desired = DesiredMembers { urls, key, resolver: Resolver::default() };
+        let mut counters = HashMap::new();
+        let members: Vec<_> = desired
+            .endpoints()
+            .into_iter()
+            .map(|endpoint| new_member(endpoint, desired.key.as_ref(), &mut counters))
+            .collect();
         let balance = Balance::new(members.iter().map(|member| member.name()));
         Arc::new(Self {
-            seats: Mutex::new(Seats { balance, members, tallies }),
-            plan: tokio::sync::Mutex::new(plan),
-            membership: tokio::sync::watch::Sender::new(0),
+            membership: Mutex::new(Membership { balance, members, counters }),
+            desired: tokio::sync::Mutex::new(desired),
+            version: tokio::sync::watch::Sender::new(0),
             timeout: AtomicU64::new(millis(timeout)),
             epoch: Instant::now(),
             availability: AtomicU8::new(Availability::Available as u8),
@@ -114,29 +117,29 @@ impl Pool {
 
     /// All members have shown that they complete requests: from now on they get as many as come.
     pub(crate) fn open(&self) {
-        let mut seats = self.seats();
-        (0..seats.members.len()).for_each(|at| seats.balance.proven(at));
-        drop(seats);
+        let mut membership = self.membership();
+        (0..membership.members.len()).for_each(|at| membership.balance.proven(at));
+        drop(membership);
         self.set_availability(Availability::Available);
     }
 
     /// Other members, another key, another timeout. Who stays keeps its state and connections. Returns when the newcomers have
     /// been looked at and everyone is in place.
     pub async fn reconfigure(&self, settings: PoolSettings) {
-        let mut plan = self.plan.lock().await;
-        plan.urls = settings.urls;
-        plan.key = settings.key;
+        let mut desired = self.desired.lock().await;
+        desired.urls = settings.urls;
+        desired.key = settings.key;
         self.timeout.store(millis(settings.timeout), Ordering::Relaxed);
-        self.seat(&mut plan).await;
+        self.seat(&mut desired).await;
     }
 
     /// Looks up the names in the URLs; if one has other addresses than before, members come and go.
-    pub async fn look_up_names(&self) {
-        self.seat(&mut *self.plan.lock().await).await;
+    pub async fn resolve_names(&self) {
+        self.seat(&mut *self.desired.lock().await).await;
     }
 
     /// Looks at every member once; `Err` says what is wrong with it.
-    pub async fn check(self: &Arc<Self>) -> Vec<(String, Result<(), Failure>)> {
+    pub async fn check(self: &Arc<Self>) -> Vec<(String, Result<(), MemberError>)> {
         let checks = self.present().into_iter().map(|(at, member)| {
             let pool = self.clone();
             let name = member.name().to_owned();
@@ -144,14 +147,14 @@ impl Pool {
         });
         let mut results = Vec::new();
         for (name, check) in checks.collect::<Vec<_>>() {
-            results.push((name, check.await.unwrap_or(Err(Failure::TimedOut))));
+            results.push((name, check.await.unwrap_or(Err(MemberError::TimedOut))));
         }
         results
     }
 
     /// Looks at every member and looks up every name again and again; never ends by itself.
     pub async fn watch(self: Arc<Self>) {
-        let mut membership = self.membership.subscribe();
+        let mut version = self.version.subscribe();
         let mut watchers = JoinSet::new();
         let pool = self.clone();
         watchers.spawn(async move { pool.follow_names().await });
@@ -166,7 +169,7 @@ impl Pool {
                 }
             }
             tokio::select! {
-                _ = membership.changed() => {}
+                _ = version.changed() => {}
                 _ = watchers.join_next() => {}
             }
         }
@@ -175,8 +178,8 @@ impl Pool {
     /// How every member is.
     pub fn status(&self) -> Vec<MemberStatus> {
         let now = self.now();
-        let seats = self.seats();
-        let seated = seats.members.iter().zip(seats.balance.members()).filter(|(_, load)| !load.is_vacant());
+        let membership = self.membership();
+        let seated = membership.members.iter().zip(membership.balance.members()).filter(|(_, load)| !load.is_vacant());
         seated.map(|(member, load)| MemberStatus::of(member, load, now)).collect()
     }
 
@@ -185,8 +188,8 @@ impl Pool {
     }
 
     /// Counts the changes of the membership.
-    pub(crate) fn membership(&self) -> u64 {
-        *self.membership.borrow()
+    pub(crate) fn membership_version(&self) -> u64 {
+        *self.version.borrow()
     }
 
     /// The names of those that belong to the pool.
@@ -196,28 +199,28 @@ impl Pool {
 
     /// Tokens that the context of every member holds, as far as they say.
     pub(crate) fn context(&self) -> Option<usize> {
-        let seats = self.seats();
-        seats.members.iter().filter(|member| !member.has_left()).filter_map(|member| member.model()?.context).min()
+        let membership = self.membership();
+        membership.members.iter().filter(|member| !member.has_left()).filter_map(|member| member.model()?.context).min()
     }
 
-    pub(crate) fn choose(&self, affinity: Affinity, excluded: Option<usize>) -> Option<(Turn, Arc<Member>)> {
+    pub(crate) fn choose(&self, affinity: Affinity, excluded: Option<usize>) -> Option<(Lease, Arc<Member>)> {
         let now = self.now();
-        let mut seats = self.seats();
-        let turn = seats.balance.choose(affinity, excluded, now)?;
-        let member = seats.members[turn.member()].clone();
-        Some((turn, member))
+        let mut membership = self.membership();
+        let lease = membership.balance.choose(affinity, excluded, now)?;
+        let member = membership.members[lease.member()].clone();
+        Some((lease, member))
     }
 
-    pub(crate) fn release(&self, turn: Turn, ending: Ending) {
+    pub(crate) fn release(&self, lease: Lease, ending: Ending) {
         let now = self.now();
-        self.seats().balance.release(turn, ending, now);
+        self.membership().balance.release(lease, ending, now);
     }
 
-    /// Makes the membership what the plan says.
-    async fn seat(&self, plan: &mut Plan) {
-        plan.names.look_up(&plan.urls).await;
-        let wanted = plan.spots();
-        let newcomers = self.seats().newcomers(&wanted, plan.key.as_ref());
+    /// Makes the membership what is desired.
+    async fn seat(&self, desired: &mut DesiredMembers) {
+        desired.resolver.resolve(&desired.urls).await;
+        let wanted = desired.endpoints();
+        let newcomers = self.membership().newcomers(&wanted, desired.key.as_ref());
         let mut looks = JoinSet::new();
         for member in newcomers {
             looks.spawn(async move {
@@ -226,17 +229,17 @@ impl Pool {
             });
         }
         let newcomers = looks.join_all().await;
-        if self.seats().change(&wanted, newcomers, plan.key.as_ref()) {
-            self.membership.send_modify(|count| *count += 1);
+        if self.membership().change(&wanted, newcomers, desired.key.as_ref()) {
+            self.version.send_modify(|count| *count += 1);
         }
     }
 
     async fn follow_names(&self) {
         loop {
-            tokio::time::sleep(LOOK_UP_EVERY).await;
-            let mut plan = self.plan.lock().await;
-            if plan.urls.iter().any(|url| url.host_name().is_some()) {
-                self.seat(&mut plan).await;
+            tokio::time::sleep(RESOLVE_INTERVAL).await;
+            let mut desired = self.desired.lock().await;
+            if desired.urls.iter().any(|url| url.host_name().is_some()) {
+                self.seat(&mut desired).await;
             }
         }
     }
@@ -244,54 +247,54 @@ impl Pool {
     async fn watch_member(&self, at: usize, member: &Arc<Member>) {
         let idle = Idle::default();
         while !member.has_left() {
-            let was_working = self.is_working(at);
-            tokio::time::sleep(if was_working { CHECK_EVERY } else { CHECK_BROKEN_EVERY }).await;
+            let was_healthy = self.is_healthy(at);
+            tokio::time::sleep(if was_healthy { CHECK_EVERY } else { CHECK_BROKEN_EVERY }).await;
             let result = self.check_member(at, member, &idle).await;
-            if let (Err(failure), true, false) = (&result, was_working, self.is_working(at)) {
+            if let (Err(failure), true, false) = (&result, was_healthy, self.is_healthy(at)) {
                 tracing::warn!(runtime = member.name(), cause = %failure, "a runtime does not answer");
             }
         }
     }
 
-    fn is_working(&self, at: usize) -> bool {
-        self.seats().balance.members()[at].is_working()
+    fn is_healthy(&self, at: usize) -> bool {
+        self.membership().balance.members()[at].is_healthy()
     }
 
-    async fn check_member(&self, at: usize, member: &Arc<Member>, idle: &Idle) -> Result<(), Failure> {
+    async fn check_member(&self, at: usize, member: &Arc<Member>, idle: &Idle) -> Result<(), MemberError> {
         let result = member.check(idle).await;
         if result.is_ok() && member.is_ours() {
             self.decoded();
         }
         let now = self.now();
-        let mut seats = self.seats();
+        let mut membership = self.membership();
         // Its place may have become somebody else's meanwhile.
-        if Arc::ptr_eq(&seats.members[at], member) {
-            seats.balance.checked(at, result.is_ok(), now);
+        if Arc::ptr_eq(&membership.members[at], member) {
+            membership.balance.checked(at, result.is_ok(), now);
         }
         result
     }
 
     /// Those that belong to the pool, with their places.
     pub(crate) fn present(&self) -> Vec<(usize, Arc<Member>)> {
-        let seats = self.seats();
-        seats.members.iter().cloned().enumerate().filter(|(_, member)| !member.has_left()).collect()
+        let membership = self.membership();
+        membership.members.iter().cloned().enumerate().filter(|(_, member)| !member.has_left()).collect()
     }
 
     /// Those to whom a request would be sent, the least busy first.
-    pub(crate) fn askable(&self) -> Vec<Arc<Member>> {
+    pub(crate) fn available(&self) -> Vec<Arc<Member>> {
         let now = self.now();
-        let seats = self.seats();
-        let loads = seats.members.iter().zip(seats.balance.members());
-        let mut askable: Vec<_> = loads
-            .filter(|(member, load)| !member.has_left() && load.is_askable(now))
-            .map(|(member, load)| (load.outstanding(), member.clone()))
+        let membership = self.membership();
+        let loads = membership.members.iter().zip(membership.balance.members());
+        let mut available: Vec<_> = loads
+            .filter(|(member, load)| !member.has_left() && load.is_available(now))
+            .map(|(member, load)| (load.in_flight(), member.clone()))
             .collect();
-        askable.sort_by_key(|(outstanding, _)| *outstanding);
-        askable.into_iter().map(|(_, member)| member).collect()
+        available.sort_by_key(|(in_flight, _)| *in_flight);
+        available.into_iter().map(|(_, member)| member).collect()
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn membership(&self) -> MutexGuard<'_, Membership> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -299,32 +302,34 @@ impl Pool {
     }
 }
 
-impl Plan {
-    fn spots(&self) -> Vec<Spot> {
-        self.names.spots(&self.urls)
+impl DesiredMembers {
+    fn endpoints(&self) -> Vec<Endpoint> {
+        self.resolver.endpoints(&self.urls)
     }
 }
 
-impl Seats {
+impl Membership {
     /// Members for those wanted that are not there yet.
-    fn newcomers(&mut self, wanted: &[Spot], key: Option<&RuntimeKey>) -> Vec<Arc<Member>> {
+    fn newcomers(&mut self, wanted: &[Endpoint], key: Option<&RuntimeKey>) -> Vec<Arc<Member>> {
         let present: HashSet<_> = self.members.iter().filter(|member| !member.has_left()).map(|m| m.name()).collect();
-        let missing: Vec<_> = wanted.iter().filter(|spot| !present.contains(&*spot.to_string())).cloned().collect();
+        let missing: Vec<_> =
+            wanted.iter().filter(|endpoint| !present.contains(&*endpoint.to_string())).cloned().collect();
         drop(present);
-        if self.tallies.len() + missing.len() > MOST_TALLIES {
+        if self.counters.len() + missing.len() > MAX_MEMBER_COUNTERS {
             let members = &self.members;
-            self.tallies.retain(|name, _| members.iter().any(|member| member.name() == name));
+            self.counters.retain(|name, _| members.iter().any(|member| member.name() == name));
         }
-        missing.into_iter().map(|spot| new_member(spot, key, &mut self.tallies)).collect()
+        missing.into_iter().map(|endpoint| new_member(endpoint, key, &mut self.counters)).collect()
     }
 
     /// Lets those go that are not wanted, and the newcomers in; says whether anything changed.
-    fn change(&mut self, wanted: &[Spot], newcomers: Vec<(Arc<Member>, bool)>, key: Option<&RuntimeKey>) -> bool {
+    fn change(&mut self, wanted: &[Endpoint], newcomers: Vec<(Arc<Member>, bool)>, key: Option<&RuntimeKey>) -> bool {
         let mut changed = !newcomers.is_empty();
-        let wanted: HashMap<String, &Spot> = wanted.iter().map(|spot| (spot.to_string(), spot)).collect();
+        let wanted: HashMap<String, &Endpoint> =
+            wanted.iter().map(|endpoint| (endpoint.to_string(), endpoint)).collect();
         for (at, member) in self.members.iter().enumerate().filter(|(_, member)| !member.has_left()) {
             match wanted.get(member.name()) {
-                Some(spot) => member.set_key(spot.url.key().or(key)),
+                Some(endpoint) => member.set_key(endpoint.url.key().or(key)),
                 None => {
                     member.leave();
                     self.balance.retire(at);
@@ -344,9 +349,13 @@ impl Seats {
     }
 }
 
-fn new_member(spot: Spot, key: Option<&RuntimeKey>, tallies: &mut HashMap<String, Arc<Tally>>) -> Arc<Member> {
-    let tally = tallies.entry(spot.to_string()).or_default().clone();
-    Arc::new(Member::new(spot, key, tally))
+fn new_member(
+    endpoint: Endpoint,
+    key: Option<&RuntimeKey>,
+    counters: &mut HashMap<String, Arc<MemberCounters>>,
+) -> Arc<Member> {
+    let counters = counters.entry(endpoint.to_string()).or_default().clone();
+    Arc::new(Member::new(endpoint, key, counters))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::balance::Load;
+use crate::counters::FailureCounts;
 use crate::member::Member;
-use crate::tally::Failures;
 
 pub use breaker::State as BreakerState;
 
@@ -15,17 +15,17 @@ pub struct MemberStatus {
     /// Its base URL; and its address, if its name has several.
     pub url: String,
     /// Whether it counts as working.
-    pub working: bool,
+    pub healthy: bool,
     /// Whether a request would be sent to it: it works, or one may try whether it does again.
-    pub askable: bool,
+    pub available: bool,
     /// Requests under way.
-    pub outstanding: usize,
+    pub in_flight: usize,
     /// The name of its model, if it said one.
     pub model: Option<String>,
     /// Requests that it answered properly.
     pub completed: u64,
     /// Requests that it did not.
-    pub failures: Failures,
+    pub failures: FailureCounts,
     /// Requests for which another member was asked after this one.
     pub retried: u64,
     /// The time for a completion of late.
@@ -47,13 +47,13 @@ impl MemberStatus {
         let time = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
         Self {
             url: member.name().to_owned(),
-            working: load.is_working(),
-            askable: load.is_askable(now),
-            outstanding: load.outstanding(),
+            healthy: load.is_healthy(),
+            available: load.is_available(now),
+            in_flight: load.in_flight(),
             model: member.model().map(|model| model.name),
-            completed: member.tally().completed(),
-            failures: member.tally().failures(),
-            retried: member.tally().retried(),
+            completed: member.counters().completed(),
+            failures: member.counters().failures(),
+            retried: member.counters().retried(),
             latency: load.per_request().map(time),
             latency_per_token: load.per_token().map(time),
             share: load.deserved(),

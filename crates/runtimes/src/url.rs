@@ -73,27 +73,27 @@ impl fmt::Display for RuntimeUrl {
 }
 
 impl FromStr for RuntimeUrl {
-    type Err = UnusableUrl;
+    type Err = RuntimeUrlError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(socket) = text.strip_prefix("unix:") {
             let socket = Path::new(socket);
             return match socket.is_absolute() {
                 true => Ok(Self::unix(socket)),
-                false => Err(UnusableUrl("it has no absolute path after `unix:`")),
+                false => Err(RuntimeUrlError("it has no absolute path after `unix:`")),
             };
         }
-        let url = Url::parse(text).map_err(|_| UnusableUrl("it is not a URL such as http://10.0.0.5:8000/v1"))?;
+        let url = Url::parse(text).map_err(|_| RuntimeUrlError("it is not a URL such as http://10.0.0.5:8000/v1"))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(UnusableUrl("it does not begin with http://, https:// or unix:")),
+            _ => return Err(RuntimeUrlError("it does not begin with http://, https:// or unix:")),
         };
         let key = key_in(&url)?;
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(UnusableUrl("it has a query or a fragment"));
+            return Err(RuntimeUrlError("it has a query or a fragment"));
         }
-        let host = match url.host().ok_or(UnusableUrl("it has no host"))? {
+        let host = match url.host().ok_or(RuntimeUrlError("it has no host"))? {
             Host::Domain(name) => name.to_owned(),
             Host::Ipv4(address) => address.to_string(),
             Host::Ipv6(address) => address.to_string(),
@@ -105,8 +105,13 @@ impl FromStr for RuntimeUrl {
         };
         Ok(Self {
             text: format!("{}://{authority}{path}", url.scheme()),
-            place: Place::Tcp { tls, host, port: url.port_or_known_default().ok_or(UnusableUrl("it has no port"))? },
-            host_header: HeaderValue::from_str(authority).map_err(|_| UnusableUrl("its host is not a host name"))?,
+            place: Place::Tcp {
+                tls,
+                host,
+                port: url.port_or_known_default().ok_or(RuntimeUrlError("it has no port"))?,
+            },
+            host_header: HeaderValue::from_str(authority)
+                .map_err(|_| RuntimeUrlError("its host is not a host name"))?,
             path: path.to_owned(),
             key,
         })
@@ -114,13 +119,17 @@ impl FromStr for RuntimeUrl {
 }
 
 /// The key before the host, in place of a user name or of a password.
-fn key_in(url: &Url) -> Result<Option<RuntimeKey>, UnusableUrl> {
+fn key_in(url: &Url) -> Result<Option<RuntimeKey>, RuntimeUrlError> {
     let key = match (url.username(), url.password()) {
         ("", None) => return Ok(None),
         (key, None | Some("")) | ("", Some(key)) => key,
-        _ => return Err(UnusableUrl("it has a user name and a password; a key stands alone, as in http://:KEY@host")),
+        _ => {
+            return Err(RuntimeUrlError(
+                "it has a user name and a password; a key stands alone, as in http://:KEY@host",
+            ));
+        }
     };
-    let unusable = UnusableUrl("its key has other characters than letters, digits and signs of ASCII");
+    let unusable = RuntimeUrlError("its key has other characters than letters, digits and signs of ASCII");
     let key = percent_decode_str(key).decode_utf8().map_err(|_| unusable)?;
     key.parse().map(Some).map_err(|_| unusable)
 }
@@ -128,7 +137,7 @@ fn key_in(url: &Url) -> Result<Option<RuntimeKey>, UnusableUrl> {
 /// Why a URL is not the base URL of a runtime; the URL itself may hold a secret and is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UnusableUrl(&'static str);
+pub struct RuntimeUrlError(&'static str);
 
 #[cfg(test)]
 mod tests {

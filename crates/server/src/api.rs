@@ -7,7 +7,7 @@ use std::time::Duration;
 use chat::KeyId;
 use grounding::Grounder;
 use opentelemetry_sdk::trace::SdkTracer;
-use runtimes::{Availability, EngineStatus, Lane, MemberStatus, Pool};
+use runtimes::{Availability, EngineStatus, MemberStatus, Pool, PoolClient};
 use store::{Ledger, Store};
 use tokio::sync::Notify;
 
@@ -16,7 +16,7 @@ use crate::body::BodyTimeouts;
 use crate::counts::{Counts, Totals};
 use crate::host::ApiAddress;
 use crate::line::RequestLog;
-use crate::meter::MeteredLane;
+use crate::meter::MeteredPoolClient;
 
 /// What one may set about the API.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ impl Api {
     /// Has a runtime decode a token for nobody; `Err` says why none did.
     pub(crate) async fn prove_runtime(&self) -> Result<(), String> {
         match &self.pool {
-            Some(pool) => pool.prove().await,
+            Some(pool) => pool.probe().await,
             None => Err("there is none".into()),
         }
     }
@@ -169,7 +169,7 @@ pub struct SearchStatus {
 /// One thread's place at the API: what is shared, its own connections to the runtimes, and its own counters.
 pub struct Desk {
     pub(crate) api: Arc<Api>,
-    pub(crate) lane: Option<MeteredLane>,
+    pub(crate) pool_client: Option<MeteredPoolClient>,
     /// This thread's own.
     pub(crate) counts: Arc<Counts>,
     cut_off: Arc<Notify>,
@@ -178,12 +178,12 @@ pub struct Desk {
 impl Desk {
     /// A place for one more thread.
     pub fn new(api: Arc<Api>) -> Self {
-        let lane = api.pool.clone().map(|pool| MeteredLane::new(Lane::new(pool)));
+        let pool_client = api.pool.clone().map(|pool| MeteredPoolClient::new(PoolClient::new(pool)));
         let counts = Arc::<Counts>::default();
         api.counts.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
         let cut_off = Arc::<Notify>::default();
         api.cut_offs.lock().unwrap_or_else(PoisonError::into_inner).push(cut_off.clone());
-        Self { api, lane, counts, cut_off }
+        Self { api, pool_client, counts, cut_off }
     }
 
     /// The API that this thread serves.

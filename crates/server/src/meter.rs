@@ -9,7 +9,7 @@ use std::time::Instant;
 use chat::{ChatRequest, Completion, KeyId, TokenUsage, Trace};
 use grounding::weave::{self, Source};
 use grounding::{Grounder, Passage};
-use runtimes::{Attribution, Availability, Failure, InferenceError, Lane};
+use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{AccountId, Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt};
 use wire::runtime::ContextOverflow;
 
@@ -17,12 +17,12 @@ use crate::answer::{CLIENT_CLOSED, COMPLETED, FAILED, Refusal};
 use crate::counts::Searched;
 use crate::report::{Arrival, Report};
 
-/// A lane into the pool that only meters can use.
-pub(crate) struct MeteredLane(Lane);
+/// A client of the pool that only meters can use.
+pub(crate) struct MeteredPoolClient(PoolClient);
 
-impl MeteredLane {
-    pub(crate) fn new(lane: Lane) -> Self {
-        Self(lane)
+impl MeteredPoolClient {
+    pub(crate) fn new(pool_client: PoolClient) -> Self {
+        Self(pool_client)
     }
 
     /// Whether there is anybody to ask.
@@ -85,14 +85,14 @@ impl<'m, 'd> Meter<'m, 'd> {
     /// Runs a completion, with the facts woven in, and notes how long it waited and how long it took.
     pub(crate) async fn complete(
         &mut self,
-        lane: &MeteredLane,
+        pool_client: &MeteredPoolClient,
         request: &ChatRequest,
         facts: &Facts,
     ) -> Result<Cited, Refusal> {
         let began = Instant::now();
         self.report.timings.queue.get_or_insert(began - self.report.arrival.at);
         let mut phase = self.report.trail.errand("inference");
-        let asking = Asking { lane, request, trace: phase.trace() };
+        let asking = Asking { pool_client, request, trace: phase.trace() };
         let result = match (facts, &self.report.desk.api.grounder) {
             (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(asking, grounder, passages).await,
             _ => self.ask(asking).await.map(|completion| Cited { completion, sources: Vec::new() }),
@@ -102,8 +102,8 @@ impl<'m, 'd> Meter<'m, 'd> {
         phase.end(result.is_ok());
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
-            InferenceError::NoRoom { retry_after } => Refusal::no_room_for(retry_after),
-            InferenceError::Failed { failure: Failure::Refused(_), .. } => Refusal::refused_by_runtime(error),
+            InferenceError::NoCapacity { retry_after } => Refusal::no_room_for(retry_after),
+            InferenceError::Failed { failure: MemberError::Refused(_), .. } => Refusal::refused_by_runtime(error),
             InferenceError::Failed { retry_after, .. } => Refusal::inference_error(error, retry_after),
         })
     }
@@ -116,7 +116,7 @@ impl<'m, 'd> Meter<'m, 'd> {
         grounder: &Grounder,
         passages: &[Passage],
     ) -> Result<Cited, InferenceError> {
-        let mut tokens = grounder.room(asking.request, asking.lane.0.context());
+        let mut tokens = grounder.room(asking.request, asking.pool_client.0.context());
         loop {
             let woven = Grounder::weave(passages, tokens);
             self.note_sources(woven.sources.len());
@@ -133,7 +133,7 @@ impl<'m, 'd> Meter<'m, 'd> {
 
     async fn ask(&mut self, asking: Asking<'_>) -> Result<Completion, InferenceError> {
         let attribution = Attribution { id: self.report.arrival.id, tag: Some(self.key), trace: asking.trace };
-        asking.lane.0.complete(asking.request, attribution, &mut self.report.runtime).await
+        asking.pool_client.0.complete(asking.request, attribution, &mut self.report.runtime).await
     }
 
     fn note_sources(&mut self, count: usize) {
@@ -188,7 +188,7 @@ impl<'m, 'd> Meter<'m, 'd> {
 /// What a runtime is asked, and from which place in a trace.
 #[derive(Clone, Copy)]
 struct Asking<'a> {
-    lane: &'a MeteredLane,
+    pool_client: &'a MeteredPoolClient,
     request: &'a ChatRequest,
     trace: Option<&'a Trace>,
 }

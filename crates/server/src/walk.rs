@@ -19,7 +19,7 @@ use crate::answer::{self, Answer, Refusal};
 use crate::api::Desk;
 use crate::authentication::authenticate;
 use crate::body::{self, Upload};
-use crate::meter::{Cited, Meter, MeteredLane};
+use crate::meter::{Cited, Meter, MeteredPoolClient};
 use crate::report::Report;
 use crate::site::Unserved;
 
@@ -113,15 +113,15 @@ async fn complete(
     }
     let body = body.await?;
     let request: ChatRequest = wire::parse_request(&body).map_err(|invalid| Refusal::invalid(invalid.to_string()))?;
-    let (lane, _permit) = admit(desk, caller)?;
+    let (pool_client, _permit) = admit(desk, caller)?;
     let facts = meter.find_facts(&request).await?;
-    meter.complete(lane, &request, &facts).await
+    meter.complete(pool_client, &request, &facts).await
 }
 
 /// Is there a runtime, a ledger that works, and room? Asked before any work is done.
-fn admit<'a>(desk: &'a Desk, caller: &Caller) -> Result<(&'a MeteredLane, Permit<chat::KeyId>), Refusal> {
-    let lane = desk.lane.as_ref().ok_or_else(Refusal::unconfigured)?;
-    match lane.availability() {
+fn admit<'a>(desk: &'a Desk, caller: &Caller) -> Result<(&'a MeteredPoolClient, Permit<chat::KeyId>), Refusal> {
+    let pool_client = desk.pool_client.as_ref().ok_or_else(Refusal::unconfigured)?;
+    match pool_client.availability() {
         Availability::Available => {}
         Availability::Starting => return Err(Refusal::starting()),
         Availability::Unconfigured => return Err(Refusal::unconfigured()),
@@ -130,7 +130,7 @@ fn admit<'a>(desk: &'a Desk, caller: &Caller) -> Result<(&'a MeteredLane, Permit
         return Err(Refusal::unavailable("Usage cannot be recorded now, so no completions are run."));
     }
     let permit = desk.api.room.enter(caller.key()).ok_or_else(Refusal::no_room)?;
-    Ok((lane, permit))
+    Ok((pool_client, permit))
 }
 
 /// Whether nothing more is read from this connection. A chunked request may have carried a `Content-Length` as well,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
-use runtimes::{RuntimeKey, RuntimeUrl, UnusableKey};
+use runtimes::{RuntimeKey, RuntimeKeyError, RuntimeUrl};
 use server::{ApiAddress, CertificateFiles, HostName, NoNetwork, TrustedProxies};
 use store::Database;
 use url::Url;
@@ -141,7 +141,7 @@ impl Settings {
             .collect::<Result<_, _>>()?;
         let runtime_key = match reader.text("runtime.key") {
             "" => None,
-            key => Some(key.parse().map_err(|error: UnusableKey| reader.wrong("runtime.key", &error))?),
+            key => Some(key.parse().map_err(|error: RuntimeKeyError| reader.wrong("runtime.key", &error))?),
         };
         let log = reader.text("log").to_owned();
         if !["error", "warn", "info", "debug", "trace"].contains(&log.as_str()) {

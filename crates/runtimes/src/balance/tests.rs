@@ -14,28 +14,28 @@ fn prefix(number: u64) -> Affinity {
 
 /// Where a request goes that ends at once.
 fn home(balance: &mut Balance, number: u64) -> usize {
-    let turn = balance.choose(prefix(number), None, 0).unwrap();
-    let member = turn.member();
-    balance.release(turn, Ending::heard(Verdict::Unclear), 0);
+    let lease = balance.choose(prefix(number), None, 0).unwrap();
+    let member = lease.member();
+    balance.release(lease, Ending::heard(Verdict::Unclear), 0);
     member
 }
 
 /// Lets requests arrive twenty times a second until all are done, and counts who took them.
 fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
-    let (mut counts, mut under_way) = (vec![0; balance.members().len()], Vec::<(u64, Turn)>::new());
+    let (mut counts, mut under_way) = (vec![0; balance.members().len()], Vec::<(u64, Lease)>::new());
     for number in 0..count {
-        let turn = balance.choose(prefix(number), None, *now).unwrap();
-        counts[turn.member()] += 1;
-        under_way.push((*now + took(turn.member()), turn));
+        let lease = balance.choose(prefix(number), None, *now).unwrap();
+        counts[lease.member()] += 1;
+        under_way.push((*now + took(lease.member()), lease));
         *now += 50;
-        for (end, turn) in under_way.extract_if(.., |(end, _)| *end <= *now) {
-            balance.release(turn, Ending::completed(50), end);
+        for (end, lease) in under_way.extract_if(.., |(end, _)| *end <= *now) {
+            balance.release(lease, Ending::completed(50), end);
         }
     }
     under_way.sort_by_key(|(end, _)| *end);
-    for (end, turn) in under_way {
+    for (end, lease) in under_way {
         *now = end.max(*now);
-        balance.release(turn, Ending::completed(50), *now);
+        balance.release(lease, Ending::completed(50), *now);
     }
     counts
 }
@@ -72,9 +72,9 @@ fn a_hot_prefix_spills_to_the_same_members_every_time() {
     // Everyone else has something to do, so that shares are not tiny.
     let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), None, 0).unwrap()).collect();
     let mut spill = |count| {
-        let turns: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), None, 0).unwrap()).collect();
-        let places: Vec<_> = turns.iter().map(Turn::member).collect();
-        turns.into_iter().for_each(|turn| balance.release(turn, Ending::heard(Verdict::Good), 0));
+        let leases: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), None, 0).unwrap()).collect();
+        let places: Vec<_> = leases.iter().map(Lease::member).collect();
+        leases.into_iter().for_each(|lease| balance.release(lease, Ending::heard(Verdict::Good), 0));
         places
     };
     let first = spill(12);
@@ -87,10 +87,10 @@ fn a_hot_prefix_spills_to_the_same_members_every_time() {
 fn with_every_member_broken_one_request_at_a_time_still_tries() {
     let mut balance = Balance::new(names(2));
     for _ in 0..6 {
-        let turn = balance.choose(prefix(1), None, 0).unwrap();
-        let other = balance.choose(prefix(1), Some(turn.member()), 0);
-        for turn in [Some(turn), other].into_iter().flatten() {
-            balance.release(turn, Ending::heard(Verdict::Bad), 0);
+        let lease = balance.choose(prefix(1), None, 0).unwrap();
+        let other = balance.choose(prefix(1), Some(lease.member()), 0);
+        for lease in [Some(lease), other].into_iter().flatten() {
+            balance.release(lease, Ending::heard(Verdict::Bad), 0);
         }
     }
     let (a, b) = (balance.choose(prefix(1), None, 1).unwrap(), balance.choose(prefix(1), None, 1).unwrap());
@@ -107,12 +107,12 @@ fn the_only_member_gets_every_request_once_it_passes_its_health_check() {
     for _ in 0..3 {
         balance.checked(0, false, 0);
     }
-    assert!(!balance.members()[0].is_working());
+    assert!(!balance.members()[0].is_healthy());
     let _trying = balance.choose(prefix(1), None, 1).unwrap();
     assert!(balance.choose(prefix(1), None, 1).is_none());
     balance.checked(0, true, 2);
-    let turns: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), None, 3)).collect();
-    assert!(turns.iter().all(Option::is_some));
+    let leases: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), None, 3)).collect();
+    assert!(leases.iter().all(Option::is_some));
 }
 
 #[test]
@@ -132,13 +132,13 @@ fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
     let (mut balance, mut now) = (Balance::new(names(4)), 0);
     serve(&mut balance, &mut now, 200, |_| 1000);
     let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
-    let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|turn| turn.member() == 0);
+    let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|lease| lease.member() == 0);
     now += 1000;
-    others.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
+    others.into_iter().for_each(|lease| balance.release(lease, Ending::completed(50), now));
     serve(&mut balance, &mut now, 50, |_| 1000);
     let hung = serve(&mut balance, &mut now, 400, |_| 1000);
     assert_eq!(hung[0], 0, "nothing more while it owes so much");
-    stuck.into_iter().for_each(|turn| balance.release(turn, Ending::completed(50), now));
+    stuck.into_iter().for_each(|lease| balance.release(lease, Ending::completed(50), now));
     let back = serve(&mut balance, &mut now, 4000, |_| 1000);
     assert!(back[0] > 500, "{back:?}");
 }
@@ -146,14 +146,14 @@ fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
 #[test]
 fn a_full_member_is_avoided_for_as_long_as_it_said() {
     let mut balance = Balance::new(names(2));
-    let turn = balance.choose(prefix(1), None, 0).unwrap();
-    let (full, other) = (turn.member(), 1 - turn.member());
-    balance.release(turn, Ending::full(Verdict::Unclear, 3_000), 0);
-    assert!(balance.members()[full].is_working());
+    let lease = balance.choose(prefix(1), None, 0).unwrap();
+    let (full, other) = (lease.member(), 1 - lease.member());
+    balance.release(lease, Ending::full(Verdict::Unclear, 3_000), 0);
+    assert!(balance.members()[full].is_healthy());
     let mut go = |excluded, now| {
-        let turn = balance.choose(prefix(1), excluded, now).unwrap();
-        let member = turn.member();
-        balance.release(turn, Ending::completed(1), now);
+        let lease = balance.choose(prefix(1), excluded, now).unwrap();
+        let member = lease.member();
+        balance.release(lease, Ending::completed(1), now);
         member
     };
     assert_eq!((go(None, 0), go(None, 2_999), go(None, 3_000)), (other, other, full));
@@ -163,18 +163,18 @@ fn a_full_member_is_avoided_for_as_long_as_it_said() {
 #[test]
 fn who_leaves_finishes_first_and_who_joins_is_tried_first() {
     let mut balance = Balance::new(names(1));
-    let turn = balance.choose(prefix(1), None, 0).unwrap();
+    let lease = balance.choose(prefix(1), None, 0).unwrap();
     let new = balance.add("http://new:8000/v1", true);
     balance.retire(0);
     assert!(balance.members()[0].is_draining());
     let first = balance.choose(prefix(1), None, 0).unwrap();
     assert_eq!(first.member(), new);
     assert_ne!(balance.add("http://newer:8000/v1", false), 0, "its place is not free yet");
-    balance.release(turn, Ending::completed(1), 0);
+    balance.release(lease, Ending::completed(1), 0);
     assert!(balance.members()[0].is_vacant());
-    assert!(!balance.members()[new].is_working());
+    assert!(!balance.members()[new].is_healthy());
     balance.release(first, Ending::completed(1), 0);
-    assert!(balance.members()[new].is_working());
+    assert!(balance.members()[new].is_healthy());
     assert_eq!(balance.add("http://newest:8000/v1", true), 0);
 }
 
@@ -187,21 +187,21 @@ proptest! {
         let mut under_way = Vec::new();
         for (number, step) in steps {
             if step < 6 {
-                let turn = balance.choose(prefix(number), None, 0).unwrap();
-                let member = turn.member();
-                under_way.push(turn);
+                let lease = balance.choose(prefix(number), None, 0).unwrap();
+                let member = lease.member();
+                under_way.push(lease);
                 let share = (under_way.len() * 5).div_ceil(count * 4);
-                prop_assert!(balance.members[member].outstanding <= share);
-            } else if let Some(turn) = under_way.pop() {
-                balance.release(turn, Ending::heard(Verdict::Good), 0);
+                prop_assert!(balance.members[member].in_flight <= share);
+            } else if let Some(lease) = under_way.pop() {
+                balance.release(lease, Ending::heard(Verdict::Good), 0);
             }
-            let total: usize = balance.members.iter().map(Load::outstanding).sum();
+            let total: usize = balance.members.iter().map(Load::in_flight).sum();
             prop_assert_eq!(total, under_way.len());
             let elsewhere = balance.choose(prefix(number), Some(0), 0);
             prop_assert_eq!(elsewhere.is_none(), count == 1);
-            if let Some(turn) = elsewhere {
-                prop_assert_ne!(turn.member(), 0);
-                balance.release(turn, Ending::silent(Verdict::Unclear), 0);
+            if let Some(lease) = elsewhere {
+                prop_assert_ne!(lease.member(), 0);
+                balance.release(lease, Ending::silent(Verdict::Unclear), 0);
             }
         }
     }
@@ -213,7 +213,7 @@ proptest! {
         count in 2..6usize,
         steps in proptest::collection::vec((0..9u8, 0..6usize, 0..2_000u64), 1..200),
     ) {
-        let (mut balance, mut now, mut under_way) = (Balance::new(names(count)), 0, Vec::<Turn>::new());
+        let (mut balance, mut now, mut under_way) = (Balance::new(names(count)), 0, Vec::<Lease>::new());
         for (step, at, pause) in steps {
             now += pause;
             let place = at % balance.members.len();
@@ -226,8 +226,8 @@ proptest! {
             ];
             match (step, ending.get(usize::from(step))) {
                 (_, Some(ending)) if !under_way.is_empty() => {
-                    let turn = under_way.swap_remove(at % under_way.len());
-                    balance.release(turn, *ending, now);
+                    let lease = under_way.swap_remove(at % under_way.len());
+                    balance.release(lease, *ending, now);
                 }
                 (5, _) if balance.members.iter().filter(|load| load.place == Place::Taken).count() > 1 => {
                     if balance.members[place].place == Place::Taken {
@@ -236,18 +236,18 @@ proptest! {
                 }
                 (6, _) => drop(balance.add(&format!("http://added-{now}"), at % 2 == 0)),
                 _ => {
-                    let turn = balance.choose(prefix(at as u64), None, now);
-                    let is_working = |load: &&Load| load.place == Place::Taken && load.is_working();
-                    prop_assert!(turn.is_some() || !balance.members.iter().any(|load| is_working(&load)));
-                    if let Some(turn) = turn {
-                        prop_assert_eq!(balance.members[turn.member()].place, Place::Taken);
-                        under_way.push(turn);
+                    let lease = balance.choose(prefix(at as u64), None, now);
+                    let is_healthy = |load: &&Load| load.place == Place::Taken && load.is_healthy();
+                    prop_assert!(lease.is_some() || !balance.members.iter().any(|load| is_healthy(&load)));
+                    if let Some(lease) = lease {
+                        prop_assert_eq!(balance.members[lease.member()].place, Place::Taken);
+                        under_way.push(lease);
                     }
                 }
             }
             prop_assert!(balance.members.iter().all(|load| (0.0..=1.0).contains(&load.deserved)));
         }
-        under_way.into_iter().for_each(|turn| balance.release(turn, Ending::completed(1), now));
-        prop_assert!(balance.members.iter().all(|load| load.outstanding == 0 && !load.is_draining()));
+        under_way.into_iter().for_each(|lease| balance.release(lease, Ending::completed(1), now));
+        prop_assert!(balance.members.iter().all(|load| load.in_flight == 0 && !load.is_draining()));
     }
 }

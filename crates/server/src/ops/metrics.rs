@@ -13,7 +13,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use runtimes::{EngineStatus, Failures, MemberStatus};
+use runtimes::{EngineStatus, FailureCounts, MemberStatus};
 use store::LedgerFigures;
 
 use super::encode::{Figure, Labels, family, histograms, table};
@@ -157,13 +157,13 @@ const OF_A_RUNTIME: &[Figure<MemberStatus>] = &[
         name: "adriaticum_runtime_up",
         help: "Whether the runtime counts as working",
         kind: MetricType::Gauge,
-        of: |member| member.working.into(),
+        of: |member| member.healthy.into(),
     },
     Figure {
         name: "adriaticum_runtime_requests_in_flight",
         help: "Requests under way at the runtime",
         kind: MetricType::Gauge,
-        of: |member| member.outstanding as f64,
+        of: |member| member.in_flight as f64,
     },
     Figure {
         name: "adriaticum_runtime_requests_completed",
@@ -220,7 +220,7 @@ fn seconds(time: Option<Duration>) -> f64 {
 }
 
 /// How often a runtime failed a request, by why.
-fn by_why(failures: &Failures) -> [(&'static str, u64); 7] {
+fn by_why(failures: &FailureCounts) -> [(&'static str, u64); 7] {
     [
         ("refused", failures.refused),
         ("broken_off", failures.broken_off),

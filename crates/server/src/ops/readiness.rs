@@ -78,7 +78,7 @@ pub(crate) fn nobody_to_ask(health: &Health) -> Option<&'static str> {
         }
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
         // Not only those that have proved to work: what proves it is a request, which somebody has to send.
-        Availability::Available if health.runtimes.iter().any(|member| member.askable) => None,
+        Availability::Available if health.runtimes.iter().any(|member| member.available) => None,
         Availability::Available => Some("No runtime answers: requests get 502."),
     }
 }
@@ -98,15 +98,15 @@ mod tests {
     use super::*;
     use crate::api::SearchStatus;
 
-    fn member(askable: bool) -> MemberStatus {
+    fn member(available: bool) -> MemberStatus {
         MemberStatus {
             url: "http://a:1/v1".into(),
-            working: false,
-            askable,
-            outstanding: 0,
+            healthy: false,
+            available,
+            in_flight: 0,
             model: None,
             completed: 0,
-            failures: runtimes::Failures::default(),
+            failures: runtimes::FailureCounts::default(),
             retried: 0,
             latency: None,
             latency_per_token: None,
@@ -125,7 +125,7 @@ mod tests {
             let health = Health {
                 ledger,
                 availability,
-                runtimes: members.iter().map(|&askable| member(askable)).collect(),
+                runtimes: members.iter().map(|&available| member(available)).collect(),
                 search: search.map(|(working, required)| SearchStatus { place: "local".into(), working, required }),
             };
             let readiness = Readiness::of(&health, decodes, phase);

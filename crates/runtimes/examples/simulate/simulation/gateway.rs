@@ -2,7 +2,7 @@
 
 use breaker::{Attempt, Breaker};
 use fastrand::Rng;
-use runtimes::balance::{Affinity, Balance, Ending, Turn};
+use runtimes::balance::{Affinity, Balance, Ending, Lease};
 
 use super::Time;
 
@@ -24,7 +24,7 @@ impl Policy {
             Self::Production => "production",
             Self::Random => "random",
             Self::RoundRobin => "round-robin",
-            Self::LeastOutstanding => "least outstanding",
+            Self::LeastOutstanding => "least in_flight",
         }
     }
 }
@@ -36,7 +36,7 @@ pub(crate) enum Gateway {
 
 /// A request that a gateway has sent.
 pub(crate) enum Ticket {
-    Production(Turn),
+    Production(Lease),
     Simple(usize, Attempt),
 }
 
@@ -65,13 +65,13 @@ impl Gateway {
     pub(crate) fn choose(&mut self, affinity: Affinity, failed: Option<usize>, now: Time) -> Option<(usize, Ticket)> {
         match self {
             Self::Production(balance) => {
-                let turn = balance.choose(affinity, failed, millis(now))?;
-                Some((turn.member(), Ticket::Production(turn)))
+                let lease = balance.choose(affinity, failed, millis(now))?;
+                Some((lease.member(), Ticket::Production(lease)))
             }
             Self::Simple(simple) => {
                 let member = simple.choose(failed, millis(now))?;
-                let (outstanding, breaker) = &mut simple.members[member];
-                *outstanding += 1;
+                let (in_flight, breaker) = &mut simple.members[member];
+                *in_flight += 1;
                 Some((member, Ticket::Simple(member, breaker.begin())))
             }
         }
@@ -79,10 +79,10 @@ impl Gateway {
 
     pub(crate) fn release(&mut self, ticket: Ticket, ending: Ending, now: Time) {
         match (self, ticket) {
-            (Self::Production(balance), Ticket::Production(turn)) => balance.release(turn, ending, millis(now)),
+            (Self::Production(balance), Ticket::Production(lease)) => balance.release(lease, ending, millis(now)),
             (Self::Simple(simple), Ticket::Simple(member, attempt)) => {
-                let (outstanding, breaker) = &mut simple.members[member];
-                *outstanding -= 1;
+                let (in_flight, breaker) = &mut simple.members[member];
+                *in_flight -= 1;
                 breaker.end(attempt, ending.verdict(), millis(now));
             }
             _ => unreachable!("a ticket goes back to where it came from"),
@@ -97,9 +97,9 @@ impl Gateway {
         }
     }
 
-    pub(crate) fn is_working(&self, member: usize) -> bool {
+    pub(crate) fn is_healthy(&self, member: usize) -> bool {
         match self {
-            Self::Production(balance) => balance.members()[member].is_working(),
+            Self::Production(balance) => balance.members()[member].is_healthy(),
             Self::Simple(simple) => simple.members[member].1.is_closed(),
         }
     }

@@ -258,12 +258,12 @@ impl Run {
         }
     }
 
-    /// Health checks: one that hangs passes them, as runtimes do whose workers are stuck. Broken ones are looked at more often.
+    /// Health checks: one that hangs passes them, as runtimes do whose workers are stuck. ExchangeError ones are looked at more often.
     fn check(&mut self) {
         self.checks += 1;
         for gateway in &mut self.gateways {
             for member in 0..self.scenario.members {
-                if self.checks.is_multiple_of(5) || !gateway.is_working(member) {
+                if self.checks.is_multiple_of(5) || !gateway.is_healthy(member) {
                     gateway.checked(member, self.fleet.health(member) != Health::Dead, self.now);
                 }
             }

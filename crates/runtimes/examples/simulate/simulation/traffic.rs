@@ -40,7 +40,7 @@ struct Conversation {
     id: u64,
     system: u32,
     history: u32,
-    turns: u32,
+    leases: u32,
 }
 
 pub(crate) struct Traffic {
@@ -77,12 +77,12 @@ impl Traffic {
             }
             false => self.rng.usize(..self.most),
         };
-        if !carries_on || self.conversations[slot].turns == MOST_TURNS {
+        if !carries_on || self.conversations[slot].leases == MOST_TURNS {
             let system = self.system();
-            self.conversations[slot] = Conversation { id: self.rng.u64(..), system, history: 0, turns: 0 };
+            self.conversations[slot] = Conversation { id: self.rng.u64(..), system, history: 0, leases: 0 };
         }
         let conversation = &mut self.conversations[slot];
-        conversation.turns += 1;
+        conversation.leases += 1;
         let Conversation { id, system, history, .. } = *conversation;
         let system_tokens = self.lengths[system as usize];
         let (message, completion) = (5 + self.about(60.0, 1_000), 1 + self.about(60.0, 511));

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::url::RuntimeUrl;
 
-const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(3);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where one member is: its URL and, if that has several addresses, which one. Its text is what the member is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Endpoint {
     pub(crate) url: RuntimeUrl,
     pub(crate) address: Option<IpAddr>,
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             None => self.url.fmt(f),
@@ -29,11 +29,11 @@ impl fmt::Display for Spot {
 
 /// What every name resolved to when it last did.
 #[derive(Debug, Default)]
-pub(crate) struct Names(HashMap<String, Vec<IpAddr>>);
+pub(crate) struct Resolver(HashMap<String, Vec<IpAddr>>);
 
-impl Names {
+impl Resolver {
     /// Looks up every name in these URLs, and forgets all others.
-    pub(crate) async fn look_up(&mut self, urls: &[RuntimeUrl]) {
+    pub(crate) async fn resolve(&mut self, urls: &[RuntimeUrl]) {
         self.0.retain(|name, _| urls.iter().any(|url| url.host_name() == Some(name)));
         let look_ups: Vec<_> =
             urls.iter().filter_map(RuntimeUrl::host_name).map(|name| (name, resolve(name))).collect();
@@ -46,21 +46,21 @@ impl Names {
     }
 
     /// The members that these URLs stand for, each once.
-    pub(crate) fn spots(&self, urls: &[RuntimeUrl]) -> Vec<Spot> {
-        let mut spots: Vec<Spot> = Vec::new();
+    pub(crate) fn endpoints(&self, urls: &[RuntimeUrl]) -> Vec<Endpoint> {
+        let mut endpoints: Vec<Endpoint> = Vec::new();
         for url in urls {
             let addresses = url.host_name().and_then(|name| self.0.get(name)).map_or_else(Vec::new, |all| several(all));
             let of_this = match addresses.is_empty() {
-                true => vec![Spot { url: url.clone(), address: None }],
-                false => addresses.into_iter().map(|at| Spot { url: url.clone(), address: Some(at) }).collect(),
+                true => vec![Endpoint { url: url.clone(), address: None }],
+                false => addresses.into_iter().map(|at| Endpoint { url: url.clone(), address: Some(at) }).collect(),
             };
-            for spot in of_this {
-                if spots.iter().all(|known| known.to_string() != spot.to_string()) {
-                    spots.push(spot);
+            for endpoint in of_this {
+                if endpoints.iter().all(|known| known.to_string() != endpoint.to_string()) {
+                    endpoints.push(endpoint);
                 }
             }
         }
-        spots
+        endpoints
     }
 }
 
@@ -79,7 +79,7 @@ fn several(addresses: &[IpAddr]) -> Vec<IpAddr> {
 fn resolve(name: &str) -> tokio::task::JoinHandle<Vec<IpAddr>> {
     let name = name.to_owned();
     tokio::spawn(async move {
-        let found = tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host((name.as_str(), 0))).await;
+        let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((name.as_str(), 0))).await;
         found.ok().and_then(Result::ok).map_or_else(Vec::new, |found| found.map(|address| address.ip()).collect())
     })
 }
@@ -91,8 +91,8 @@ mod tests {
     fn members(urls: &[&str], known: &[(&str, &[&str])]) -> Vec<String> {
         let urls: Vec<RuntimeUrl> = urls.iter().map(|url| url.parse().unwrap()).collect();
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        let names = Names(known.iter().map(|(name, texts)| ((*name).to_owned(), addresses(texts))).collect());
-        names.spots(&urls).iter().map(Spot::to_string).collect()
+        let resolver = Resolver(known.iter().map(|(name, texts)| ((*name).to_owned(), addresses(texts))).collect());
+        resolver.endpoints(&urls).iter().map(Endpoint::to_string).collect()
     }
 
     #[test]
@@ -132,9 +132,9 @@ mod tests {
     async fn what_cannot_be_looked_up_stays_as_it_was_known() {
         let urls: Vec<RuntimeUrl> = vec!["http://nobody.invalid/v1".parse().unwrap()];
         let known: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let mut names = Names(HashMap::from([("nobody.invalid".into(), known.clone()), ("gone".into(), known)]));
-        names.look_up(&urls).await;
-        assert_eq!(names.spots(&urls).len(), 2);
-        assert_eq!(names.0.len(), 1, "nobody asks for the other name any more");
+        let mut resolver = Resolver(HashMap::from([("nobody.invalid".into(), known.clone()), ("gone".into(), known)]));
+        resolver.resolve(&urls).await;
+        assert_eq!(resolver.endpoints(&urls).len(), 2);
+        assert_eq!(resolver.0.len(), 1, "nobody asks for the other name any more");
     }
 }

@@ -7,7 +7,7 @@ use chat::{ChatRequest, MaxTokens, Message, OutOfBounds, RequestId, Role, Temper
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
-use crate::member::{Attribution, Failure, Idle};
+use crate::member::{Attribution, Idle, MemberError};
 use crate::pool::Pool;
 
 impl Pool {
@@ -31,13 +31,13 @@ impl Pool {
 
     /// Has a member decode a token for nobody, apart from requests: nothing is counted, and no opinion is formed of it.
     /// One after the other is asked until one does; `Err` tells of the last that did not. That it is full shows life, too.
-    pub async fn prove(&self) -> Result<(), String> {
+    pub async fn probe(&self) -> Result<(), String> {
         let question = question().map_err(|error| error.to_string())?;
         let mut failed = "nobody could be asked".to_owned();
-        for member in self.askable() {
+        for member in self.available() {
             let attribution = Attribution { id: RequestId::now(), tag: None, trace: None };
             match member.complete(&Idle::default(), &question, attribution).await {
-                Ok(_) | Err(Failure::Full { .. } | Failure::NoRoom { .. }) => {
+                Ok(_) | Err(MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => {
                     self.decoded();
                     return Ok(());
                 }

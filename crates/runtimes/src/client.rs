@@ -8,12 +8,12 @@ use breaker::Verdict;
 use chat::{ChatRequest, Completion};
 use wire::runtime::ContextOverflow;
 
-use crate::balance::{Affinity, Ending, Turn};
-use crate::member::{Attribution, Failure, Idle, Member, Reply};
+use crate::balance::{Affinity, Ending, Lease};
+use crate::member::{Attribution, Idle, Member, MemberError, Reply};
 use crate::pool::{Availability, Pool};
 
 /// One thread's own connections to every member.
-pub struct Lane {
+pub struct PoolClient {
     pool: Arc<Pool>,
     /// By the member's name.
     idle: Mutex<HashMap<String, Arc<Idle>>>,
@@ -29,7 +29,7 @@ pub enum InferenceError {
     PromptTooLong(ContextOverflow),
     /// No member has room now; nothing was done.
     #[error("no runtime has room")]
-    NoRoom {
+    NoCapacity {
         /// Seconds after which there may be some.
         retry_after: u64,
     },
@@ -39,13 +39,13 @@ pub enum InferenceError {
         /// The member that failed last.
         member: String,
         /// How.
-        failure: Failure,
+        failure: MemberError,
         /// Seconds after which there may be room, if everyone who was asked merely lacked it.
         retry_after: Option<u64>,
     },
 }
 
-impl Lane {
+impl PoolClient {
     /// A lane into a pool.
     pub fn new(pool: Arc<Pool>) -> Self {
         Self { pool, idle: Mutex::default(), followed: AtomicU64::new(0) }
@@ -82,11 +82,11 @@ impl Lane {
         };
         let again = self.ask_one(&asking, failed.at, asked).await;
         // Where there was no other to ask, the first failure is the one to tell of.
-        if let Err(Failed { failure: Failure::NobodyLeft, .. }) = &again {
+        if let Err(Failed { failure: MemberError::NoneAvailable, .. }) = &again {
             return Err(failed.into());
         }
         if let Some(member) = &failed.member {
-            member.tally().retry();
+            member.counters().retry();
         }
         let member = failed.name();
         tracing::warn!(request_id = %attribution.id, %member, cause = %failed.failure, "a runtime failed; another was asked");
@@ -101,23 +101,23 @@ impl Lane {
         asked: &mut Option<Arc<str>>,
     ) -> Result<Reply, Failed> {
         let Some((mut guard, member)) = UnderWay::begin(&self.pool, asking.affinity, failed) else {
-            return Err(Failed { at: None, member: None, failure: Failure::NobodyLeft });
+            return Err(Failed { at: None, member: None, failure: MemberError::NoneAvailable });
         };
         *asked = Some(member.shared_name());
         let idle = self.idle(&member);
         let reply = member.complete(&idle, asking.request, asking.attribution);
-        let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(Failure::TimedOut));
-        guard.ending = reply.as_ref().map_or_else(Failure::ending, Reply::ending);
+        let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(MemberError::TimedOut));
+        guard.ending = reply.as_ref().map_or_else(MemberError::ending, Reply::ending);
         match reply {
             Ok(reply) => {
-                member.tally().complete();
+                member.counters().complete();
                 if let Reply::Completion(_) = reply {
                     self.pool.decoded();
                 }
                 Ok(reply)
             }
             Err(failure) => {
-                member.tally().fail(&failure);
+                member.counters().fail(&failure);
                 Err(Failed { at: guard.at(), member: Some(member), failure })
             }
         }
@@ -126,8 +126,8 @@ impl Lane {
     /// This thread's connections to a member. Those to members that have left are closed on the way.
     fn idle(&self, member: &Member) -> Arc<Idle> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let membership = self.pool.membership();
-        if self.followed.swap(membership, Ordering::Relaxed) != membership {
+        let version = self.pool.membership_version();
+        if self.followed.swap(version, Ordering::Relaxed) != version {
             let names = self.pool.names();
             idle.retain(|name, _| names.contains(name));
         }
@@ -157,7 +157,7 @@ struct Asking<'a> {
 struct Failed {
     at: Option<usize>,
     member: Option<Arc<Member>>,
-    failure: Failure,
+    failure: MemberError,
 }
 
 impl Failed {
@@ -169,10 +169,10 @@ impl Failed {
     fn after(self, earlier: &Self) -> InferenceError {
         let both = self.failure.retry_after().zip(earlier.failure.retry_after());
         let soonest = both.map(|(one, other)| one.min(other));
-        let is_ours = |failed: &Self| matches!(failed.failure, Failure::NoRoom { .. });
+        let is_ours = |failed: &Self| matches!(failed.failure, MemberError::NoCapacity { .. });
         match (soonest, &self.failure) {
-            (Some(retry_after), _) if is_ours(earlier) || is_ours(&self) => InferenceError::NoRoom { retry_after },
-            (None, Failure::NoRoom { retry_after }) => InferenceError::NoRoom { retry_after: *retry_after },
+            (Some(retry_after), _) if is_ours(earlier) || is_ours(&self) => InferenceError::NoCapacity { retry_after },
+            (None, MemberError::NoCapacity { retry_after }) => InferenceError::NoCapacity { retry_after: *retry_after },
             (retry_after, _) => InferenceError::Failed { member: self.name(), failure: self.failure, retry_after },
         }
     }
@@ -182,7 +182,7 @@ impl From<Failed> for InferenceError {
     fn from(failed: Failed) -> Self {
         let retry_after = failed.failure.retry_after();
         match failed.failure {
-            Failure::NoRoom { retry_after } => Self::NoRoom { retry_after },
+            MemberError::NoCapacity { retry_after } => Self::NoCapacity { retry_after },
             _ => Self::Failed { member: failed.name(), failure: failed.failure, retry_after },
         }
     }
@@ -191,25 +191,25 @@ impl From<Failed> for InferenceError {
 /// A request under way at a member; counted until it is dropped, however that comes about.
 struct UnderWay<'a> {
     pool: &'a Pool,
-    turn: Option<Turn>,
+    lease: Option<Lease>,
     ending: Ending,
 }
 
 impl<'a> UnderWay<'a> {
     fn begin(pool: &'a Pool, affinity: Affinity, excluded: Option<usize>) -> Option<(Self, Arc<Member>)> {
-        let (turn, member) = pool.choose(affinity, excluded)?;
-        Some((Self { pool, turn: Some(turn), ending: Ending::silent(Verdict::Unclear) }, member))
+        let (lease, member) = pool.choose(affinity, excluded)?;
+        Some((Self { pool, lease: Some(lease), ending: Ending::silent(Verdict::Unclear) }, member))
     }
 
     fn at(&self) -> Option<usize> {
-        self.turn.as_ref().map(Turn::member)
+        self.lease.as_ref().map(Lease::member)
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.pool.release(turn, self.ending);
+        if let Some(lease) = self.lease.take() {
+            self.pool.release(lease, self.ending);
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::member::Failure;
+use crate::member::MemberError;
 
 /// The counters of one member.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct MemberCounters {
     completed: AtomicU64,
     retried: AtomicU64,
     refused: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Tally {
 
 /// Requests that a member failed, by how it did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Failures {
+pub struct FailureCounts {
     /// No connection.
     pub refused: u64,
     /// The connection broke before or within the answer.
@@ -37,30 +37,30 @@ pub struct Failures {
     pub bad_request: u64,
 }
 
-impl Failures {
+impl FailureCounts {
     /// Those that are the member's fault: a lack of room and a refused request are not.
     pub fn total(&self) -> u64 {
         self.refused + self.broken_off + self.status + self.malformed + self.timed_out
     }
 }
 
-impl Tally {
+impl MemberCounters {
     /// A proper answer.
     pub(crate) fn complete(&self) {
         add(&self.completed);
     }
 
     /// A failure.
-    pub(crate) fn fail(&self, failure: &Failure) {
+    pub(crate) fn fail(&self, failure: &MemberError) {
         add(match failure {
-            Failure::Connect(_) => &self.refused,
-            Failure::NoAnswer(_) | Failure::HalfAnswer(_) => &self.broken_off,
-            Failure::Status(_) => &self.status,
-            Failure::Refused(_) => &self.bad_request,
-            Failure::Malformed(_) => &self.malformed,
-            Failure::TimedOut => &self.timed_out,
-            Failure::Full { .. } | Failure::NoRoom { .. } => &self.no_room,
-            Failure::NobodyLeft => return,
+            MemberError::Connect(_) => &self.refused,
+            MemberError::NoResponse(_) | MemberError::IncompleteResponse(_) => &self.broken_off,
+            MemberError::Status(_) => &self.status,
+            MemberError::Refused(_) => &self.bad_request,
+            MemberError::Malformed(_) => &self.malformed,
+            MemberError::TimedOut => &self.timed_out,
+            MemberError::Saturated { .. } | MemberError::NoCapacity { .. } => &self.no_room,
+            MemberError::NoneAvailable => return,
         });
     }
 
@@ -77,8 +77,8 @@ impl Tally {
         get(&self.retried)
     }
 
-    pub(crate) fn failures(&self) -> Failures {
-        Failures {
+    pub(crate) fn failures(&self) -> FailureCounts {
+        FailureCounts {
             refused: get(&self.refused),
             broken_off: get(&self.broken_off),
             status: get(&self.status),
