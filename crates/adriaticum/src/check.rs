@@ -251,13 +251,13 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
     match PoolClient::new(pool.clone())
-        .complete(&request, Attribution { id: RequestId::now(), tag: None, trace: None }, &mut None)
+        .complete(&request, Attribution { id: RequestId::now(), tag: None, trace: None })
         .await
     {
-        Ok(completion) => {
+        Ok(answered) => {
             let model = pool.status().into_iter().find_map(|member| member.model);
             let model = model.map_or_else(String::new, |model| format!(", model {model}"));
-            match completion.usage.total {
+            match answered.completion.usage.total {
                 Some(_) => Good(format!("{name} completes and measures tokens{model}")),
                 None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),
             }

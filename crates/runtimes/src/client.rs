@@ -1,133 +1,129 @@
-//! One thread's way into the pool: asks a member, and one other if nothing of an answer came.
+//! One thread's access to the pool: asks a member, and one other if nothing of a completion arrived.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use breaker::Verdict;
-use chat::{ChatRequest, Completion};
+use chat::{ChatRequest, Completion, RequestId};
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Ending, Lease};
-use crate::member::{Attribution, Idle, Member, MemberError, Reply};
+use crate::member::{Attribution, Idle, Member, MemberError, ending};
 use crate::pool::{Availability, Pool};
 
-/// One thread's own connections to every member.
+/// Keeps this thread's own connections to every member.
 pub struct PoolClient {
     pool: Arc<Pool>,
     /// By the member's name.
     idle: Mutex<HashMap<String, Arc<Idle>>>,
-    /// The membership that the connections are for.
-    followed: AtomicU64,
+    /// The version of the membership that `idle` was last cleaned up for.
+    cleaned_up_for: AtomicU64,
 }
 
-/// Why there is no completion.
+/// A completion and the member that produced it.
+#[derive(Debug)]
+pub struct RoutedCompletion {
+    pub completion: Completion,
+    pub runtime: Arc<str>,
+}
+
+/// Why there is no completion. `runtime` is the member that was asked last.
 #[derive(Debug, thiserror::Error)]
 pub enum InferenceError {
-    /// The prompt does not fit the model's context.
     #[error("the prompt does not fit the model's context")]
-    PromptTooLong(ContextOverflow),
-    /// No member has room now; nothing was done.
-    #[error("no runtime has room")]
-    NoCapacity {
-        /// Seconds after which there may be some.
-        retry_after: u64,
-    },
-    /// No member gave a proper answer; the last one's failure.
-    #[error("{member}: {failure}")]
+    PromptTooLong { runtime: Arc<str>, overflow: ContextOverflow },
+    /// No member has capacity now; nothing was computed.
+    #[error("no runtime has capacity")]
+    NoCapacity { runtime: Arc<str>, retry_after_seconds: u64 },
+    #[error("{runtime}: {error}")]
     Failed {
-        /// The member that failed last.
-        member: String,
-        /// How.
-        failure: MemberError,
-        /// Seconds after which there may be room, if everyone who was asked merely lacked it.
-        retry_after: Option<u64>,
+        runtime: Arc<str>,
+        error: MemberError,
+        /// Set if the members that were asked were merely saturated.
+        retry_after_seconds: Option<u64>,
     },
+    #[error("no runtime is available")]
+    NoneAvailable,
+}
+
+impl InferenceError {
+    /// The member that was asked last.
+    pub fn runtime(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::PromptTooLong { runtime, .. } | Self::NoCapacity { runtime, .. } | Self::Failed { runtime, .. } => {
+                Some(runtime)
+            }
+            Self::NoneAvailable => None,
+        }
+    }
 }
 
 impl PoolClient {
-    /// A lane into a pool.
     pub fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, idle: Mutex::default(), followed: AtomicU64::new(0) }
+        Self { pool, idle: Mutex::default(), cleaned_up_for: AtomicU64::new(0) }
     }
 
-    /// Whether there is anybody to ask.
     pub fn availability(&self) -> Availability {
         self.pool.availability()
     }
 
-    /// Tokens that the context of every member holds, as far as they say.
+    /// The smallest context of all members that report one, in tokens.
     pub fn context(&self) -> Option<usize> {
         self.pool.context()
     }
 
     /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.
-    /// `asked` is the member that was asked last, whatever comes of it.
     pub async fn complete(
         &self,
         request: &ChatRequest,
         attribution: Attribution<'_>,
-        asked: &mut Option<Arc<str>>,
-    ) -> Result<Completion, InferenceError> {
-        let asking = Asking {
+    ) -> Result<RoutedCompletion, InferenceError> {
+        let call = Call {
             request,
             attribution,
             affinity: Affinity::of(request),
             deadline: tokio::time::Instant::now() + self.pool.timeout(),
         };
-        let failed = match self.ask_one(&asking, None, asked).await {
-            Ok(reply) => return finish(reply),
-            Err(failed) if !failed.failure.may_be_retried() => return Err(failed.into()),
+        let first = match self.attempt(&call, None).await.ok_or(InferenceError::NoneAvailable)? {
+            Ok(completion) => return Ok(completion),
+            Err(failed) if !failed.error.is_retryable() => return Err(failed.into()),
             Err(failed) => failed,
         };
-        let again = self.ask_one(&asking, failed.at, asked).await;
-        // Where there was no other to ask, the first failure is the one to tell of.
-        if let Err(Failed { failure: MemberError::NoneAvailable, .. }) = &again {
-            return Err(failed.into());
-        }
-        if let Some(member) = &failed.member {
-            member.counters().retry();
-        }
-        let member = failed.name();
-        tracing::warn!(request_id = %attribution.id, %member, cause = %failed.failure, "a runtime failed; another was asked");
-        again.map_or_else(|again| Err(again.after(&failed)), finish)
+        // If there is no other member to ask, the first error stands.
+        let Some(second) = self.attempt(&call, Some(first.index)).await else { return Err(first.into()) };
+        first.member.counters().retry();
+        let member = first.member.name();
+        tracing::warn!(request_id = %attribution.id, member, cause = %first.error, "a runtime failed; another was asked");
+        second.map_err(|second| second.after(&first))
     }
 
-    /// Asks the best member other than one that failed before.
-    async fn ask_one(
+    /// Asks the best member other than the one that failed before. `None` if there is none.
+    async fn attempt(
         &self,
-        asking: &Asking<'_>,
-        failed: Option<usize>,
-        asked: &mut Option<Arc<str>>,
-    ) -> Result<Reply, Failed> {
-        let Some((mut guard, member)) = UnderWay::begin(&self.pool, asking.affinity, failed) else {
-            return Err(Failed { at: None, member: None, failure: MemberError::NoneAvailable });
-        };
-        *asked = Some(member.shared_name());
-        let idle = self.idle(&member);
-        let reply = member.complete(&idle, asking.request, asking.attribution);
-        let reply = tokio::time::timeout_at(asking.deadline, reply).await.unwrap_or(Err(MemberError::TimedOut));
-        guard.ending = reply.as_ref().map_or_else(MemberError::ending, Reply::ending);
-        match reply {
-            Ok(reply) => {
-                member.counters().complete();
-                if let Reply::Completion(_) = reply {
-                    self.pool.decoded();
-                }
-                Ok(reply)
+        call: &Call<'_>,
+        excluded: Option<usize>,
+    ) -> Option<Result<RoutedCompletion, FailedAttempt>> {
+        let mut guard = LeaseGuard::acquire(&self.pool, call, excluded)?;
+        let idle = self.idle(&guard.member);
+        let completion = guard.member.complete(&idle, call.request, call.attribution);
+        let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
+        guard.ending = Some(ending(&result));
+        guard.member.counters().record(&result);
+        Some(match result {
+            Ok(completion) => {
+                self.pool.decoded();
+                Ok(RoutedCompletion { completion, runtime: guard.member.shared_name() })
             }
-            Err(failure) => {
-                member.counters().fail(&failure);
-                Err(Failed { at: guard.at(), member: Some(member), failure })
-            }
-        }
+            Err(error) => Err(FailedAttempt { index: guard.index, member: guard.member.clone(), error }),
+        })
     }
 
-    /// This thread's connections to a member. Those to members that have left are closed on the way.
+    /// This thread's connections to a member. Closes those to members that have left.
     fn idle(&self, member: &Member) -> Arc<Idle> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.pool.membership_version();
-        if self.followed.swap(version, Ordering::Relaxed) != version {
+        if self.cleaned_up_for.swap(version, Ordering::Relaxed) != version {
             let names = self.pool.names();
             idle.retain(|name, _| names.contains(name));
         }
@@ -138,78 +134,78 @@ impl PoolClient {
     }
 }
 
-fn finish(reply: Reply) -> Result<Completion, InferenceError> {
-    match reply {
-        Reply::Completion(completion) => Ok(completion),
-        Reply::TooLong(overflow) => Err(InferenceError::PromptTooLong(overflow)),
-    }
-}
-
-/// One request's way through the pool.
-struct Asking<'a> {
+/// What stays the same for every attempt at one completion.
+struct Call<'a> {
     request: &'a ChatRequest,
     attribution: Attribution<'a>,
     affinity: Affinity,
     deadline: tokio::time::Instant,
 }
 
-/// A failure, and whose.
-struct Failed {
-    at: Option<usize>,
-    member: Option<Arc<Member>>,
-    failure: MemberError,
+struct FailedAttempt {
+    /// The member's index in the balance.
+    index: usize,
+    member: Arc<Member>,
+    error: MemberError,
 }
 
-impl Failed {
-    fn name(&self) -> String {
-        self.member.as_ref().map_or_else(|| "the pool".into(), |member| member.name().to_owned())
-    }
-
-    /// What the caller is to know of it, after an earlier failure: only if both lacked nothing but room is it worth waiting.
+impl FailedAttempt {
+    /// The error to report after two attempts. Waiting helps only if both members lacked nothing but capacity.
     fn after(self, earlier: &Self) -> InferenceError {
-        let both = self.failure.retry_after().zip(earlier.failure.retry_after());
+        let both = self.error.retry_after().zip(earlier.error.retry_after());
         let soonest = both.map(|(one, other)| one.min(other));
-        let is_ours = |failed: &Self| matches!(failed.failure, MemberError::NoCapacity { .. });
-        match (soonest, &self.failure) {
-            (Some(retry_after), _) if is_ours(earlier) || is_ours(&self) => InferenceError::NoCapacity { retry_after },
-            (None, MemberError::NoCapacity { retry_after }) => InferenceError::NoCapacity { retry_after: *retry_after },
-            (retry_after, _) => InferenceError::Failed { member: self.name(), failure: self.failure, retry_after },
+        match (soonest, &earlier.error) {
+            (Some(retry_after_seconds), MemberError::NoCapacity { .. }) => {
+                InferenceError::NoCapacity { runtime: self.member.shared_name(), retry_after_seconds }
+            }
+            _ => self.into_error(soonest),
+        }
+    }
+
+    fn into_error(self, retry_after: Option<u64>) -> InferenceError {
+        let runtime = self.member.shared_name();
+        match self.error {
+            MemberError::PromptTooLong(overflow) => InferenceError::PromptTooLong { runtime, overflow },
+            MemberError::NoCapacity { retry_after: own } => {
+                InferenceError::NoCapacity { runtime, retry_after_seconds: retry_after.unwrap_or(own) }
+            }
+            error => InferenceError::Failed { runtime, error, retry_after_seconds: retry_after },
         }
     }
 }
 
-impl From<Failed> for InferenceError {
-    fn from(failed: Failed) -> Self {
-        let retry_after = failed.failure.retry_after();
-        match failed.failure {
-            MemberError::NoCapacity { retry_after } => Self::NoCapacity { retry_after },
-            _ => Self::Failed { member: failed.name(), failure: failed.failure, retry_after },
-        }
+impl From<FailedAttempt> for InferenceError {
+    fn from(failed: FailedAttempt) -> Self {
+        let retry_after = failed.error.retry_after();
+        failed.into_error(retry_after)
     }
 }
 
-/// A request under way at a member; counted until it is dropped, however that comes about.
-struct UnderWay<'a> {
+/// A lease that is released when it is dropped, so that a cancelled request is no longer counted as in flight.
+struct LeaseGuard<'a> {
     pool: &'a Pool,
+    member: Arc<Member>,
+    index: usize,
     lease: Option<Lease>,
-    ending: Ending,
+    request_id: RequestId,
+    /// `None` until the request has ended.
+    ending: Option<Ending>,
 }
 
-impl<'a> UnderWay<'a> {
-    fn begin(pool: &'a Pool, affinity: Affinity, excluded: Option<usize>) -> Option<(Self, Arc<Member>)> {
-        let (lease, member) = pool.choose(affinity, excluded)?;
-        Some((Self { pool, lease: Some(lease), ending: Ending::silent(Verdict::Unclear) }, member))
-    }
-
-    fn at(&self) -> Option<usize> {
-        self.lease.as_ref().map(Lease::member)
+impl<'a> LeaseGuard<'a> {
+    fn acquire(pool: &'a Pool, call: &Call<'_>, excluded: Option<usize>) -> Option<Self> {
+        let (lease, member) = pool.choose(call.affinity, excluded)?;
+        let (index, request_id) = (lease.member(), call.attribution.id);
+        Some(Self { pool, member, index, lease: Some(lease), request_id, ending: None })
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for LeaseGuard<'_> {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.pool.release(lease, self.ending);
+        let Some(lease) = self.lease.take() else { return };
+        if self.ending.is_none() {
+            tracing::debug!(request_id = %self.request_id, runtime = self.member.name(), "a completion was cancelled");
         }
+        self.pool.release(lease, self.ending.unwrap_or(Ending::silent(Verdict::Unclear)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use chat::Completion;
+
 use crate::member::MemberError;
 
 /// The counters of one member.
@@ -45,22 +47,17 @@ impl FailureCounts {
 }
 
 impl MemberCounters {
-    /// A proper answer.
-    pub(crate) fn complete(&self) {
-        add(&self.completed);
-    }
-
-    /// A failure.
-    pub(crate) fn fail(&self, failure: &MemberError) {
-        add(match failure {
-            MemberError::Connect(_) => &self.refused,
-            MemberError::NoResponse(_) | MemberError::IncompleteResponse(_) => &self.broken_off,
-            MemberError::Status(_) => &self.status,
-            MemberError::Refused(_) => &self.bad_request,
-            MemberError::Malformed(_) => &self.malformed,
-            MemberError::TimedOut => &self.timed_out,
-            MemberError::Saturated { .. } | MemberError::NoCapacity { .. } => &self.no_room,
-            MemberError::NoneAvailable => return,
+    pub(crate) fn record(&self, result: &Result<Completion, MemberError>) {
+        add(match result {
+            // A prompt that is too long is the caller's fault: the member has done its part.
+            Ok(_) | Err(MemberError::PromptTooLong(_)) => &self.completed,
+            Err(MemberError::Connect(_)) => &self.refused,
+            Err(MemberError::NoResponse(_) | MemberError::IncompleteResponse(_)) => &self.broken_off,
+            Err(MemberError::Status(_)) => &self.status,
+            Err(MemberError::Refused(_)) => &self.bad_request,
+            Err(MemberError::Malformed(_)) => &self.malformed,
+            Err(MemberError::TimedOut) => &self.timed_out,
+            Err(MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => &self.no_room,
         });
     }
 

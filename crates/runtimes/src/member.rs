@@ -72,6 +72,8 @@ pub enum MemberError {
     /// It refuses this one request (400, 413, 422); nothing is wrong with the member.
     #[error("status {0}: the request was refused")]
     Refused(StatusCode),
+    #[error("the prompt does not fit the model's context")]
+    PromptTooLong(ContextOverflow),
     /// Status 200, but not a completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::Malformed),
@@ -92,14 +94,11 @@ pub enum MemberError {
     /// The time for the whole request was over.
     #[error("no answer in time")]
     TimedOut,
-    /// Every member is known to be down.
-    #[error("every runtime is down")]
-    NoneAvailable,
 }
 
 impl MemberError {
-    /// Whether another member may be asked: nothing of a completion has arrived, and it was not the time that ran out.
-    pub(crate) fn may_be_retried(&self) -> bool {
+    /// Whether another member may be asked: nothing of a completion has arrived, and there is time left.
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(_)
             | Self::NoResponse(_)
@@ -109,24 +108,8 @@ impl MemberError {
             Self::IncompleteResponse(_)
             | Self::Malformed(_)
             | Self::Refused(_)
-            | Self::TimedOut
-            | Self::NoneAvailable => false,
-        }
-    }
-
-    /// What it says about the member.
-    pub(crate) fn ending(&self) -> Ending {
-        match self {
-            Self::Saturated { retry_after, .. } => Ending::full(Verdict::Unclear, retry_after * 1000),
-            Self::NoCapacity { retry_after } => Ending::full(Verdict::Good, retry_after * 1000),
-            Self::TimedOut => Ending::silent(Verdict::Bad),
-            Self::NoneAvailable => Ending::heard(Verdict::Unclear),
-            Self::Refused(_) => Ending::heard(Verdict::Good),
-            Self::Connect(_)
-            | Self::NoResponse(_)
-            | Self::IncompleteResponse(_)
-            | Self::Status(_)
-            | Self::Malformed(_) => Ending::heard(Verdict::Bad),
+            | Self::PromptTooLong(_)
+            | Self::TimedOut => false,
         }
     }
 
@@ -143,24 +126,26 @@ fn is_about_the_request(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
-/// What a member made of a request.
-pub(crate) enum Reply {
-    Completion(Completion),
-    TooLong(ContextOverflow),
-}
-
-impl Reply {
-    /// What it says about the member.
-    pub(crate) fn ending(&self) -> Ending {
-        match self {
-            Self::Completion(completion) => match (completion.usage.completion, completion.text.len()) {
-                (Some(tokens), _) => Ending::completed(tokens),
-                // An empty answer without figures may have taken a long time to think: that says nothing about its pace.
-                (None, 0) => Ending::heard(Verdict::Good),
-                (None, bytes) => Ending::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
-            },
-            Self::TooLong(_) => Ending::heard(Verdict::Good),
-        }
+/// What a result says about the member.
+pub(crate) fn ending(result: &Result<Completion, MemberError>) -> Ending {
+    match result {
+        Ok(completion) => match (completion.usage.completion, completion.text.len()) {
+            (Some(tokens), _) => Ending::completed(tokens),
+            // An empty completion without usage may hide a long time of thinking, so it says nothing about the pace.
+            (None, 0) => Ending::heard(Verdict::Good),
+            (None, bytes) => Ending::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
+        },
+        Err(MemberError::Saturated { retry_after, .. }) => Ending::full(Verdict::Unclear, retry_after * 1000),
+        Err(MemberError::NoCapacity { retry_after }) => Ending::full(Verdict::Good, retry_after * 1000),
+        Err(MemberError::TimedOut) => Ending::silent(Verdict::Bad),
+        Err(MemberError::Refused(_) | MemberError::PromptTooLong(_)) => Ending::heard(Verdict::Good),
+        Err(
+            MemberError::Connect(_)
+            | MemberError::NoResponse(_)
+            | MemberError::IncompleteResponse(_)
+            | MemberError::Status(_)
+            | MemberError::Malformed(_),
+        ) => Ending::heard(Verdict::Bad),
     }
 }
 
@@ -229,7 +214,7 @@ impl Member {
         idle: &Idle,
         request: &ChatRequest,
         attribution: Attribution<'_>,
-    ) -> Result<Reply, MemberError> {
+    ) -> Result<Completion, MemberError> {
         let body = {
             let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
             Bytes::from(wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name)))
@@ -251,9 +236,9 @@ impl Member {
         };
         let answer = self.ask(idle, build).await?;
         match answer.status {
-            StatusCode::OK => Ok(Reply::Completion(wire::runtime::completion(&answer.body)?)),
+            StatusCode::OK => Ok(wire::runtime::completion(&answer.body)?),
             status if is_about_the_request(status) => match wire::runtime::context_overflow(&answer.body) {
-                Some(overflow) => Ok(Reply::TooLong(overflow)),
+                Some(overflow) => Err(MemberError::PromptTooLong(overflow)),
                 None => Err(MemberError::Refused(status)),
             },
             status => Err(refusal(status, &answer)),

@@ -37,7 +37,9 @@ impl Pool {
         for member in self.available() {
             let attribution = Attribution { id: RequestId::now(), tag: None, trace: None };
             match member.complete(&Idle::default(), &question, attribution).await {
-                Ok(_) | Err(MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => {
+                Ok(_)
+                | Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) =>
+                {
                     self.decoded();
                     return Ok(());
                 }

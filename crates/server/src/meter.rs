@@ -101,10 +101,11 @@ impl<'m, 'd> Meter<'m, 'd> {
         phase.asked(self.report.runtime.as_deref().unwrap_or_default());
         phase.end(result.is_ok());
         result.map_err(|error| match error {
-            InferenceError::PromptTooLong(overflow) => Refusal::invalid(too_long(overflow)),
-            InferenceError::NoCapacity { retry_after } => Refusal::no_room_for(retry_after),
-            InferenceError::Failed { failure: MemberError::Refused(_), .. } => Refusal::refused_by_runtime(error),
-            InferenceError::Failed { retry_after, .. } => Refusal::inference_error(error, retry_after),
+            InferenceError::PromptTooLong { overflow, .. } => Refusal::invalid(too_long(overflow)),
+            InferenceError::NoCapacity { retry_after_seconds, .. } => Refusal::no_room_for(retry_after_seconds),
+            InferenceError::Failed { error: MemberError::Refused(_), .. } => Refusal::refused_by_runtime(error),
+            InferenceError::Failed { retry_after_seconds, .. } => Refusal::inference_error(error, retry_after_seconds),
+            InferenceError::NoneAvailable => Refusal::inference_error(error, None),
         })
     }
 
@@ -121,7 +122,7 @@ impl<'m, 'd> Meter<'m, 'd> {
             let woven = Grounder::weave(passages, tokens);
             self.note_sources(woven.sources.len());
             match self.ask(Asking { request: &asking.request.with_instructions(&woven.text), ..asking }).await {
-                Err(InferenceError::PromptTooLong(_)) if !woven.sources.is_empty() => tokens /= 3,
+                Err(InferenceError::PromptTooLong { .. }) if !woven.sources.is_empty() => tokens /= 3,
                 Err(error) => return Err(error),
                 Ok(completion) => {
                     let text = weave::without_dangling(&completion.text, woven.sources.len());
@@ -133,7 +134,12 @@ impl<'m, 'd> Meter<'m, 'd> {
 
     async fn ask(&mut self, asking: Asking<'_>) -> Result<Completion, InferenceError> {
         let attribution = Attribution { id: self.report.arrival.id, tag: Some(self.key), trace: asking.trace };
-        asking.pool_client.0.complete(asking.request, attribution, &mut self.report.runtime).await
+        let result = asking.pool_client.0.complete(asking.request, attribution).await;
+        self.report.runtime = match &result {
+            Ok(routed) => Some(routed.runtime.clone()),
+            Err(error) => error.runtime().cloned(),
+        };
+        result.map(|routed| routed.completion)
     }
 
     fn note_sources(&mut self, count: usize) {

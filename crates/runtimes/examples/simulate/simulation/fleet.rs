@@ -104,7 +104,7 @@ impl Cache {
     }
 
     /// Tokens of a prompt that need not be computed. Its system prompt is kept from now on.
-    fn resolve(&mut self, prompt: &Prompt) -> u32 {
+    fn look_up(&mut self, prompt: &Prompt) -> u32 {
         let system = Key::System(prompt.system);
         let conversation = Key::Conversation(prompt.conversation);
         let has_system = self.kept.contains_key(&system);
