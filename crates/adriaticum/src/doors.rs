@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use api::Api;
 use console::{Console, ConsoleSettings};
-use server::{Api, ListenerSettings, Phase, Timeouts, Tls};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use transport::{Lifecycle, ListenerSettings, Timeouts, Tls};
 
 use crate::error::CliError;
 use crate::hosts::BothHosts;
@@ -76,7 +77,7 @@ impl Doors {
         tls: Option<Tls>,
         api: Arc<Api>,
         store: Arc<Store>,
-        phase: watch::Receiver<Phase>,
+        lifecycle: watch::Receiver<Lifecycle>,
     ) -> std::io::Result<usize> {
         let api_base_url = self.api_base_url(settings);
         let console = ConsoleSettings {
@@ -90,14 +91,14 @@ impl Doors {
             max_connections: connections_for(raise_file_limit(), settings.max_connections),
             threads: settings.api_threads,
             timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
-            stop: settings.stop_timeout,
+            stop_timeout: settings.stop_timeout,
             proxies: settings.trusted_proxies.clone(),
             tls,
         };
         match self.console {
-            ConsoleDoor::None => server::serve(self.api.listener, api, connections, phase).await,
+            ConsoleDoor::None => transport::serve(self.api.listener, api, connections, lifecycle).await,
             ConsoleDoor::Shared => {
-                server::serve(self.api.listener, Arc::new(BothHosts { api, console }), connections, phase).await
+                transport::serve(self.api.listener, Arc::new(BothHosts { api, console }), connections, lifecycle).await
             }
             ConsoleDoor::Own(door) => {
                 let few = ListenerSettings {
@@ -106,8 +107,8 @@ impl Doors {
                     ..connections.clone()
                 };
                 let (api, console) = tokio::join!(
-                    server::serve(self.api.listener, api, connections, phase.clone()),
-                    server::serve(door.listener, console, few, phase),
+                    transport::serve(self.api.listener, api, connections, lifecycle.clone()),
+                    transport::serve(door.listener, console, few, lifecycle),
                 );
                 Ok(api? + console?)
             }

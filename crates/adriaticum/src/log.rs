@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use server::{Field, RequestLog};
+use api::{Field, RequestLog};
 use tracing_subscriber::EnvFilter;
 
 /// Where the lines about requests come from, as one sees there.

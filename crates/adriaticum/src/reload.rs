@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use runtimes::{Pool, PoolSettings};
-use server::Certificates;
 use tokio::signal::unix::Signal;
+use transport::Certificates;
 
 use crate::error::CliError;
 use crate::settings::Settings;

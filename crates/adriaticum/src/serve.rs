@@ -7,12 +7,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::{Api, ApiAddress, ApiSettings};
+use ops::Ops;
 use runtimes::Pool;
-use server::{Api, ApiAddress, ApiSettings, Certificates, ListenerSettings, Ops, Phase, Timeouts, Tls, TrustedProxies};
 use store::{Database, Store};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use transport::{Certificates, Lifecycle, ListenerSettings, Timeouts, Tls, TrustedProxies};
 
 use crate::doors::{Door, Doors};
 use crate::error::CliError;
@@ -46,7 +48,7 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
     let reload_signal = catch(SignalKind::hangup())?;
     let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
     let certificates = open_certificates(settings)?;
-    let tls = certificates.clone().map(Tls::with).transpose();
+    let tls = certificates.clone().map(Tls::with_certificates).transpose();
     let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be spoken: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
     let mut doors = Doors::open(settings).await?;
@@ -72,11 +74,11 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
         tokio::spawn(certificates.watch());
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
-    let (phase, phases) = watch::channel(Phase::Serving);
-    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &phases, certificates));
-    tokio::spawn(first_signal.follow(settings.drain, phase));
+    let (lifecycle, lifecycles) = watch::channel(Lifecycle::Serving);
+    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &lifecycles, certificates));
+    tokio::spawn(first_signal.follow(settings.drain, lifecycle));
     let served = async {
-        let cut_off = doors.serve(settings, tls, api, store, phases).await;
+        let cut_off = doors.serve(settings, tls, api, store, lifecycles).await;
         let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
         // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
@@ -107,31 +109,31 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
 /// From where health and metrics are told, until everything else has ended.
 struct Watchtower {
     serving: JoinHandle<std::io::Result<usize>>,
-    close: watch::Sender<Phase>,
+    close: watch::Sender<Lifecycle>,
 }
 
 impl Watchtower {
     fn open(
         door: Door,
         api: &Arc<Api>,
-        phase: &watch::Receiver<Phase>,
+        lifecycle: &watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
     ) -> Self {
-        let ops = Ops::new(api.clone(), phase.clone(), certificates, env!("CARGO_PKG_VERSION"));
+        let ops = Ops::new(api.clone(), lifecycle.clone(), certificates, env!("CARGO_PKG_VERSION"));
         let few = ListenerSettings {
             max_connections: OPS_CONNECTIONS,
             threads: 1,
             timeouts: OPS_TIMEOUTS,
-            stop: OPS_STOP,
+            stop_timeout: OPS_STOP,
             proxies: TrustedProxies::default(),
             tls: None,
         };
-        let (close, closed) = watch::channel(Phase::Serving);
-        Self { serving: tokio::spawn(server::serve(door.listener, ops, few, closed)), close }
+        let (close, closed) = watch::channel(Lifecycle::Serving);
+        Self { serving: tokio::spawn(transport::serve(door.listener, ops, few, closed)), close }
     }
 
     async fn close(self) {
-        self.close.send_replace(Phase::Stopping);
+        self.close.send_replace(Lifecycle::Stopping);
         let _ = self.serving.await; // nothing is lost with it
     }
 }
@@ -150,7 +152,7 @@ pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certif
     }
     let wrong =
         |error| CliError::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
-    Certificates::open(settings.tls.clone()).map(Some).map_err(wrong)
+    Certificates::load(settings.tls.clone()).map(Some).map_err(wrong)
 }
 
 /// Opens the database, with the data folder around it.

@@ -3,9 +3,9 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use server::Phase;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use transport::Lifecycle;
 
 use crate::error::CliError;
 
@@ -45,14 +45,14 @@ impl StopSignals {
 
     /// Waits for the first one, and tells everyone how far the service has got. Before a stop that a machine has asked
     /// for, it is drained: proxies in front need that long to notice.
-    pub(crate) async fn follow(mut self, drain: Duration, phase: watch::Sender<Phase>) {
+    pub(crate) async fn follow(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
         if self.next().await == StopSignal::Terminate && !drain.is_zero() {
             tracing::info!(?drain, "draining: requests are still answered, but better sent elsewhere");
-            phase.send_replace(Phase::Draining);
+            lifecycle.send_replace(Lifecycle::Draining);
             tokio::time::sleep(drain).await;
         }
         tracing::info!("stopping: what is under way is finished first; a second signal stops at once");
-        phase.send_replace(Phase::Stopping);
+        lifecycle.send_replace(Lifecycle::Stopping);
     }
 
     async fn next(&mut self) -> StopSignal {

@@ -2,9 +2,9 @@
 //! that a filter matches, however many: they are sent while they are read.
 
 use bytes::Bytes;
-use server::ResponseBody;
 use store::{Figures, KeyUsage, RequestRecord, Store, StoreError, Viewer};
 use tokio::sync::mpsc;
+use transport::ResponseBody;
 
 use crate::reply::{Problem, Reply};
 use crate::requests::Filter;

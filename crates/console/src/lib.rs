@@ -31,10 +31,11 @@ mod visit;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use api::Api;
 use http::Request;
 use hyper::body::Incoming;
-use server::{Answer, Api, HostName, Site, Unserved};
 use store::Store;
+use transport::{HostName, Rejection, Response, Site};
 
 use crate::password::Passwords;
 use crate::reply::Reply;
@@ -65,7 +66,7 @@ pub struct Console {
 /// One thread's place at the console.
 pub struct Desk {
     console: Arc<Console>,
-    api: server::Desk,
+    api: api::Worker,
 }
 
 impl Console {
@@ -86,22 +87,24 @@ impl Console {
 }
 
 impl Site for Console {
-    type Desk = Desk;
+    type Worker = Desk;
 
     const NAME: &str = "console";
 
-    fn desk(self: &Arc<Self>) -> Desk {
-        Desk { console: self.clone(), api: server::Desk::new(self.api.clone()) }
+    const MAX_BODY_BYTES: usize = wire::MAX_BODY_BYTES;
+
+    fn worker(self: &Arc<Self>) -> Desk {
+        Desk { console: self.clone(), api: api::Worker::new(self.api.clone()) }
     }
 
-    async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Answer {
+    async fn handle(desk: &Desk, client: IpAddr, request: Request<Incoming>) -> Response {
         if desk.api.api().covers(request.uri().path()) {
-            return Reply::from_api(server::refuse_elsewhere(&desk.api, request)).into_answer();
+            return Reply::from_api(api::reject_foreign_host(&desk.api, request)).into_answer();
         }
-        routes::answer(desk, visitor, request).await
+        routes::answer(desk, client, request).await
     }
 
-    fn refuse(desk: &Desk, why: Unserved) -> Answer {
-        server::refuse(&desk.api, why)
+    fn reject(desk: &Desk, why: Rejection) -> Response {
+        api::reject(&desk.api, why)
     }
 }

@@ -1,8 +1,8 @@
 //! Where everything is, how it is, and a first request to copy.
 
+use api::Health;
 use maud::{Markup, html};
 use runtimes::Availability;
-use server::Health;
 
 use crate::page::{self, Area, copyable};
 use crate::reply::{Problem, Reply};

@@ -44,7 +44,7 @@ pub(crate) fn page(room: &Room<'_>) -> Result<Reply, Problem> {
     Ok(Reply::page(page::page(room, Area::Playground, "Playground", content)))
 }
 
-pub(crate) async fn complete(room: &Room<'_>, desk: &server::Desk, body: Bytes) -> Result<Reply, Problem> {
+pub(crate) async fn complete(room: &Room<'_>, desk: &api::Worker, body: Bytes) -> Result<Reply, Problem> {
     let caller = room.console.store.playground(room.viewer()).await?.ok_or(Problem::NotAllowed)?;
-    Ok(Reply::from_api(server::play(desk, &caller, body).await))
+    Ok(Reply::from_api(api::handle_playground(desk, &caller, body).await))
 }

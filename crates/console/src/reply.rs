@@ -1,10 +1,10 @@
 //! What a visit is answered with, and the headers that every answer carries.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use maud::Markup;
-use server::{Answer, ResponseBody};
 use store::StoreError;
+use transport::{Response, ResponseBody};
 
 /// Nothing but our own files; no frames around us; forms go to us alone.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -21,7 +21,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 /// An answer on its way.
-pub(crate) struct Reply(Answer);
+pub(crate) struct Reply(Response);
 
 impl Reply {
     pub(crate) fn page(markup: Markup) -> Self {
@@ -59,7 +59,7 @@ impl Reply {
     }
 
     /// The API's own answer, with our headers.
-    pub(crate) fn from_api(answer: Answer) -> Self {
+    pub(crate) fn from_api(answer: Response) -> Self {
         let mut reply = Self(answer);
         reply.0.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         reply
@@ -72,7 +72,7 @@ impl Reply {
         self
     }
 
-    pub(crate) fn into_answer(self) -> Answer {
+    pub(crate) fn into_answer(self) -> Response {
         let mut answer = self.0;
         for (name, value) in HEADERS {
             answer.headers_mut().insert(name, HeaderValue::from_static(value));

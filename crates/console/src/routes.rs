@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use http::{Method, Request};
 use hyper::body::Incoming;
-use server::Answer;
+use transport::Response;
 
 use crate::reply::{Problem, Reply};
 use crate::room::{Cookie, Guest, Room};
@@ -15,7 +15,7 @@ use crate::visit::Visit;
 use crate::{Desk, account, assets, audit, entry, export, keys, overview, page, playground, requests, team, usage};
 
 /// Answers a request, whatever it is.
-pub(crate) async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Answer {
+pub(crate) async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Response {
     let mut visit = Visit::new(visitor, request);
     let reply = match AssertUnwindSafe(route(desk, &mut visit)).catch_unwind().await {
         Ok(reply) => reply,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, header};
 use hyper::body::Incoming;
-use server::{BodyTimeouts, Upload};
+use transport::{BodyLimits, Upload};
 use url::form_urlencoded;
 
 /// How long a body may pause.
@@ -56,7 +56,7 @@ impl Visit {
 
     /// The body, at most as large as the API's; `None` if it cannot be had.
     pub(crate) async fn body(&mut self) -> Option<Bytes> {
-        self.upload.take()?.bytes(BodyTimeouts::with_idle(BODY_IDLE)).await
+        self.upload.take()?.read(BodyLimits::new(wire::MAX_BODY_BYTES, BODY_IDLE)).await.ok()
     }
 
     /// Where from, for the audit log and the list of sessions.

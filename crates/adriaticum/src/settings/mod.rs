@@ -13,11 +13,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use api::ApiAddress;
 use grounding::Mode;
 use grounding::search::{SearchUrl, UnusableUrl};
 use runtimes::{RuntimeKey, RuntimeKeyError, RuntimeUrl};
-use server::{ApiAddress, CertificateFiles, HostName, NoNetwork, TrustedProxies};
 use store::Database;
+use transport::{CertificateFiles, HostName, NetworkError, TrustedProxies};
 use url::Url;
 
 pub(crate) use self::known::{KNOWN, Known, RELOADED};
@@ -183,7 +184,7 @@ impl Settings {
             return Err(reader.wrong("ops.listen", &reason));
         }
         let trusted_proxies = reader.text("trusted_proxies").parse();
-        let trusted_proxies = trusted_proxies.map_err(|error: NoNetwork| reader.wrong("trusted_proxies", &error))?;
+        let trusted_proxies = trusted_proxies.map_err(|error: NetworkError| reader.wrong("trusted_proxies", &error))?;
         Ok(Self {
             database: database(&reader, &data_dir)?,
             database_timeout: reader.duration("database.timeout")?,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use server::CertificateFiles;
 use store::{Database, PostgresSettings};
+use transport::CertificateFiles;
 use url::Url;
 
 use crate::error::CliError;

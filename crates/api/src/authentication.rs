@@ -1,0 +1,23 @@
+//! Who calls? Exactly one `Authorization: Bearer <API_KEY>`, and the database's word for it.
+
+use chat::ApiKey;
+use http::{HeaderMap, header};
+use store::{Caller, Store};
+
+use crate::error::ApiError;
+
+/// The caller of a request. Whatever is wrong with a key, the refusal is the same.
+pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
+    match store.authenticate(&key).await {
+        Ok(caller) => caller.ok_or_else(ApiError::invalid_api_key),
+        Err(error) => Err(ApiError::unavailable("The service cannot check API keys now.").because(error)),
+    }
+}
+
+fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else { return None };
+    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| ApiKey::parse(key.trim_matches(' ')).ok())?
+}

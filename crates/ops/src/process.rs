@@ -1,0 +1,91 @@
+//! What the system says of this process, under the names that Prometheus' own libraries use. Where it says nothing, as on
+//! systems without `/proc`, there is no number.
+
+use prometheus_client::metrics::MetricType;
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+use crate::encode::Figure;
+
+/// Of the process.
+pub(crate) const OF_THE_PROCESS: &[Figure<Process>] = &[
+    Figure {
+        name: "process_cpu_seconds",
+        help: "Time that the process has spent on processors, for itself and in the system",
+        kind: MetricType::Counter,
+        of: |process| process.cpu_seconds,
+    },
+    Figure {
+        name: "process_resident_memory_bytes",
+        help: "Memory of the process that is in the machine's memory",
+        kind: MetricType::Gauge,
+        of: |process| process.resident,
+    },
+    Figure {
+        name: "process_virtual_memory_bytes",
+        help: "Addresses that the process has reserved",
+        kind: MetricType::Gauge,
+        of: |process| process.reserved,
+    },
+    Figure {
+        name: "process_open_fds",
+        help: "Open files and sockets",
+        kind: MetricType::Gauge,
+        of: |process| process.open_files,
+    },
+    Figure {
+        name: "process_max_fds",
+        help: "Files and sockets that may be open",
+        kind: MetricType::Gauge,
+        of: |process| process.most_files,
+    },
+    Figure {
+        name: "process_threads",
+        help: "Threads of the process",
+        kind: MetricType::Gauge,
+        of: |process| process.threads,
+    },
+];
+
+pub(crate) struct Process {
+    cpu_seconds: f64,
+    resident: f64,
+    reserved: f64,
+    open_files: f64,
+    most_files: f64,
+    threads: f64,
+}
+
+impl Process {
+    pub(crate) fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let field = |number| field(&stat, number);
+        Self {
+            cpu_seconds: (field(14) + field(15)) / clock_ticks_per_second() as f64,
+            resident: field(24) * page_size() as f64,
+            reserved: field(23),
+            open_files: std::fs::read_dir("/proc/self/fd").map_or(f64::NAN, |files| files.count() as f64),
+            most_files: getrlimit(Resource::Nofile).current.map_or(f64::NAN, |most| most as f64),
+            threads: field(20),
+        }
+    }
+}
+
+/// A field of `/proc/self/stat`, by its number in the manual. The second is the program's name in brackets, which may hold
+/// anything; all others are counted from behind it.
+fn field(stat: &str, number: usize) -> f64 {
+    let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+    behind.split(' ').nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_programs_name_cannot_confuse_it() {
+        let stat = "7 (a) b (c d) S 4 5 6 7 8 9 10 11 12 13 140 15 16 17 18 19 20 21 22 23 24 25";
+        assert_eq!((field(stat, 4), field(stat, 14), field(stat, 24)), (4.0, 140.0, 24.0));
+        assert!(field("", 14).is_nan() && field(stat, 60).is_nan());
+    }
+}

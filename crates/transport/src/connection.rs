@@ -1,0 +1,374 @@
+//! One connection: HTTP/1.1, or HTTP/2 if the client begins with its preface or ALPN has chosen it.
+//!
+//! A connection has one timer. It reads the `ActivityClock`, which the socket and the requests update, and closes the
+//! connection when a head takes too long to arrive or the connection was idle for too long.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Either};
+use http::{HeaderValue, Request, Version, header};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::listener::DrainStage;
+use crate::parse_errors::ParseErrors;
+use crate::response_body::Response;
+use crate::site::Rejection;
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Limits of a request's head. The number of headers is hyper's own limit for HTTP/1.1.
+pub const MAX_HEAD_BYTES: usize = 32 << 10;
+pub const MAX_HEADERS: usize = 100;
+/// The read buffer.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Concurrent requests on one connection.
+const HTTP2_STREAMS: u32 = 128;
+/// Heads up to this size reach us, so that the site can say what is wrong; h2 responds to larger ones itself.
+const HTTP2_HEADER_LIST_BYTES: u32 = 2 * MAX_HEAD_BYTES as u32;
+/// Streams that were reset before we accepted them. A client may cancel all of its streams at once; one that goes on
+/// opening and resetting to keep us busy (rapid reset) is disconnected.
+const HTTP2_PENDING_RESETS: usize = HTTP2_STREAMS as usize;
+/// Streams that we reset because of a client's protocol errors, over a connection's whole life.
+const HTTP2_ERROR_RESETS: usize = 1024;
+/// A stream may send one whole body ahead of our reading, a connection this many: that bounds what we buffer.
+const HTTP2_BODIES_AHEAD: u32 = 4;
+/// A client that vanished is found by an unanswered ping; otherwise its requests would go on.
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For the head of a request, from its first byte on (or from the connection's start).
+    pub head: Duration,
+    /// Between two requests.
+    pub idle: Duration,
+}
+
+/// Handles the requests of one connection. A trait object, so that hyper is compiled once and not once for each site.
+pub(crate) trait Handler: Send + Sync + 'static {
+    fn handle(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response>;
+
+    fn reject(&self, why: Rejection) -> Response;
+
+    fn max_body_bytes(&self) -> usize;
+}
+
+/// A TCP socket, or TLS over one.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
+
+/// Serves a plaintext connection until it ends, times out, or the server stops.
+pub(crate) async fn serve(
+    socket: TcpStream,
+    timeouts: Timeouts,
+    stage: watch::Receiver<DrainStage>,
+    handler: Arc<dyn Handler>,
+) {
+    let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
+    serve_stream(Box::new(socket), is_http2, timeouts, stage, handler).await;
+}
+
+/// The same where the HTTP version is known.
+pub(crate) async fn serve_stream(
+    socket: Box<dyn Socket>,
+    is_http2: bool,
+    timeouts: Timeouts,
+    stage: watch::Receiver<DrainStage>,
+    handler: Arc<dyn Handler>,
+) {
+    let clock = Arc::new(ActivityClock::new());
+    let service = service_fn({
+        let (clock, stage, handler) = (clock.clone(), stage.clone(), handler.clone());
+        move |request: Request<Incoming>| {
+            let in_flight = InFlight::begin(clock.clone());
+            let (stage, version) = (stage.clone(), request.version());
+            let response = match version == Version::HTTP_2 && exceeds_head_limits(&request) {
+                false => Either::Left(handler.clone().handle(request)),
+                true => Either::Right(std::future::ready(handler.reject(Rejection::HeadTooLarge))),
+            };
+            async move {
+                let mut response = response.await;
+                // HTTP/2 has GOAWAY for this, which is sent at the end of draining.
+                if version <= Version::HTTP_11 && *stage.borrow() >= DrainStage::Draining {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                drop(in_flight);
+                Ok::<_, Infallible>(response)
+            }
+        }
+    });
+    if is_http2 {
+        let window = u32::try_from(handler.max_body_bytes()).unwrap_or(u32::MAX);
+        let timeouts = Timeouts { head: timeouts.idle, ..timeouts }; // a frame is not a request's head
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(HTTP2_STREAMS)
+            .max_header_list_size(HTTP2_HEADER_LIST_BYTES)
+            .max_pending_accept_reset_streams(HTTP2_PENDING_RESETS)
+            .max_local_error_reset_streams(HTTP2_ERROR_RESETS)
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window.saturating_mul(HTTP2_BODIES_AHEAD))
+            .keep_alive_interval(timeouts.idle)
+            .keep_alive_timeout(HTTP2_PING_TIMEOUT)
+            .serve_connection(TokioIo::new(MonitoredSocket { socket, clock: clock.clone() }), service);
+        run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+    } else {
+        let socket = ParseErrors::new(socket, move |why| handler.reject(why));
+        let connection = http1::Builder::new()
+            .max_header_size(MAX_HEAD_BYTES)
+            .max_buf_size(BUFFER_BYTES)
+            .serve_connection(TokioIo::new(MonitoredSocket { socket, clock: clock.clone() }), service);
+        run(pin!(connection), http1::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+    }
+}
+
+/// Whether an HTTP/2 head exceeds the limits of HTTP/1.1, measured as HTTP/1.1 would write it.
+fn exceeds_head_limits(request: &Request<Incoming>) -> bool {
+    let headers: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    request.headers().len() > MAX_HEADERS || headers + target > MAX_HEAD_BYTES
+}
+
+/// Drives a connection; shuts it down when the server stops, and drops it on a timeout.
+async fn run<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    stop: impl Fn(Pin<&mut C>),
+    clock: &ActivityClock,
+    timeouts: Timeouts,
+    mut stage: watch::Receiver<DrainStage>,
+) {
+    // Activity moves the deadline, so the timer checks at least this often.
+    let tick = timeouts.head.min(timeouts.idle);
+    let mut timer = pin!(sleep_until(Instant::now() + tick));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+                return;
+            }
+            () = timer.as_mut() => {
+                let (now, deadline) = (Instant::now(), clock.deadline(timeouts));
+                if deadline <= now {
+                    return;
+                }
+                timer.as_mut().reset(deadline.min(now + tick));
+            }
+            _ = stage.wait_for(|stage| *stage >= DrainStage::Finishing), if !stopping => {
+                stopping = true;
+                stop(connection.as_mut());
+            }
+        }
+    }
+}
+
+/// Peeks at a connection's first bytes.
+async fn begins_with_http2(socket: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [0; HTTP2_PREFACE.len()];
+    loop {
+        let seen = socket.peek(&mut first).await?;
+        // `PRI` is reserved, so three bytes decide; fewer are peeked at again.
+        match &first[..seen] {
+            start if seen < 3 && seen > 0 && HTTP2_PREFACE.starts_with(start) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            start => return Ok(seen >= 3 && HTTP2_PREFACE.starts_with(&start[..3])),
+        }
+    }
+}
+
+/// What a connection is doing, and since when, in microseconds from its start.
+struct ActivityClock {
+    start: Instant,
+    in_flight: AtomicU32,
+    idle_since: AtomicU64,
+    /// When the first byte of a head arrived, plus one; 0 while none has.
+    head_since: AtomicU64,
+}
+
+impl ActivityClock {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            in_flight: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
+            head_since: AtomicU64::new(1),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// When to close the connection if nothing happens until then.
+    fn deadline(&self, timeouts: Timeouts) -> Instant {
+        let since = |micros| self.start + Duration::from_micros(micros);
+        if self.in_flight.load(Ordering::Relaxed) > 0 {
+            return Instant::now() + timeouts.idle;
+        }
+        match self.head_since.load(Ordering::Relaxed) {
+            0 => since(self.idle_since.load(Ordering::Relaxed)) + timeouts.idle,
+            head => since(head - 1) + timeouts.head,
+        }
+    }
+
+    /// A connection is not idle while a client still reads a response, however slowly.
+    fn bytes_sent(&self) {
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            self.idle_since.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    fn bytes_received(&self) {
+        if self.in_flight.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
+            self.head_since.store(self.now() + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A request between its head and its response.
+struct InFlight(Arc<ActivityClock>);
+
+impl InFlight {
+    fn begin(clock: Arc<ActivityClock>) -> Self {
+        clock.in_flight.fetch_add(1, Ordering::Relaxed);
+        clock.head_since.store(0, Ordering::Relaxed);
+        Self(clock)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A socket that tells the clock when bytes are received and sent.
+struct MonitoredSocket<S> {
+    socket: S,
+    clock: Arc<ActivityClock>,
+}
+
+impl<S> MonitoredSocket<S> {
+    fn note_write(&self, polled: &Poll<std::io::Result<usize>>) {
+        if matches!(polled, Poll::Ready(Ok(count)) if *count > 0) {
+            self.clock.bytes_sent();
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for MonitoredSocket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.socket).poll_read(context, into);
+        if into.filled().len() > before {
+            self.clock.bytes_received();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.note_write(&polled);
+        polled
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
+        self.note_write(&polled);
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::ResponseBody;
+
+    const IDLE: Duration = Duration::from_millis(800);
+    const CHUNKS: u32 = 8;
+
+    /// Streams its response for longer than the idle timeout.
+    struct Slow;
+
+    impl Handler for Slow {
+        fn handle(self: Arc<Self>, _request: Request<Incoming>) -> BoxFuture<'static, Response> {
+            let (chunks, body) = ResponseBody::stream();
+            tokio::spawn(async move {
+                for _ in 0..CHUNKS {
+                    tokio::time::sleep(IDLE / 4).await;
+                    if chunks.send(Ok(vec![b'x'; 1000].into())).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            Box::pin(std::future::ready(Response::new(body)))
+        }
+
+        fn reject(&self, why: Rejection) -> Response {
+            Response::new(format!("{why:?}").into())
+        }
+
+        fn max_body_bytes(&self) -> usize {
+            1 << 16
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_response_is_not_idle_while_the_client_reads() {
+        for reads in [true, false] {
+            let (near, mut far) = tokio::io::duplex(512);
+            let (_stages, stage) = watch::channel(DrainStage::Serving);
+            let timeouts = Timeouts { head: IDLE, idle: IDLE };
+            let served = tokio::spawn(serve_stream(Box::new(near), false, timeouts, stage, Arc::new(Slow)));
+            far.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            let mut received = Vec::new();
+            if reads {
+                far.read_to_end(&mut received).await.unwrap();
+                assert!(received.ends_with(b"\r\n0\r\n\r\n"), "whole: {}", received.len());
+                assert!(received.len() > 1000 * CHUNKS as usize, "{}", received.len());
+            }
+            // A client that does not read is disconnected.
+            tokio::time::timeout(Duration::from_secs(30), served).await.expect("an end").unwrap();
+        }
+    }
+}
