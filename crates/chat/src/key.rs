@@ -33,7 +33,7 @@ impl ApiKey {
     }
 
     /// Reads a key as a caller presents it.
-    pub fn parse(text: &str) -> Result<Self, MalformedKey> {
+    pub fn parse(text: &str) -> Result<Self, ApiKeyError> {
         let bytes = text.as_bytes();
         let shaped = bytes.len() == KEY_LEN
             && text.starts_with(PREFIX)
@@ -42,7 +42,7 @@ impl ApiKey {
         if shaped && checksum(&bytes[..CHECKSUM_AT]) == bytes[CHECKSUM_AT..] {
             Ok(Self(text.to_owned()))
         } else {
-            Err(MalformedKey)
+            Err(ApiKeyError)
         }
     }
 
@@ -103,7 +103,7 @@ pub fn random_base62(count: usize) -> Result<String, getrandom::Error> {
 /// Not an API key: wrong shape or wrong checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an API key")]
-pub struct MalformedKey;
+pub struct ApiKeyError;
 
 /// The public id of a key: 12 base62 characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,13 +122,13 @@ impl KeyId {
 }
 
 impl std::str::FromStr for KeyId {
-    type Err = MalformedKey;
+    type Err = ApiKeyError;
 
     /// Reads an id alone, or with the `adria_` in front as it stands in a key.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = text.strip_prefix(PREFIX).unwrap_or(text);
-        let bytes: [u8; ID_LEN] = id.as_bytes().try_into().map_err(|_| MalformedKey)?;
-        if bytes.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(bytes)) } else { Err(MalformedKey) }
+        let bytes: [u8; ID_LEN] = id.as_bytes().try_into().map_err(|_| ApiKeyError)?;
+        if bytes.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(bytes)) } else { Err(ApiKeyError) }
     }
 }
 

@@ -11,9 +11,9 @@ mod request_id;
 mod trace;
 
 pub use completion::{Completion, FinishReason, TokenUsage};
-pub use key::{ApiKey, KeyDigest, KeyId, MalformedKey, random_base62};
+pub use key::{ApiKey, ApiKeyError, KeyDigest, KeyId, random_base62};
 pub use key_name::{KeyName, KeyNameError};
-pub use request::{ChatRequest, MaxTokens, Message, OutOfBounds, Role, Temperature, limits};
+pub use request::{ChatRequest, LimitError, MaxTokens, Message, Role, Temperature, limits};
 pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
 pub use trace::Trace;
 

@@ -28,13 +28,13 @@ pub struct ChatRequest {
 
 impl ChatRequest {
     /// Puts a request together; fails if there are too few or too many messages, or too much text in all of them.
-    pub fn new(messages: Vec<Message>, temperature: Temperature, max_tokens: MaxTokens) -> Result<Self, OutOfBounds> {
+    pub fn new(messages: Vec<Message>, temperature: Temperature, max_tokens: MaxTokens) -> Result<Self, LimitError> {
         if !limits::MESSAGES.contains(&messages.len()) {
-            return Err(OutOfBounds::MessageCount(messages.len()));
+            return Err(LimitError::MessageCount(messages.len()));
         }
         let total = messages.iter().map(|message| message.chars).sum();
         if total > limits::TOTAL_CHARS {
-            return Err(OutOfBounds::TotalLength(total));
+            return Err(LimitError::TotalLength(total));
         }
         Ok(Self { messages, temperature, max_tokens })
     }
@@ -44,9 +44,9 @@ impl ChatRequest {
         messages: Vec<Message>,
         temperature: Temperature,
         max_tokens: MaxTokens,
-    ) -> Result<Self, OutOfBounds> {
+    ) -> Result<Self, LimitError> {
         match messages.is_empty() {
-            true => Err(OutOfBounds::MessageCount(0)),
+            true => Err(LimitError::MessageCount(0)),
             false => Ok(Self { messages, temperature, max_tokens }),
         }
     }
@@ -98,10 +98,10 @@ pub struct Message {
 
 impl Message {
     /// Fails if the content is longer than a message may be.
-    pub fn new(role: Role, content: String) -> Result<Self, OutOfBounds> {
+    pub fn new(role: Role, content: String) -> Result<Self, LimitError> {
         let chars = content.chars().count();
         if chars > limits::CONTENT_CHARS {
-            return Err(OutOfBounds::ContentLength(chars));
+            return Err(LimitError::ContentLength(chars));
         }
         Ok(Self { role, content, chars })
     }
@@ -164,11 +164,11 @@ pub struct Temperature(f64);
 
 impl Temperature {
     /// Fails outside the bounds, and for what is not a number.
-    pub fn new(value: f64) -> Result<Self, OutOfBounds> {
+    pub fn new(value: f64) -> Result<Self, LimitError> {
         if limits::TEMPERATURE.contains(&value) {
             Ok(Self(value.abs())) // a JSON `-0` is zero
         } else {
-            Err(OutOfBounds::Temperature(value))
+            Err(LimitError::Temperature(value))
         }
     }
 
@@ -190,10 +190,10 @@ pub struct MaxTokens(u16);
 
 impl MaxTokens {
     /// Fails outside the bounds.
-    pub fn new(value: i128) -> Result<Self, OutOfBounds> {
+    pub fn new(value: i128) -> Result<Self, LimitError> {
         match u16::try_from(value) {
             Ok(tokens) if limits::MAX_TOKENS.contains(&tokens) => Ok(Self(tokens)),
-            _ => Err(OutOfBounds::MaxTokens(value)),
+            _ => Err(LimitError::MaxTokens(value)),
         }
     }
 
@@ -211,7 +211,7 @@ impl Default for MaxTokens {
 
 /// A bound that was not kept, with what was sent. Reads as the second half of a sentence that names the member.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum OutOfBounds {
+pub enum LimitError {
     /// Too few or too many messages.
     #[error("must hold {} to {} messages; got {}", limits::MESSAGES.start(), limits::MESSAGES.end(), .0)]
     MessageCount(usize),
@@ -229,7 +229,7 @@ pub enum OutOfBounds {
     MaxTokens(i128),
     /// Maximum of tokens so far out of range that it is no integer any more.
     #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), shown(*.0))]
-    MaxTokensByFar(f64),
+    MaxTokensOverflow(f64),
 }
 
 /// A number as a person would write it: large and small ones with an exponent.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chat::{ChatRequest, MaxTokens, Message, OutOfBounds, RequestId, Role, Temperature};
+use chat::{ChatRequest, LimitError, MaxTokens, Message, RequestId, Role, Temperature};
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
@@ -56,6 +56,6 @@ impl Pool {
 }
 
 /// The shortest question that there is.
-fn question() -> Result<ChatRequest, OutOfBounds> {
+fn question() -> Result<ChatRequest, LimitError> {
     ChatRequest::new(vec![Message::new(Role::User, "1".into())?], Temperature::default(), MaxTokens::new(1)?)
 }

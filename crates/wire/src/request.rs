@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use chat::{ChatRequest, MODEL, MaxTokens, Message, OutOfBounds, Role, Temperature};
+use chat::{ChatRequest, LimitError, MODEL, MaxTokens, Message, Role, Temperature};
 
 use crate::hints;
 use crate::json::Json;
@@ -50,7 +50,7 @@ fn document(body: &[u8]) -> Result<Json<'_>, InvalidRequest> {
 }
 
 /// Makes a message, or says which of its bounds was not kept.
-type Make = fn(Role, String) -> Result<Message, OutOfBounds>;
+type Make = fn(Role, String) -> Result<Message, LimitError>;
 
 fn read_sampling(
     temperature: Option<Json<'_>>,
@@ -115,7 +115,7 @@ fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
         Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Place::Body, "max_tokens", bound)),
         // An integer too long for one is read as a fraction; it is out of bounds all the same.
         Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
-            Err(refuse(Place::Body, "max_tokens", OutOfBounds::MaxTokensByFar(number)))
+            Err(refuse(Place::Body, "max_tokens", LimitError::MaxTokensOverflow(number)))
         }
         Json::Fraction(number) => Err(refuse(
             Place::Body,
