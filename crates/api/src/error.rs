@@ -194,8 +194,15 @@ impl ApiError {
     }
 
     fn of(code: ErrorCode) -> Self {
-        let is_passing = code.is_passing();
-        Self { code, message: code.sentence().into(), is_passing, retry_after: None, cause: None, hung_up: false }
+        let is_passing = code.is_transient();
+        Self {
+            code,
+            message: code.default_message().into(),
+            is_passing,
+            retry_after: None,
+            cause: None,
+            hung_up: false,
+        }
     }
 }
 

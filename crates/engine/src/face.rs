@@ -67,7 +67,7 @@ impl Face {
             (&Method::GET, "/v1/models") => self.if_alive(wire::engine::models(&self.name, self.context)).await,
             (&Method::GET, "/health") => self.if_alive(br#"{"status":"ok"}"#.to_vec()).await,
             (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
-            _ => json(StatusCode::NOT_FOUND, wire::engine::invalid("There is nothing here.")),
+            _ => json(StatusCode::NOT_FOUND, wire::engine::invalid_request("There is nothing here.")),
         }
     }
 
@@ -87,7 +87,7 @@ impl Face {
         };
         let length = prompt.len();
         if length == 0 || length >= self.context {
-            return json(StatusCode::BAD_REQUEST, wire::engine::too_long(length, self.context));
+            return json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(length, self.context));
         }
         let (answer, answered) = oneshot::channel();
         let asked = self.inbox.send(Message::Ask(scheduler::Request {
@@ -105,11 +105,11 @@ impl Face {
                 json(StatusCode::OK, body)
             }
             (Ok(()), Ok(Err(NoRoom))) => {
-                let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_room());
+                let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_capacity());
                 reply.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
                 reply
             }
-            _ => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::failed("The model has stopped.")),
+            _ => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error("The model has stopped.")),
         }
     }
 
@@ -120,7 +120,7 @@ impl Face {
         if asked && matches!(tokio::time::timeout(PROOF, proven).await, Ok(Ok(()))) {
             return json(StatusCode::OK, body);
         }
-        json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::failed("The model does not decode."))
+        json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::server_error("The model does not decode."))
     }
 
     fn status(&self) -> Vec<u8> {
@@ -145,11 +145,11 @@ impl Face {
 }
 
 fn tag(headers: &HeaderMap) -> &str {
-    headers.get(wire::engine::TAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
+    headers.get(wire::engine::TAG_HEADER).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
 }
 
 fn refuse(message: &str) -> Reply {
-    json(StatusCode::BAD_REQUEST, wire::engine::invalid(message))
+    json(StatusCode::BAD_REQUEST, wire::engine::invalid_request(message))
 }
 
 fn json(status: StatusCode, body: Vec<u8>) -> Reply {

@@ -76,7 +76,7 @@ pub enum MemberError {
     PromptTooLong(ContextOverflow),
     /// Status 200, but not a completion.
     #[error("{0}")]
-    Malformed(#[from] wire::runtime::Malformed),
+    Malformed(#[from] wire::runtime::ResponseError),
     /// It has no room now, and has done nothing; ours say so.
     #[error("no room")]
     NoCapacity {
@@ -227,7 +227,7 @@ impl Member {
                 headers.insert("x-request-id", id);
             }
             if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
-                headers.insert(wire::engine::TAG, tag);
+                headers.insert(wire::engine::TAG_HEADER, tag);
             }
             if let Some(trace) = attribution.trace {
                 pass_on(trace, headers);
@@ -236,8 +236,8 @@ impl Member {
         };
         let answer = self.ask(idle, build).await?;
         match answer.status {
-            StatusCode::OK => Ok(wire::runtime::completion(&answer.body)?),
-            status if is_about_the_request(status) => match wire::runtime::context_overflow(&answer.body) {
+            StatusCode::OK => Ok(wire::runtime::parse_completion(&answer.body)?),
+            status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&answer.body) {
                 Some(overflow) => Err(MemberError::PromptTooLong(overflow)),
                 None => Err(MemberError::Refused(status)),
             },
@@ -256,7 +256,7 @@ impl Member {
                 return Err(MemberError::Status(answer.status));
             }
             StatusCode::OK => {
-                if let Some(model) = wire::runtime::first_model(&answer.body) {
+                if let Some(model) = wire::runtime::parse_first_model(&answer.body) {
                     *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model);
                 }
             }
@@ -349,7 +349,7 @@ fn pass_on(trace: &Trace, headers: &mut HeaderMap) {
 fn refusal(status: StatusCode, answer: &Answer) -> MemberError {
     let retry_after = answer.retry_after.unwrap_or(0).clamp(*FULL_FOR.start(), *FULL_FOR.end());
     match status {
-        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_room(&answer.body) => {
+        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_capacity(&answer.body) => {
             MemberError::NoCapacity { retry_after }
         }
         StatusCode::TOO_MANY_REQUESTS => MemberError::Saturated { status, retry_after },

@@ -3,19 +3,19 @@
 use chat::Completion;
 
 use crate::json::Writer;
-pub use crate::request::{InvalidRequest, parse_runtime_request as parse_request};
+pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response;
 
 /// The header that says for whom a request is, so that turns can be fair between those who wait; opaque to a runtime.
-pub const TAG: &str = "x-adriaticum-tag";
+pub const TAG_HEADER: &str = "x-adriaticum-tag";
 
 /// By whom our models are owned, as they say.
 pub(crate) const OWNER: &str = "adriaticum";
 
 /// The type of the error that says that there is no room now.
-pub(crate) const NO_ROOM: &str = "no_room";
+pub(crate) const NO_CAPACITY_TYPE: &str = "no_room";
 /// The type of the error that says that the prompt is too long, as llama.cpp's server calls it.
-pub(crate) const TOO_LONG: &str = "exceed_context_size_error";
+pub(crate) const CONTEXT_OVERFLOW_TYPE: &str = "exceed_context_size_error";
 
 /// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
 pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, cached: usize) -> Vec<u8> {
@@ -85,24 +85,24 @@ impl Status {
 }
 
 /// An error that the request is at fault for.
-pub fn invalid(message: &str) -> Vec<u8> {
+pub fn invalid_request(message: &str) -> Vec<u8> {
     error("invalid_request_error", message).raw("}}").finish()
 }
 
 /// A fault of our own.
-pub fn failed(message: &str) -> Vec<u8> {
+pub fn server_error(message: &str) -> Vec<u8> {
     error("server_error", message).raw("}}").finish()
 }
 
 /// There is no room now.
-pub fn no_room() -> Vec<u8> {
-    error(NO_ROOM, "There is no room for this request now.").raw("}}").finish()
+pub fn no_capacity() -> Vec<u8> {
+    error(NO_CAPACITY_TYPE, "There is no room for this request now.").raw("}}").finish()
 }
 
 /// The prompt does not fit the context.
-pub fn too_long(prompt: usize, context: usize) -> Vec<u8> {
+pub fn context_overflow(prompt: usize, context: usize) -> Vec<u8> {
     let message = format!("The prompt has {prompt} tokens; the available context size is {context} tokens.");
-    error(TOO_LONG, &message)
+    error(CONTEXT_OVERFLOW_TYPE, &message)
         .raw(r#","n_prompt_tokens":"#)
         .value(&prompt)
         .raw(r#","n_ctx":"#)
@@ -132,13 +132,17 @@ mod tests {
 
         let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
         let answer = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
-        assert_eq!(runtime::completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
+        assert_eq!(runtime::parse_completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
         let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
-        assert_eq!(runtime::first_model(&models("m \"1\"", 8192)), Some(model));
+        assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192)), Some(model));
 
         let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
-        assert_eq!(runtime::context_overflow(&too_long(9000, 8192)), Some(overflow));
-        assert!(runtime::is_no_room(&no_room()) && !runtime::is_no_room(&failed("x")) && !runtime::is_no_room(b"x"));
+        assert_eq!(runtime::parse_context_overflow(&context_overflow(9000, 8192)), Some(overflow));
+        assert!(
+            runtime::is_no_capacity(&no_capacity())
+                && !runtime::is_no_capacity(&server_error("x"))
+                && !runtime::is_no_capacity(b"x")
+        );
     }
 
     #[test]

@@ -49,12 +49,12 @@ impl ErrorCode {
     }
 
     /// What the caller is told unless there is something more exact to say.
-    pub fn sentence(self) -> &'static str {
+    pub fn default_message(self) -> &'static str {
         self.row().2
     }
 
     /// Whether it passes by itself as a rule, so that the same request is worth sending again.
-    pub fn is_passing(self) -> bool {
+    pub fn is_transient(self) -> bool {
         match self {
             Self::InvalidRequest
             | Self::InvalidApiKey

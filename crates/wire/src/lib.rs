@@ -15,5 +15,5 @@ mod response;
 pub mod runtime;
 
 pub use error::{ErrorCode, envelope};
-pub use request::{InvalidRequest, MAX_BODY_BYTES, parse_request};
+pub use request::{MAX_BODY_BYTES, RequestError, parse_request};
 pub use response::completion;

@@ -99,7 +99,7 @@ fn failure(status: u16) -> Value {
     }
     let narrowed = json!({ "properties": { "error": { "properties": { "code": { "enum": names } } } } });
     json!({
-        "description": codes.iter().map(|code| code.sentence()).collect::<Vec<_>>().join(" Or: "),
+        "description": codes.iter().map(|code| code.default_message()).collect::<Vec<_>>().join(" Or: "),
         "headers": headers,
         "content": { "application/json": {
             "schema": { "allOf": [schema("Error"), narrowed] },
@@ -109,7 +109,7 @@ fn failure(status: u16) -> Value {
 }
 
 fn example(code: ErrorCode) -> Value {
-    json!({ "value": { "error": { "code": code.as_str(), "message": code.sentence(), "request_id": ID } } })
+    json!({ "value": { "error": { "code": code.as_str(), "message": code.default_message(), "request_id": ID } } })
 }
 
 fn request() -> Value {

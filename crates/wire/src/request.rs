@@ -18,35 +18,35 @@ pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
 /// Why a body is not a chat request, as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidRequest(String);
+pub struct RequestError(String);
 
 /// Reads a request's body.
-pub fn parse_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
-    let [model, messages, temperature, max_tokens] = members(document(body)?, Place::Body, REQUEST_MEMBERS)?;
-    check_model(required(model, Place::Body, "model")?)?;
+pub fn parse_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
+    let [model, messages, temperature, max_tokens] = members(document(body)?, Location::Body, REQUEST_MEMBERS)?;
+    check_model(required(model, Location::Body, "model")?)?;
     let messages = read_messages(messages, Message::new)?;
     let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
-    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Place::Body, "messages", bound))
+    ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Location::Body, "messages", bound))
 }
 
 /// Reads the body of a request to a runtime, as `runtime::request` writes it: whatever it calls the model, and however long its
 /// messages have become by what was added to them.
-pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, InvalidRequest> {
+pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
-    let [_, messages, temperature, max_tokens, stream] = members(document(body)?, Place::Body, accepted)?;
+    let [_, messages, temperature, max_tokens, stream] = members(document(body)?, Location::Body, accepted)?;
     match stream {
         None | Some(Json::Bool(false)) => {
             let messages = read_messages(messages, |role, text| Ok(Message::for_runtime(role, text)))?;
             let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
             ChatRequest::for_runtime(messages, temperature, max_tokens)
-                .map_err(|bound| refuse(Place::Body, "messages", bound))
+                .map_err(|bound| refuse(Location::Body, "messages", bound))
         }
-        Some(_) => Err(refuse(Place::Body, "stream", "must be false: answers are given as a whole")),
+        Some(_) => Err(refuse(Location::Body, "stream", "must be false: answers are given as a whole")),
     }
 }
 
-fn document(body: &[u8]) -> Result<Json<'_>, InvalidRequest> {
-    Json::parse(body).map_err(|error| InvalidRequest(format!("The body is not valid JSON: {error}.")))
+fn document(body: &[u8]) -> Result<Json<'_>, RequestError> {
+    Json::parse(body).map_err(|error| RequestError(format!("The body is not valid JSON: {error}.")))
 }
 
 /// Makes a message, or says which of its bounds was not kept.
@@ -55,85 +55,85 @@ type Make = fn(Role, String) -> Result<Message, LimitError>;
 fn read_sampling(
     temperature: Option<Json<'_>>,
     max_tokens: Option<Json<'_>>,
-) -> Result<(Temperature, MaxTokens), InvalidRequest> {
+) -> Result<(Temperature, MaxTokens), RequestError> {
     let temperature = temperature.map_or(Ok(Temperature::default()), read_temperature)?;
     Ok((temperature, max_tokens.map_or(Ok(MaxTokens::default()), read_max_tokens)?))
 }
 
-fn check_model(value: Json<'_>) -> Result<(), InvalidRequest> {
+fn check_model(value: Json<'_>) -> Result<(), RequestError> {
     match value {
         Json::String(name) if name == MODEL => Ok(()),
         Json::String(name) => {
-            Err(refuse(Place::Body, "model", format!("must be exactly `{MODEL}`; got `{}`", excerpt(&name))))
+            Err(refuse(Location::Body, "model", format!("must be exactly `{MODEL}`; got `{}`", excerpt(&name))))
         }
-        other => Err(wrong_type(Place::Body, "model", "a string", &other)),
+        other => Err(wrong_type(Location::Body, "model", "a string", &other)),
     }
 }
 
-fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, InvalidRequest> {
-    match required(value, Place::Body, "messages")? {
+fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, RequestError> {
+    match required(value, Location::Body, "messages")? {
         Json::Array(elements) => {
             elements.into_iter().enumerate().map(|(at, each)| read_message(at, each, make)).collect()
         }
-        other => Err(wrong_type(Place::Body, "messages", "an array of message objects", &other)),
+        other => Err(wrong_type(Location::Body, "messages", "an array of message objects", &other)),
     }
 }
 
-fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, InvalidRequest> {
-    let place = Place::Message(at);
-    let [role, content] = members(value, place, MESSAGE_MEMBERS)?;
-    let role = match required(role, place, "role")? {
+fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, RequestError> {
+    let location = Location::Message(at);
+    let [role, content] = members(value, location, MESSAGE_MEMBERS)?;
+    let role = match required(role, location, "role")? {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let roles = list(&Role::ALL.map(Role::as_str));
             let hint = hints::for_role(&name).map(|hint| format!(": {hint}")).unwrap_or_default();
-            refuse(place, "role", format!("must be one of {roles}; got `{}`{hint}", excerpt(&name)))
+            refuse(location, "role", format!("must be one of {roles}; got `{}`{hint}", excerpt(&name)))
         })?,
-        other => return Err(wrong_type(place, "role", "a string", &other)),
+        other => return Err(wrong_type(location, "role", "a string", &other)),
     };
-    match required(content, place, "content")? {
-        Json::String(text) => make(role, text.into_owned()).map_err(|bound| refuse(place, "content", bound)),
+    match required(content, location, "content")? {
+        Json::String(text) => make(role, text.into_owned()).map_err(|bound| refuse(location, "content", bound)),
         Json::Array(_) => Err(refuse(
-            place,
+            location,
             "content",
             "must be a string; got an array. Content in parts is not accepted: join the texts into one string",
         )),
-        other => Err(wrong_type(place, "content", "a string", &other)),
+        other => Err(wrong_type(location, "content", "a string", &other)),
     }
 }
 
-fn read_temperature(value: Json<'_>) -> Result<Temperature, InvalidRequest> {
+fn read_temperature(value: Json<'_>) -> Result<Temperature, RequestError> {
     let number = match value {
         Json::Integer(number) => number as f64,
         Json::Fraction(number) => number,
-        other => return Err(wrong_type(Place::Body, "temperature", "a number", &other)),
+        other => return Err(wrong_type(Location::Body, "temperature", "a number", &other)),
     };
-    Temperature::new(number).map_err(|bound| refuse(Place::Body, "temperature", bound))
+    Temperature::new(number).map_err(|bound| refuse(Location::Body, "temperature", bound))
 }
 
-fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, InvalidRequest> {
+fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, RequestError> {
     match value {
-        Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Place::Body, "max_tokens", bound)),
+        Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Location::Body, "max_tokens", bound)),
         // An integer too long for one is read as a fraction; it is out of bounds all the same.
         Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
-            Err(refuse(Place::Body, "max_tokens", LimitError::MaxTokensOverflow(number)))
+            Err(refuse(Location::Body, "max_tokens", LimitError::MaxTokensOverflow(number)))
         }
         Json::Fraction(number) => Err(refuse(
-            Place::Body,
+            Location::Body,
             "max_tokens",
             format!("must be an integer, without fraction or exponent; got {number:?}"),
         )),
-        other => Err(wrong_type(Place::Body, "max_tokens", "an integer", &other)),
+        other => Err(wrong_type(Location::Body, "max_tokens", "an integer", &other)),
     }
 }
 
 /// Where an object stands in the document; shown only when something about it is wrong.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     Body,
     Message(usize),
 }
 
-impl Place {
+impl Location {
     fn itself(self) -> Cow<'static, str> {
         match self {
             Self::Body => "The body".into(),
@@ -160,38 +160,38 @@ impl Place {
 /// Takes an object apart into the members it may have; any other, or one that stands twice, is refused.
 fn members<'a, const N: usize>(
     value: Json<'a>,
-    place: Place,
+    location: Location,
     accepted: [&str; N],
-) -> Result<[Option<Json<'a>>; N], InvalidRequest> {
+) -> Result<[Option<Json<'a>>; N], RequestError> {
     let Json::Object(object) = value else {
-        return Err(InvalidRequest(format!("{} must be a JSON object; got {}.", place.itself(), value.kind())));
+        return Err(RequestError(format!("{} must be a JSON object; got {}.", location.itself(), value.kind())));
     };
     let mut found = [const { None }; N];
     for (name, value) in object {
         let Some(at) = accepted.iter().position(|accepted| *accepted == name) else {
-            let (member, accepted) = (place.member(&name), list(&accepted));
-            return Err(InvalidRequest(match place.hint(&name) {
+            let (member, accepted) = (location.member(&name), list(&accepted));
+            return Err(RequestError(match location.hint(&name) {
                 Some(hint) => format!("`{member}` is not accepted: {hint}. Accepted members are {accepted}."),
                 None => format!("`{member}` is not accepted; accepted members are {accepted}."),
             }));
         };
         if found[at].replace(value).is_some() {
-            return Err(InvalidRequest(format!("`{}` stands more than once.", place.member(&name))));
+            return Err(RequestError(format!("`{}` stands more than once.", location.member(&name))));
         }
     }
     Ok(found)
 }
 
-fn required<'a>(value: Option<Json<'a>>, place: Place, name: &str) -> Result<Json<'a>, InvalidRequest> {
-    value.ok_or_else(|| InvalidRequest(format!("`{}` is required.", place.member(name))))
+fn required<'a>(value: Option<Json<'a>>, location: Location, name: &str) -> Result<Json<'a>, RequestError> {
+    value.ok_or_else(|| RequestError(format!("`{}` is required.", location.member(name))))
 }
 
-fn wrong_type(place: Place, name: &str, expected: &str, got: &Json<'_>) -> InvalidRequest {
-    refuse(place, name, format!("must be {expected}; got {}", got.kind()))
+fn wrong_type(location: Location, name: &str, expected: &str, got: &Json<'_>) -> RequestError {
+    refuse(location, name, format!("must be {expected}; got {}", got.kind()))
 }
 
-fn refuse(place: Place, name: &str, reason: impl std::fmt::Display) -> InvalidRequest {
-    InvalidRequest(format!("`{}` {reason}.", place.member(name)))
+fn refuse(location: Location, name: &str, reason: impl std::fmt::Display) -> RequestError {
+    RequestError(format!("`{}` {reason}.", location.member(name)))
 }
 
 fn list(names: &[&str]) -> String {

@@ -33,7 +33,7 @@ pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
 
 /// Why a runtime's successful answer cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum ResponseError {
     /// Not JSON at all.
     #[error("the answer is not JSON")]
     NotJson,
@@ -46,56 +46,56 @@ pub enum Malformed {
 ///
 /// A message without text is an empty answer: reasoning models that `max_tokens` cuts off send `content: null`. Every end
 /// other than by length is `stop`, the only other value that callers are told of.
-pub fn completion(body: &[u8]) -> Result<Completion, Malformed> {
-    let answer: Answer<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
-        Category::Data => Malformed::NoContent,
-        Category::Io | Category::Syntax | Category::Eof => Malformed::NotJson,
+pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
+    let answer: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
+        Category::Data => ResponseError::NoContent,
+        Category::Io | Category::Syntax | Category::Eof => ResponseError::NotJson,
     })?;
-    let choice = answer.choices.into_iter().next().ok_or(Malformed::NoContent)?;
+    let choice = answer.choices.into_iter().next().ok_or(ResponseError::NoContent)?;
     let finish_reason = match choice.finish_reason.as_deref() {
         Some("length" | "max_tokens") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
-    let Figures { prompt_tokens, completion_tokens, total_tokens } = answer.usage.unwrap_or_default();
+    let UsageBody { prompt_tokens, completion_tokens, total_tokens } = answer.usage.unwrap_or_default();
     let usage = TokenUsage { prompt: prompt_tokens.0, completion: completion_tokens.0, total: total_tokens.0 };
     Ok(Completion { text: choice.message.content.unwrap_or_default().into_owned(), finish_reason, usage })
 }
 
 /// What is read of an answer; runtimes say much more.
 #[derive(serde::Deserialize)]
-struct Answer<'a> {
+struct ResponseBody<'a> {
     #[serde(borrow)]
     choices: Vec<Choice<'a>>,
-    usage: Option<Figures>,
+    usage: Option<UsageBody>,
 }
 
 #[derive(serde::Deserialize)]
 struct Choice<'a> {
     #[serde(borrow)]
-    message: AnswerMessage<'a>,
+    message: ChoiceMessage<'a>,
     #[serde(borrow)]
     finish_reason: Option<Cow<'a, str>>,
 }
 
 #[derive(serde::Deserialize)]
-struct AnswerMessage<'a> {
+struct ChoiceMessage<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
-struct Figures {
-    prompt_tokens: Figure,
-    completion_tokens: Figure,
-    total_tokens: Figure,
+struct UsageBody {
+    prompt_tokens: TokenCount,
+    completion_tokens: TokenCount,
+    total_tokens: TokenCount,
 }
 
 /// A token figure; whatever is not a plausible count was not measured.
 #[derive(Default)]
-struct Figure(Option<u32>);
+struct TokenCount(Option<u32>);
 
-impl<'de> Deserialize<'de> for Figure {
+impl<'de> Deserialize<'de> for TokenCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self(match Json::deserialize(deserializer)? {
             Json::Integer(count) => u32::try_from(count).ok(),
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Figure {
 }
 
 /// The name of the first model in a runtime's `/models`.
-pub fn first_model(body: &[u8]) -> Option<Model> {
+pub fn parse_first_model(body: &[u8]) -> Option<Model> {
     let document = Json::parse(body).ok()?;
     let Json::Array(models) = document.get("data")? else { return None };
     let model = models.first()?;
@@ -130,10 +130,10 @@ pub struct Model {
 }
 
 /// Whether a refusal says that there was no room, as our own engine does; no work has been done then.
-pub fn is_no_room(body: &[u8]) -> bool {
+pub fn is_no_capacity(body: &[u8]) -> bool {
     let document = Json::parse(body).ok();
     let kind = document.as_ref().and_then(|document| document.get("error")?.get("type")?.as_str());
-    kind == Some(engine::NO_ROOM)
+    kind == Some(engine::NO_CAPACITY_TYPE)
 }
 
 /// A prompt that does not fit the model's context, in tokens, as far as the runtime says.
@@ -147,7 +147,7 @@ pub struct ContextOverflow {
 
 /// Reads a runtime's 400 or 422: is it about the context's size? The wordings are those of llama.cpp's server, vLLM,
 /// SGLang, TGI and OpenAI; only the two numbers are taken out of them.
-pub fn context_overflow(body: &[u8]) -> Option<ContextOverflow> {
+pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
     let document = Json::parse(body).ok()?;
     let error = document.get("error");
     let details = error.filter(|error| matches!(error, Json::Object(_))).unwrap_or(&document);
@@ -163,7 +163,7 @@ pub fn context_overflow(body: &[u8]) -> Option<ContextOverflow> {
         "`inputs` must have less than",
         "maximum model length",
     ];
-    let recognised = says("type", engine::TOO_LONG)
+    let recognised = says("type", engine::CONTEXT_OVERFLOW_TYPE)
         || says("code", "context_length_exceeded")
         || WORDINGS.iter().any(|wording| message.contains(wording));
     if !recognised {
@@ -241,7 +241,7 @@ mod tests {
         ];
         for (runtime, body) in cases {
             let expected = ContextOverflow { prompt: Some(9412), context: Some(8192) };
-            assert_eq!(context_overflow(body.as_bytes()), Some(expected), "{runtime}");
+            assert_eq!(parse_context_overflow(body.as_bytes()), Some(expected), "{runtime}");
         }
     }
 
@@ -254,7 +254,7 @@ mod tests {
             r#"{"error":"unauthorized"}"#,
             r#"{"detail":[{"loc":["body"],"msg":"field required"}]}"#,
         ] {
-            assert_eq!(context_overflow(body.as_bytes()), None, "{body}");
+            assert_eq!(parse_context_overflow(body.as_bytes()), None, "{body}");
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
     fn figures_are_passed_on_as_measured_or_not_at_all() {
         let answer = |usage: &str| {
             let text = r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]"#;
-            completion(format!("{text}{usage}}}").as_bytes()).unwrap().usage
+            parse_completion(format!("{text}{usage}}}").as_bytes()).unwrap().usage
         };
         let of = |prompt, completion, total| TokenUsage { prompt, completion, total };
         let cases = [
@@ -281,16 +281,16 @@ mod tests {
     #[test]
     fn answers_that_would_need_inventing_are_malformed() {
         let cases = [
-            ("<html>", Malformed::NotJson),
-            ("{}", Malformed::NoContent),
-            (r#"{"choices":[]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"finish_reason":"stop"}]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"message":null,"finish_reason":"stop"}]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"message":{"content":7},"finish_reason":"stop"}]}"#, Malformed::NoContent),
-            (r#"{"choices":[{"message":{"content":["x"]},"finish_reason":"stop"}]}"#, Malformed::NoContent),
+            ("<html>", ResponseError::NotJson),
+            ("{}", ResponseError::NoContent),
+            (r#"{"choices":[]}"#, ResponseError::NoContent),
+            (r#"{"choices":[{"finish_reason":"stop"}]}"#, ResponseError::NoContent),
+            (r#"{"choices":[{"message":null,"finish_reason":"stop"}]}"#, ResponseError::NoContent),
+            (r#"{"choices":[{"message":{"content":7},"finish_reason":"stop"}]}"#, ResponseError::NoContent),
+            (r#"{"choices":[{"message":{"content":["x"]},"finish_reason":"stop"}]}"#, ResponseError::NoContent),
         ];
         for (body, expected) in cases {
-            assert_eq!(completion(body.as_bytes()), Err(expected), "{body}");
+            assert_eq!(parse_completion(body.as_bytes()), Err(expected), "{body}");
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
         ];
         for (message, finish, text, reason) in cases {
             let body = format!(r#"{{"choices":[{{"message":{message},"finish_reason":{finish}}}]}}"#);
-            let read = completion(body.as_bytes()).map(|completion| (completion.text, completion.finish_reason));
+            let read = parse_completion(body.as_bytes()).map(|completion| (completion.text, completion.finish_reason));
             assert_eq!(read, Ok((text.into(), reason)), "{body}");
         }
     }
