@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
 use grounding::Mode;
-use grounding::index::Library;
-use grounding::search::{Remote, SearchUrl};
+use grounding::index::Indexer;
+use grounding::search::{RemoteSearch, SearchUrl};
 use indicatif::DecimalBytes;
 use runtimes::{Attribution, Availability, Pool, PoolClient, PoolSettings};
 use rustix::fs::Access;
@@ -212,7 +212,7 @@ async fn search(settings: &Settings) -> Finding {
     }
     if let Some(SearchUrl::Remote(url)) = &settings.search {
         let place = url.to_string();
-        let checked = match Remote::new(url.clone(), settings.search_timeout) {
+        let checked = match RemoteSearch::new(url.clone(), settings.search_timeout) {
             Ok(remote) => remote.check().await,
             Err(error) => Err(error),
         };
@@ -221,7 +221,7 @@ async fn search(settings: &Settings) -> Finding {
             Err(error) => Bad(format!("{place}: {error}. Requests that need facts get 503 until then.")),
         };
     }
-    let collections = Library::at(settings.index_folder()).list();
+    let collections = Indexer::new(settings.index_folder()).list();
     match collections {
         Ok(collections) if collections.is_empty() => {
             let anyway = settings.search.is_some() || settings.grounding == Some(Mode::Always);

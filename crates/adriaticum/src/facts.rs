@@ -4,9 +4,9 @@ use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 
 use chat::{Message, Role};
-use grounding::scorer::{self, Judgement, Scorer};
-use grounding::search::{Remote, SearchUrl};
-use grounding::{Grounder, Local, Mode, Search, query};
+use grounding::scorer::{self, Evaluation, Scorer};
+use grounding::search::{RemoteSearch, SearchUrl};
+use grounding::{Grounder, LocalSearch, Mode, Search, query};
 use serde::Serialize;
 
 use crate::cli::GroundingCommand;
@@ -17,10 +17,10 @@ use crate::settings::Settings;
 /// What grounds requests; none if the settings say that nothing is to be grounded.
 pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
-    let local = || Local::new(settings.index_folder(), settings.search_timeout);
+    let local = || LocalSearch::new(settings.index_folder(), settings.search_timeout);
     let search = match (&settings.search, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
-            let remote = Remote::new(url.clone(), settings.search_timeout);
+            let remote = RemoteSearch::new(url.clone(), settings.search_timeout);
             let remote = remote.map_err(|error| CliError::new(format!("Search cannot be used: {error}")))?;
             Search::Remote(Box::new(remote))
         }
@@ -59,7 +59,7 @@ fn score(file: &Path) -> Result<(), CliError> {
     let text = read(file)?;
     let scorer = Scorer::new();
     let mut out = BufWriter::new(std::io::stdout().lock());
-    for row in scorer::rows(&text) {
+    for row in scorer::parse_labelled(&text) {
         let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let (score, reasons) = scorer.explain(&row.messages);
         let scored = Scored { id: &row.id, required: score.is_required(), score: paper::score(score.get()), reasons };
@@ -72,15 +72,15 @@ fn score(file: &Path) -> Result<(), CliError> {
 fn judge(file: &Path) -> Result<(), CliError> {
     let text = read(file)?;
     let scorer = Scorer::new();
-    let mut judgement = Judgement::default();
-    for row in scorer::rows(&text) {
+    let mut evaluation = Evaluation::default();
+    for row in scorer::parse_labelled(&text) {
         let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let label = row.required.ok_or_else(|| {
             CliError::new(format!("{}: {} has no `required` to be held against", file.display(), row.id))
         })?;
-        judgement.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
+        evaluation.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
     }
-    Ok(write!(std::io::stdout(), "{judgement}")?)
+    Ok(write!(std::io::stdout(), "{evaluation}")?)
 }
 
 fn explain(text: String) -> Result<(), CliError> {

@@ -81,7 +81,7 @@ impl Greeting {
         }
         lines.extend(runtimes(settings, backing));
         if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
-            lines.push(format!("  Search    {}  (grounding: {})", grounder.place(), facts::mode(settings)));
+            lines.push(format!("  Search    {}  (grounding: {})", grounder.search_location(), facts::mode(settings)));
         }
         if let Some(door) = &doors.ops {
             lines.push(format!("  Ops       http://{}  (health and metrics)", door.address));

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use grounding::index::{AddOptions, IndexError, Library, Report};
+use grounding::index::{AddOptions, AddReport, IndexError, Indexer};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
@@ -17,7 +17,7 @@ use crate::settings::Settings;
 const TOLD: usize = 20;
 
 pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliError> {
-    let library = Library::at(settings.index_folder());
+    let indexer = Indexer::new(settings.index_folder());
     match command {
         IndexCommand::Add { folders, url } => {
             if url.is_some() && folders.len() > 1 {
@@ -25,10 +25,10 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliE
             }
             make_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
-            folders.iter().try_for_each(|folder| add(&library, folder, &options))
+            folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
-        IndexCommand::List { json } => list(&library, json),
-        IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&library, folder)),
+        IndexCommand::List { json } => list(&indexer, json),
+        IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
     }
 }
 
@@ -44,10 +44,10 @@ fn checked_prefix(prefix: String) -> Result<String, CliError> {
     }
 }
 
-fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), CliError> {
+fn add(indexer: &Indexer, folder: &Path, options: &AddOptions) -> Result<(), CliError> {
     let name = folder.display().to_string();
     let mut bar: Option<Progress> = None;
-    let report = library.add(folder, options, &mut |progress| {
+    let report = indexer.add(folder, options, &mut |progress| {
         let total = progress.total as u64;
         bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).at(progress.done as u64);
     });
@@ -62,7 +62,7 @@ fn add(library: &Library, folder: &Path, options: &AddOptions) -> Result<(), Cli
     say(&format!("{name}: {}", summary(&report)))
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &AddReport) -> String {
     let documents = report.added + report.changed + report.unchanged;
     if documents == 0 {
         return "no documents; Markdown, text, HTML and PDF files are read".into();
@@ -79,16 +79,16 @@ fn summary(report: &Report) -> String {
     )
 }
 
-fn remove(library: &Library, folder: &Path) -> Result<(), CliError> {
+fn remove(indexer: &Indexer, folder: &Path) -> Result<(), CliError> {
     let name = folder.display();
-    match library.remove(folder).map_err(cli_error)? {
+    match indexer.remove(folder).map_err(cli_error)? {
         Some(collection) => say(&format!("{name}: out of the index, {}.", count(collection.documents, "document"))),
         None => Err(CliError::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
     }
 }
 
-fn list(library: &Library, json: bool) -> Result<(), CliError> {
-    let collections = library.list().map_err(cli_error)?;
+fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
+    let collections = indexer.list().map_err(cli_error)?;
     if json {
         let rows: Vec<_> = collections
             .iter()

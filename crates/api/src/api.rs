@@ -99,8 +99,8 @@ impl Api {
             availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
             search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(|grounder| SearchStatus {
-                place: grounder.place(),
-                working: grounder.is_working(),
+                place: grounder.search_location(),
+                working: grounder.is_healthy(),
                 required: grounder.is_required(),
             }),
         }

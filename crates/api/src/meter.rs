@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use chat::{ChatRequest, Completion, KeyId, TokenUsage, Trace};
-use grounding::weave::{self, Source};
+use grounding::augment::{self, Source};
 use grounding::{Grounder, Passage};
 use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{AccountId, Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt};
@@ -68,7 +68,7 @@ impl<'m, 'd> Meter<'m, 'd> {
         let began = Instant::now();
         self.report.timings.queue = Some(began - self.report.arrival.at);
         let phase = self.report.trail.errand("search");
-        let found = grounder.find(request.messages(), phase.trace()).await;
+        let found = grounder.search(request.messages(), phase.trace()).await;
         self.report.timings.search = Some(began.elapsed());
         phase.end(found.is_ok());
         worker.counts.searched(match &found {
@@ -78,11 +78,13 @@ impl<'m, 'd> Meter<'m, 'd> {
         });
         match found {
             Ok(passages) => Ok(Facts(Some(passages))),
-            Err(error) => Err(ApiError::search_unavailable(format!("Search at {}: {error}", grounder.place()))),
+            Err(error) => {
+                Err(ApiError::search_unavailable(format!("Search at {}: {error}", grounder.search_location())))
+            }
         }
     }
 
-    /// Runs a completion, with the facts woven in, and notes how long it waited and how long it took.
+    /// Runs a completion, augmented with the facts, and notes how long it waited and how long it took.
     pub(crate) async fn complete(
         &mut self,
         pool_client: &MeteredPoolClient,
@@ -117,16 +119,16 @@ impl<'m, 'd> Meter<'m, 'd> {
         grounder: &Grounder,
         passages: &[Passage],
     ) -> Result<Cited, InferenceError> {
-        let mut tokens = grounder.room(asking.request, asking.pool_client.0.context());
+        let mut tokens = grounder.source_budget(asking.request, asking.pool_client.0.context());
         loop {
-            let woven = Grounder::weave(passages, tokens);
-            self.note_sources(woven.sources.len());
-            match self.ask(Asking { request: &asking.request.with_instructions(&woven.text), ..asking }).await {
-                Err(InferenceError::PromptTooLong { .. }) if !woven.sources.is_empty() => tokens /= 3,
+            let augmentation = Grounder::augment(passages, tokens);
+            self.note_sources(augmentation.sources.len());
+            match self.ask(Asking { request: &asking.request.with_instructions(&augmentation.text), ..asking }).await {
+                Err(InferenceError::PromptTooLong { .. }) if !augmentation.sources.is_empty() => tokens /= 3,
                 Err(error) => return Err(error),
                 Ok(completion) => {
-                    let text = weave::without_dangling(&completion.text, woven.sources.len());
-                    return Ok(Cited { completion: Completion { text, ..completion }, sources: woven.sources });
+                    let text = augment::strip_dangling_citations(&completion.text, augmentation.sources.len());
+                    return Ok(Cited { completion: Completion { text, ..completion }, sources: augmentation.sources });
                 }
             }
         }

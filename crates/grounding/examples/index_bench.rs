@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use fastrand::Rng;
-use grounding::index::{AddOptions, Index, Library};
+use grounding::index::{AddOptions, Index, Indexer};
 
 const QUESTIONS: usize = 2_000;
 /// Passages of one document.
@@ -25,10 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_documents(&documents, passages, &language, &mut rng)?;
 
     let start = Instant::now();
-    let report = Library::at(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let report = Indexer::new(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
     let seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let again = Library::at(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let again = Indexer::new(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
     let seconds_again = start.elapsed().as_secs_f64();
     assert_eq!(again.unchanged, report.added);
 

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::Path;
 
 use data::read;
-use grounding::scorer::{Judgement, Scorer, train};
+use grounding::scorer::{Evaluation, Scorer, train};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -21,11 +21,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} ({})", file.display(), if same { "the same bytes as before" } else { "changed" });
 
     let scorer = Scorer::with_model(&report.model).ok_or("the new model cannot be read")?;
-    let mut judgement = Judgement::default();
+    let mut evaluation = Evaluation::default();
     for row in read("dev")? {
         let label = row.required.ok_or("a row of dev.jsonl has no label")?;
-        judgement.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
+        evaluation.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
     }
-    println!("\ndev.jsonl:\n\n{judgement}");
+    println!("\ndev.jsonl:\n\n{evaluation}");
     Ok(())
 }

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::Passage;
-use crate::local::Local;
+use crate::augment::{self, Augmentation};
+use crate::local::LocalSearch;
 use crate::query;
 use crate::scorer::{self, Scorer};
-use crate::search::{Remote, SearchError};
-use crate::weave::{self, Woven};
+use crate::search::{RemoteSearch, SearchError};
 
 /// Results that Search is asked for; some will be repetitions, or not fit.
 const RESULTS: usize = 10;
@@ -29,11 +29,11 @@ pub enum Mode {
 /// Who is asked for facts.
 pub enum Search {
     /// The built-in index, if anything is in it: without that, nothing is grounded.
-    IfIndexed(Local),
+    IfIndexed(LocalSearch),
     /// The built-in index, come what may.
-    Local(Local),
+    Local(LocalSearch),
     /// Another server.
-    Remote(Box<Remote>),
+    Remote(Box<RemoteSearch>),
 }
 
 /// What was found out about a request before anything is searched.
@@ -79,38 +79,38 @@ impl Grounder {
 
     /// What Search finds for a conversation. Where nothing is left to be searched for, nothing is found.
     /// Who is asked is told the place in a trace, if there is one.
-    pub async fn find(&self, messages: &[Message], trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
+    pub async fn search(&self, messages: &[Message], trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
         let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.search(&query, RESULTS).await,
-            Search::Remote(remote) => remote.search_within(trace, &query, RESULTS).await,
+            Search::Remote(remote) => remote.search_traced(trace, &query, RESULTS).await,
         }
     }
 
     /// Weaves passages into instructions of at most about so many tokens.
-    pub fn weave(passages: &[Passage], tokens: usize) -> Woven {
+    pub fn augment(passages: &[Passage], tokens: usize) -> Augmentation {
         let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
-        weave::weave(passages, now.to_zoned(TimeZone::UTC).date(), tokens)
+        augment::augment(passages, now.to_zoned(TimeZone::UTC).date(), tokens)
     }
 
     /// Tokens that sources may take: what was configured, or what conversation and completion leave of the context.
-    pub fn room(&self, request: &ChatRequest, context: Option<usize>) -> usize {
-        weave::room(request, context).min(self.tokens)
+    pub fn source_budget(&self, request: &ChatRequest, context: Option<usize>) -> usize {
+        augment::source_budget(request, context).min(self.tokens)
     }
 
     /// Whether there is anything to search.
     pub fn is_configured(&self) -> bool {
         match &self.search {
-            Search::IfIndexed(local) => local.is_there(),
+            Search::IfIndexed(local) => local.has_documents(),
             Search::Local(_) | Search::Remote(_) => true,
         }
     }
 
     /// Whether Search has answered properly of late.
-    pub fn is_working(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.is_readable(),
-            Search::Remote(remote) => remote.is_working(),
+            Search::Remote(remote) => remote.is_healthy(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Grounder {
     }
 
     /// Who is asked, for people: a URL without secrets, or `local`.
-    pub fn place(&self) -> String {
+    pub fn search_location(&self) -> String {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => "local".into(),
             Search::Remote(remote) => remote.url().to_string(),

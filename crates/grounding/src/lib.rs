@@ -2,6 +2,7 @@
 //! found get into the prompt (`weave`). `grounder` puts them together. Results are hostile text until they are woven, and only
 //! the derived query leaves the house.
 
+pub mod augment;
 mod grounder;
 pub mod index;
 mod invisible;
@@ -10,8 +11,7 @@ mod passage;
 pub mod query;
 pub mod scorer;
 pub mod search;
-pub mod weave;
 
 pub use grounder::{Assessment, Grounder, Mode, Search};
-pub use local::Local;
+pub use local::LocalSearch;
 pub use passage::Passage;

@@ -9,20 +9,20 @@ use crate::index::{Index, IndexError};
 use crate::search::SearchError;
 
 /// The index in a folder, which may come about while we run.
-pub struct Local {
+pub struct LocalSearch {
     folder: PathBuf,
     deadline: Duration,
     index: Mutex<Option<Arc<Index>>>,
 }
 
-impl Local {
+impl LocalSearch {
     /// The index in that folder.
     pub fn new(folder: PathBuf, deadline: Duration) -> Self {
         Self { folder, deadline, index: Mutex::default() }
     }
 
     /// Whether anything is indexed. An index that cannot be read counts: it is an outage, not an absence.
-    pub fn is_there(&self) -> bool {
+    pub fn has_documents(&self) -> bool {
         match self.open() {
             Ok(Some(index)) => !index.is_empty().unwrap_or(false),
             Ok(None) => false,

@@ -1,4 +1,4 @@
-//! What Search finds. Everything in it was written by somebody else: hostile text, until it is woven.
+//! What Search finds. Everything in it was written by somebody else: hostile text, until it is augmentation.
 
 use jiff::civil::Date;
 

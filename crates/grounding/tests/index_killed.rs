@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use grounding::index::{AddOptions, Index, Library};
+use grounding::index::{AddOptions, Index, Indexer};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -18,7 +18,7 @@ fn add_until_killed() -> Outcome {
     let (Some(index), Some(documents)) = (std::env::var_os("INDEX"), std::env::var_os("DOCUMENTS")) else {
         return Ok(());
     };
-    Library::at(index).add(Path::new(&documents), &AddOptions::default(), &mut |progress| {
+    Indexer::new(index).add(Path::new(&documents), &AddOptions::default(), &mut |progress| {
         if progress.done * 2 > progress.total {
             // Half of it is read, and nothing more will be.
             println!("half");
@@ -36,8 +36,8 @@ fn a_killed_run_leaves_a_valid_index_and_no_lock() -> Outcome {
     let (documents, folder) = (root.path().join("papers"), root.path().join("index"));
     fs::create_dir(&documents)?;
     fs::write(documents.join("a.txt"), "The anchor is heavy.")?;
-    let library = Library::at(&folder);
-    library.add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let indexer = Indexer::new(&folder);
+    indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
     for n in 0..40 {
         fs::write(documents.join(format!("{n}.txt")), "The rudder is light.")?;
     }
@@ -49,7 +49,7 @@ fn a_killed_run_leaves_a_valid_index_and_no_lock() -> Outcome {
         .spawn()?;
     let output = BufReader::new(child.stdout.take().ok_or("no output")?);
     let half = output.lines().map_while(Result::ok).any(|line| line.contains("half"));
-    let busy = library.add(&documents, &AddOptions::default(), &mut |_| ());
+    let busy = indexer.add(&documents, &AddOptions::default(), &mut |_| ());
     child.kill()?;
     child.wait()?;
     assert!(half, "it was killed in the middle");
@@ -57,7 +57,7 @@ fn a_killed_run_leaves_a_valid_index_and_no_lock() -> Outcome {
 
     let index = Index::open(&folder)?.ok_or("the index is gone")?;
     assert_eq!(index.search("anchor", 5)?.len(), 1);
-    let report = library.add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let report = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
     assert_eq!((report.added, report.unchanged), (40, 1));
     assert_eq!(index.search("rudder", 99)?.len(), 40);
     Ok(())

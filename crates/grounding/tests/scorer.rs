@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use chat::{Message, Role};
-use grounding::scorer::{CHECKSUMS, Judgement, Labelled, Scorer, VERSION, train};
+use grounding::scorer::{CHECKSUMS, Evaluation, LabelledRequest, Scorer, VERSION, train};
 use proptest::prelude::*;
 
 /// What `dev.jsonl`, which is never trained on, must give at the least. Raise it with every better model.
@@ -20,13 +20,13 @@ const MODEL: &[u8] = include_bytes!("../src/scorer/model.bin");
 #[test]
 fn it_judges_requests_that_it_has_never_seen() {
     let scorer = Scorer::new();
-    let mut judgement = Judgement::default();
+    let mut evaluation = Evaluation::default();
     for row in data::read("dev").unwrap() {
         let verdict = scorer.score(&row.messages).is_required();
-        judgement.add(&row.lang, &row.category, row.required.unwrap(), verdict);
+        evaluation.add(&row.lang, &row.category, row.required.unwrap(), verdict);
     }
-    assert_eq!(judgement.all().count(), 420);
-    assert!(judgement.all().f1() >= F1, "{judgement}");
+    assert_eq!(evaluation.all().count(), 420);
+    assert!(evaluation.all().f1() >= F1, "{evaluation}");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_change_of_lexicon_or_model_raises_the_version() {
 fn nothing_judged_is_judged_by_what_it_was_trained_on() {
     // Case and marks make no difference between requests.
     let letters = |message: &Message| message.content().to_lowercase().replace(|c: char| !c.is_alphanumeric(), "");
-    let key = |row: &Labelled| row.messages.iter().map(letters).collect::<Vec<_>>();
+    let key = |row: &LabelledRequest| row.messages.iter().map(letters).collect::<Vec<_>>();
     let (given, own) = (data::read("train-").unwrap(), data::read("own-").unwrap());
     let trained: HashSet<_> = given.iter().chain(&own).map(key).collect();
     let both: Vec<_> = data::read("dev").unwrap().into_iter().filter(|row| trained.contains(&key(row))).collect();

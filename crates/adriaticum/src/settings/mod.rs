@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use api::ApiAddress;
 use grounding::Mode;
-use grounding::search::{SearchUrl, UnusableUrl};
+use grounding::search::{SearchUrl, SearchUrlError};
 use runtimes::{RuntimeKey, RuntimeKeyError, RuntimeUrl};
 use store::Database;
 use transport::{CertificateFiles, HostName, NetworkError, TrustedProxies};
@@ -159,7 +159,7 @@ impl Settings {
         };
         let search = match reader.text("search.url") {
             "" => None,
-            url => Some(url.parse().map_err(|error: UnusableUrl| reader.wrong("search.url", &error))?),
+            url => Some(url.parse().map_err(|error: SearchUrlError| reader.wrong("search.url", &error))?),
         };
         let grounding = match reader.text("grounding") {
             "off" => None,

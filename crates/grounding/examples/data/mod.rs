@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::path::Path;
 
-use grounding::scorer::{Labelled, rows};
+use grounding::scorer::{LabelledRequest, parse_labelled};
 
 /// The rows of every file whose name begins so, in the order of the names.
-pub(crate) fn read(beginning: &str) -> Result<Vec<Labelled>, Box<dyn Error>> {
+pub(crate) fn read(beginning: &str) -> Result<Vec<LabelledRequest>, Box<dyn Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
     let entries = std::fs::read_dir(home)?.collect::<Result<Vec<_>, _>>()?;
     let mut files: Vec<_> = entries.iter().map(|entry| entry.path()).collect();
@@ -17,7 +17,7 @@ pub(crate) fn read(beginning: &str) -> Result<Vec<Labelled>, Box<dyn Error>> {
     files.sort();
     let mut found = Vec::new();
     for file in files {
-        for row in rows(&std::fs::read_to_string(&file)?) {
+        for row in parse_labelled(&std::fs::read_to_string(&file)?) {
             found.push(row.map_err(|error| format!("{}: {error}", file.display()))?);
         }
     }

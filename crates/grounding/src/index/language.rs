@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn documents_are_recognised() {
         for (text, expected) in [
-            ("The library opens at nine in the morning and closes at six.", Language::English),
+            ("The indexer opens at nine in the morning and closes at six.", Language::English),
             ("Die Bibliothek öffnet um neun Uhr morgens und schließt um sechs.", Language::German),
             ("La bibliothèque ouvre à neuf heures du matin et ferme à dix-huit heures.", Language::French),
             ("La biblioteca abre a las nueve de la mañana y cierra a las seis de la tarde.", Language::Spanish),

@@ -1,6 +1,6 @@
 //! The built-in search index: folders of documents, cut into passages, found by their words in nine languages.
 //!
-//! `Library` changes it, one at a time; any number of `Index` read it beside that, in this process or others, and
+//! `Indexer` changes it, one at a time; any number of `Index` read it beside that, in this process or others, and
 //! notice every commit. What is unreadable is an error, never an index without hits. Only `reader`, `writer`, `schema`
 //! and `prepare` know Tantivy; everything that decides what is found (`terms`, `split`, `extract`) is pure and knows
 //! no index.
@@ -11,10 +11,10 @@ mod document;
 mod extract;
 mod files;
 mod fold;
+mod indexer;
 mod language;
-mod library;
+mod panics;
 mod prepare;
-mod quiet;
 mod reader;
 mod schema;
 mod split;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use tantivy::TantivyError;
 
 pub use catalogue::Collection;
-pub use library::{AddOptions, Library, Progress, Report};
+pub use indexer::{AddOptions, AddReport, Indexer, Progress};
 pub use reader::Index;
 
 /// Tantivy's list of segments, replaced by every commit. Where it is, there is an index.
@@ -87,7 +87,7 @@ fn open(folder: &Path) -> Result<Option<tantivy::Index>, IndexError> {
     if !there {
         return Ok(None);
     }
-    let index = quiet::quietly(|| tantivy::Index::open_in_dir(folder))?.map_err(IndexError::reading)?;
+    let index = panics::catch_panic(|| tantivy::Index::open_in_dir(folder))?.map_err(IndexError::reading)?;
     if index.schema() != schema::schema().0 {
         return Err(IndexError::OtherVersion);
     }
@@ -106,9 +106,9 @@ fn catalogue(index: &tantivy::Index) -> Result<catalogue::Catalogue, IndexError>
     }
 }
 
-impl From<quiet::Panicked> for IndexError {
+impl From<panics::Panicked> for IndexError {
     /// Tantivy trusts its own files, and panics where it finds something else in them.
-    fn from(_: quiet::Panicked) -> Self {
+    fn from(_: panics::Panicked) -> Self {
         Self::Unreadable("a file in it is damaged".into())
     }
 }

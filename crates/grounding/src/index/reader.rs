@@ -10,7 +10,7 @@ use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Value};
 use tantivy::{DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, TERMINATED, TantivyDocument, Term};
 
-use super::quiet::quietly;
+use super::panics::catch_panic;
 use super::schema::{Fields, schema};
 use super::terms::{Place, wanted};
 use super::{IndexError, META};
@@ -57,7 +57,7 @@ impl Index {
         let meta = folder.join(META);
         // Before it is loaded: a commit in between is loaded once more, none is missed.
         let commit = Commit::of(&meta)?;
-        let reader = quietly(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
+        let reader = catch_panic(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
             .map_err(IndexError::reading)?;
         Ok(Some(Self { reader, fields: schema().1, meta, loaded: Mutex::new(commit) }))
     }
@@ -70,7 +70,7 @@ impl Index {
     /// The passages that answer best, the best first. The question is text, and nothing in it is an operator.
     pub fn search(&self, question: &str, limit: usize) -> Result<Vec<Passage>, IndexError> {
         let searcher = self.searcher()?;
-        quietly(|| self.search_in(&searcher, question, limit))?.map_err(IndexError::reading)
+        catch_panic(|| self.search_in(&searcher, question, limit))?.map_err(IndexError::reading)
     }
 
     fn search_in(&self, searcher: &Searcher, question: &str, limit: usize) -> tantivy::Result<Vec<Passage>> {
@@ -145,7 +145,7 @@ impl Index {
         };
         let newest = Commit::of(&self.meta)?;
         if newest != *loaded {
-            quietly(|| self.reader.reload())?.map_err(IndexError::reading)?;
+            catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
             *loaded = newest;
         }
         Ok(self.reader.searcher())

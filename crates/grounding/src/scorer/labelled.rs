@@ -1,11 +1,11 @@
-//! Labelled requests: one JSON object a line.
+//! LabelledRequest requests: one JSON object a line.
 
 use chat::{Message, Role};
 use serde::Deserialize;
 
 /// A request with what is known about it.
 #[derive(Debug, Clone)]
-pub struct Labelled {
+pub struct LabelledRequest {
     /// What it is called.
     pub id: String,
     /// Whether facts are required, by the rule; none if nobody has said so.
@@ -21,7 +21,7 @@ pub struct Labelled {
 /// Why a line is not a request.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct NotARow {
+pub struct RowError {
     line: usize,
     reason: String,
 }
@@ -36,22 +36,22 @@ struct Row {
     category: String,
     #[serde(default)]
     lang: String,
-    messages: Vec<Said>,
+    messages: Vec<MessageRow>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct MessageRow {
     role: String,
     content: String,
 }
 
 /// Reads every line that is not blank. `id`, `required`, `category` and `lang` may be missing; a line's number is then its id.
-pub fn rows(text: &str) -> impl Iterator<Item = Result<Labelled, NotARow>> {
+pub fn parse_labelled(text: &str) -> impl Iterator<Item = Result<LabelledRequest, RowError>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(index, line)| read(line, index + 1).map_err(|reason| NotARow { line: index + 1, reason }))
+    lines.map(|(index, line)| read(line, index + 1).map_err(|reason| RowError { line: index + 1, reason }))
 }
 
-fn read(line: &str, number: usize) -> Result<Labelled, String> {
+fn read(line: &str, number: usize) -> Result<LabelledRequest, String> {
     let row: Row = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let messages = row.messages.into_iter().map(|said| {
         let role = Role::from_name(&said.role).ok_or_else(|| format!("there is no role {:?}", said.role))?;
@@ -63,5 +63,5 @@ fn read(line: &str, number: usize) -> Result<Labelled, String> {
         None => number.to_string(),
     };
     let messages = messages.collect::<Result<Vec<_>, String>>()?;
-    Ok(Labelled { id, required: row.required, category: row.category, lang: row.lang, messages })
+    Ok(LabelledRequest { id, required: row.required, category: row.category, lang: row.lang, messages })
 }

@@ -3,8 +3,8 @@
 //! A linear model over features of wording, spelling, topics in nine languages, shape, supplied material and what went before.
 //! Deterministic, pure, and able to say why. `training` makes the model from the labelled rows in `data/`.
 
+mod evaluation;
 mod features;
-mod judgement;
 mod labelled;
 mod lexicon;
 mod material;
@@ -15,13 +15,13 @@ mod training;
 
 use chat::Message;
 
+pub use evaluation::{ConfusionMatrix, Evaluation};
 use features::Features;
-pub use judgement::{Judgement, Tally};
-pub use labelled::{Labelled, NotARow, rows};
+pub use labelled::{LabelledRequest, RowError, parse_labelled};
 use lexicon::Lexicon;
 pub(crate) use material::split as split_material;
 use model::Model;
-pub use training::{Report, train};
+pub use training::{TrainingResult, train};
 
 /// Which scorer judged; raised with every change to the features, the lexicon or the model.
 pub const VERSION: u16 = 4;

@@ -12,7 +12,7 @@ use reqwest::StatusCode;
 pub enum SearchError {
     /// No connection.
     #[error("there is no connection to it: {0}")]
-    Unreachable(Obstacle),
+    Unreachable(ConnectError),
     /// The deadline passed before the whole answer was there.
     #[error("it did not answer within {0:?}; find out why it is slow, or give it more time")]
     TimedOut(Duration),
@@ -75,7 +75,7 @@ pub enum SearchError {
 
 /// What kept a connection from coming about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
+pub enum ConnectError {
     /// Its name has no address.
     #[error("the name of its host is unknown; look for a mistake in the URL")]
     UnknownHost,

@@ -8,7 +8,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use url::Url;
 
-use super::error::{Obstacle, SearchError};
+use super::error::{ConnectError, SearchError};
 use super::url::Credentials;
 
 /// The largest answer that is read: far above a page of results.
@@ -83,9 +83,9 @@ fn no_answer(error: &reqwest::Error) -> SearchError {
         cause = error.source();
     }
     SearchError::Unreachable(match network {
-        _ if error.is_dns() => Obstacle::UnknownHost,
-        Some(kind) => Obstacle::Network(kind),
-        None if error.url().is_some_and(|url| url.scheme() == "https") => Obstacle::Tls,
-        None => Obstacle::Network(io::ErrorKind::Other),
+        _ if error.is_dns() => ConnectError::UnknownHost,
+        Some(kind) => ConnectError::Network(kind),
+        None if error.url().is_some_and(|url| url.scheme() == "https") => ConnectError::Tls,
+        None => ConnectError::Network(io::ErrorKind::Other),
     })
 }

@@ -9,13 +9,13 @@ mod clients;
 mod date;
 mod error;
 mod exchange;
-mod found;
-mod loose;
+mod lenient;
 mod opensearch;
+mod passage;
 mod remote;
 mod searxng;
 mod url;
 
-pub use error::{Obstacle, SearchError};
-pub use remote::Remote;
-pub use url::{RemoteUrl, SearchUrl, UnusableUrl};
+pub use error::{ConnectError, SearchError};
+pub use remote::RemoteSearch;
+pub use url::{RemoteUrl, SearchUrl, SearchUrlError};

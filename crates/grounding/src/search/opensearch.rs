@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::error::SearchError;
 use super::exchange::Question;
-use super::found;
-use super::loose::Loose;
+use super::lenient::LenientValue;
+use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
@@ -120,7 +120,7 @@ struct Hit {
     #[serde(rename = "_id")]
     id: Option<String>,
     #[serde(rename = "_source")]
-    source: Option<Loose>,
+    source: Option<LenientValue>,
 }
 
 impl Hit {
@@ -132,7 +132,7 @@ impl Hit {
         let date = DATES.iter().find_map(|name| source.at(name)?.date());
         let url = URLS.iter().find_map(|name| source.at(name)?.text());
         let url = url.map_or_else(|| self.address(index), str::to_owned);
-        found::passage(title, &url, text.as_deref(), date)
+        bounded_passage(title, &url, text.as_deref(), date)
     }
 
     /// Where the document is, for one that does not say so itself. A pattern or alias may have led to another index.

@@ -19,7 +19,7 @@ const MAX_LIMIT: usize = 100;
 const CHECK_FOR: &str = "encyclopedia";
 
 /// A search server. Shared by every thread; each runtime keeps connections of its own and uses them again.
-pub struct Remote {
+pub struct RemoteSearch {
     url: RemoteUrl,
     clients: Clients,
     deadline: Duration,
@@ -27,7 +27,7 @@ pub struct Remote {
     epoch: Instant,
 }
 
-impl Remote {
+impl RemoteSearch {
     /// A server whose every search has to be over, from the connection to the last byte, before the deadline.
     pub fn new(url: RemoteUrl, deadline: Duration) -> Result<Self, SearchError> {
         let clients = Clients::new(&url)?;
@@ -40,18 +40,18 @@ impl Remote {
     }
 
     /// Whether it has answered properly of late.
-    pub fn is_working(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner).is_closed()
     }
 
     /// What it finds, best first, at most `limit`. Dropping the future closes the connection and says nothing about the
     /// server.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        self.search_within(None, query, limit).await
+        self.search_traced(None, query, limit).await
     }
 
     /// Searches as part of a trace.
-    pub async fn search_within(
+    pub async fn search_traced(
         &self,
         trace: Option<&Trace>,
         query: &str,
@@ -127,13 +127,13 @@ impl Remote {
 
 /// A search under way. Its verdict reaches the breaker when it is dropped, however that comes about.
 struct Turn<'a> {
-    remote: &'a Remote,
+    remote: &'a RemoteSearch,
     verdict: Verdict,
     attempt: Attempt,
 }
 
 impl<'a> Turn<'a> {
-    fn take(remote: &'a Remote) -> Option<Self> {
+    fn take(remote: &'a RemoteSearch) -> Option<Self> {
         let mut breaker = remote.breaker();
         if !breaker.allows(remote.now()) {
             return None;

@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::error::SearchError;
 use super::exchange::Question;
-use super::found;
-use super::loose::Loose;
+use super::lenient::LenientValue;
+use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
@@ -55,36 +55,41 @@ pub(super) fn passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, Search
 
 #[derive(Deserialize)]
 struct Answer {
-    results: Vec<Loose>,
+    results: Vec<LenientValue>,
     #[serde(default)]
-    answers: Vec<Loose>,
+    answers: Vec<LenientValue>,
     #[serde(default)]
-    infoboxes: Vec<Loose>,
+    infoboxes: Vec<LenientValue>,
     /// Pairs of name and reason.
     #[serde(default)]
-    unresponsive_engines: Vec<Loose>,
+    unresponsive_engines: Vec<LenientValue>,
 }
 
-fn result(result: &Loose) -> Option<Passage> {
-    let text = |name| result.at(name).and_then(Loose::text);
-    found::passage(text("title"), text("url")?, text("content"), result.at("publishedDate").and_then(Loose::date))
+fn result(result: &LenientValue) -> Option<Passage> {
+    let text = |name| result.at(name).and_then(LenientValue::text);
+    bounded_passage(
+        text("title"),
+        text("url")?,
+        text("content"),
+        result.at("publishedDate").and_then(LenientValue::date),
+    )
 }
 
 /// An answer of one sentence. Only with its source: without one it is SearXNG's own arithmetic, or from an old version that
 /// gave bare texts.
-fn direct(answer: &Loose) -> Option<Passage> {
-    let text = |name| answer.at(name).and_then(Loose::text);
-    found::passage(None, text("url")?, Some(text("answer")?), None)
+fn direct(answer: &LenientValue) -> Option<Passage> {
+    let text = |name| answer.at(name).and_then(LenientValue::text);
+    bounded_passage(None, text("url")?, Some(text("answer")?), None)
 }
 
 /// The box beside the results, as an encyclopedia fills it.
-fn described(infobox: &Loose) -> Option<Passage> {
-    let text = |name| infobox.at(name).and_then(Loose::text);
+fn described(infobox: &LenientValue) -> Option<Passage> {
+    let text = |name| infobox.at(name).and_then(LenientValue::text);
     let linked = match infobox.at("urls") {
-        Some(Loose::Many(urls)) => urls.iter().find_map(|url| url.at("url")?.text()),
+        Some(LenientValue::Many(urls)) => urls.iter().find_map(|url| url.at("url")?.text()),
         _ => None,
     };
-    found::passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
+    bounded_passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
 }
 
 /// The query without what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site
@@ -95,12 +100,12 @@ fn words_only(query: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn names(engines: &[Loose]) -> String {
+fn names(engines: &[LenientValue]) -> String {
     let clean = |name: &str| -> String {
         let kept = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '.' | '-' | '_'));
         kept.take(MAX_NAME).collect()
     };
-    let mut names: Vec<_> = engines.iter().filter_map(Loose::text).map(clean).take(MAX_NAMES).collect();
+    let mut names: Vec<_> = engines.iter().filter_map(LenientValue::text).map(clean).take(MAX_NAMES).collect();
     if engines.len() > names.len() {
         names.push(format!("{} more", engines.len() - names.len()));
     }

@@ -90,7 +90,7 @@ impl fmt::Display for RemoteUrl {
 }
 
 impl FromStr for SearchUrl {
-    type Err = UnusableUrl;
+    type Err = SearchUrlError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "local" {
@@ -100,18 +100,20 @@ impl FromStr for SearchUrl {
             Some(("searxng", _)) => true,
             Some(("opensearch" | "elasticsearch", _)) => false,
             _ => {
-                return Err(UnusableUrl(
+                return Err(SearchUrlError(
                     "it is neither `local` nor begins with searxng+http://, searxng+https://, opensearch+http:// or opensearch+https://",
                 ));
             }
         };
         let (_, address) = text.split_once('+').unwrap_or_default();
-        let mut base = Url::parse(address).map_err(|_| UnusableUrl("what follows the `+` is not a URL"))?;
+        let mut base = Url::parse(address).map_err(|_| SearchUrlError("what follows the `+` is not a URL"))?;
         if !matches!(base.scheme(), "http" | "https") {
-            return Err(UnusableUrl("what follows the `+` does not begin with http:// or https://"));
+            return Err(SearchUrlError("what follows the `+` does not begin with http:// or https://"));
         }
         if base.query().is_some() || base.fragment().is_some() {
-            return Err(UnusableUrl("it has a query or a fragment; a `?` or `#` in a password is written %3F or %23"));
+            return Err(SearchUrlError(
+                "it has a query or a fragment; a `?` or `#` in a password is written %3F or %23",
+            ));
         }
         let credentials = take_credentials(&mut base)?;
         let path = base.path().trim_end_matches('/').to_owned();
@@ -123,10 +125,12 @@ impl FromStr for SearchUrl {
             false => {
                 let (before, index) = path.rsplit_once('/').unwrap_or(("", &path));
                 if index.is_empty() {
-                    return Err(UnusableUrl("it does not end with the name of an index: opensearch+http://HOST/INDEX"));
+                    return Err(SearchUrlError(
+                        "it does not end with the name of an index: opensearch+http://HOST/INDEX",
+                    ));
                 }
                 if index.starts_with('_') {
-                    return Err(UnusableUrl("it ends with a name that begins with `_`, which no index has"));
+                    return Err(SearchUrlError("it ends with a name that begins with `_`, which no index has"));
                 }
                 base.set_path(before);
                 Kind::Opensearch { index: index.to_owned() }
@@ -137,21 +141,21 @@ impl FromStr for SearchUrl {
 }
 
 /// Takes user and password out of a URL, so that they are in no other text than the one header that needs them.
-fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, UnusableUrl> {
+fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, SearchUrlError> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8();
-        text.map(|text| text.into_owned()).map_err(|_| UnusableUrl("its user name or password is not UTF-8"))
+        text.map(|text| text.into_owned()).map_err(|_| SearchUrlError("its user name or password is not UTF-8"))
     };
     let user = decoded(url.username())?;
     let password = url.password().map(decoded).transpose()?;
-    let cannot_be_taken = UnusableUrl("it has no host");
+    let cannot_be_taken = SearchUrlError("it has no host");
     url.set_username("").map_err(|()| cannot_be_taken)?;
     url.set_password(None).map_err(|()| cannot_be_taken)?;
     match (user, password) {
         (user, None) if user.is_empty() => Ok(None),
-        (_, None) => Err(UnusableUrl("it has a user name without a password; both are needed: USER:PASSWORD@HOST")),
+        (_, None) => Err(SearchUrlError("it has a user name without a password; both are needed: USER:PASSWORD@HOST")),
         (user, Some(_)) if user.is_empty() || user.contains(':') => {
-            Err(UnusableUrl("basic authentication needs a user name before the password, without a colon in it"))
+            Err(SearchUrlError("basic authentication needs a user name before the password, without a colon in it"))
         }
         (user, Some(password)) => Ok(Some(Credentials { user, password })),
     }
@@ -160,7 +164,7 @@ fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, UnusableUrl> {
 /// Why a text does not say where Search is; the text itself may hold a secret and is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UnusableUrl(&'static str);
+pub struct SearchUrlError(&'static str);
 
 #[cfg(test)]
 mod tests {

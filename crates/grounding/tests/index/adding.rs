@@ -147,14 +147,14 @@ fn folders_are_listed_and_removed() -> Outcome {
     fs::create_dir(&other)?;
     fs::write(other.join("l.txt"), "The anchor in a letter.")?;
     place.write("a.md", "# A\n\nThe anchor is heavy.\n\n# B\n\nThe rudder is light.")?;
-    assert_eq!(place.library().list()?, []);
-    assert_eq!(place.library().remove(&place.documents())?, None);
+    assert_eq!(place.indexer().list()?, []);
+    assert_eq!(place.indexer().remove(&place.documents())?, None);
     assert!(!place.index_folder().exists(), "looking creates nothing");
 
     place.add()?;
     let options = AddOptions { url_prefix: Some("https://letters.example/".into()) };
-    place.library().add(&other, &options, &mut |_| ())?;
-    let listed = place.library().list()?;
+    place.indexer().add(&other, &options, &mut |_| ())?;
+    let listed = place.indexer().list()?;
     assert_eq!(listed.len(), 2);
     assert_eq!(listed[0].folder, fs::canonicalize(place.documents())?);
     assert_eq!((listed[0].documents, listed[0].passages, listed[0].bytes), (1, 2, 52));
@@ -164,11 +164,11 @@ fn folders_are_listed_and_removed() -> Outcome {
 
     assert_eq!(place.found("anchor")?.len(), 2);
     fs::remove_dir_all(&other)?;
-    assert_eq!(place.library().remove(&other)?.as_ref(), Some(&listed[1]), "even when the folder is gone");
-    assert_eq!(place.library().list()?, listed[..1]);
+    assert_eq!(place.indexer().remove(&other)?.as_ref(), Some(&listed[1]), "even when the folder is gone");
+    assert_eq!(place.indexer().list()?, listed[..1]);
     assert_eq!(place.found("anchor")?, ["local:papers/a.md"]);
     assert!(!place.index()?.is_empty()?);
-    place.library().remove(&place.documents())?;
+    place.indexer().remove(&place.documents())?;
     assert!(place.index()?.is_empty()?);
     assert_eq!(place.found("anchor")?, [""; 0]);
     Ok(())
@@ -179,7 +179,7 @@ fn folders_that_overlap_or_are_missing_are_refused() -> Outcome {
     let place = Place::new()?;
     place.write("sub/a.txt", "The anchor is heavy.")?;
     place.add()?;
-    let add = |folder: &Path| place.library().add(folder, &AddOptions::default(), &mut |_| ());
+    let add = |folder: &Path| place.indexer().add(folder, &AddOptions::default(), &mut |_| ());
     assert!(matches!(add(&place.documents().join("sub")), Err(IndexError::Overlaps { .. })));
     assert!(matches!(add(place.root.path()), Err(IndexError::Overlaps { .. })));
     assert!(matches!(add(&place.root.path().join("no")), Err(IndexError::NoSuchFolder { .. })));
@@ -195,7 +195,7 @@ fn progress_is_told_up_to_the_end() -> Outcome {
         place.write(&format!("{n}.txt"), "The anchor is heavy.")?;
     }
     let mut told = Vec::new();
-    place.library().add(&place.documents(), &AddOptions::default(), &mut |progress| told.push(progress))?;
+    place.indexer().add(&place.documents(), &AddOptions::default(), &mut |progress| told.push(progress))?;
     assert!(told.is_sorted_by_key(|progress| (progress.done, progress.passages)), "{told:?}");
     assert_eq!(told.last(), Some(&Progress { done: 10, total: 10, passages: 10 }));
     Ok(())

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use grounding::Passage;
-use grounding::index::{AddOptions, Index, IndexError, Library, Report};
+use grounding::index::{AddOptions, AddReport, Index, IndexError, Indexer};
 use tempfile::TempDir;
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -38,8 +38,8 @@ impl Place {
         self.root.path().join("data/index")
     }
 
-    pub(crate) fn library(&self) -> Library {
-        Library::at(self.index_folder())
+    pub(crate) fn indexer(&self) -> Indexer {
+        Indexer::new(self.index_folder())
     }
 
     pub(crate) fn write(&self, path: &str, contents: impl AsRef<[u8]>) -> std::io::Result<()> {
@@ -50,13 +50,13 @@ impl Place {
         fs::write(path, contents)
     }
 
-    pub(crate) fn add(&self) -> Result<Report, IndexError> {
-        self.library().add(&self.documents(), &AddOptions::default(), &mut |_| ())
+    pub(crate) fn add(&self) -> Result<AddReport, IndexError> {
+        self.indexer().add(&self.documents(), &AddOptions::default(), &mut |_| ())
     }
 
-    pub(crate) fn add_with_prefix(&self, prefix: &str) -> Result<Report, IndexError> {
+    pub(crate) fn add_with_prefix(&self, prefix: &str) -> Result<AddReport, IndexError> {
         let options = AddOptions { url_prefix: Some(prefix.to_owned()) };
-        self.library().add(&self.documents(), &options, &mut |_| ())
+        self.indexer().add(&self.documents(), &options, &mut |_| ())
     }
 
     pub(crate) fn index(&self) -> Result<Index, Box<dyn Error>> {

@@ -17,7 +17,7 @@ fn a_reader_sees_what_another_commits() -> Outcome {
         place.write(&format!("r{n}.txt"), "The rudder is light.")?;
         place.add()?;
     }
-    place.library().remove(&place.documents())?;
+    place.indexer().remove(&place.documents())?;
     assert!(index.is_empty()?);
     Ok(())
 }
@@ -58,8 +58,8 @@ fn the_second_of_two_writers_is_told_so() -> Outcome {
     let place = Place::new()?;
     place.write("a.txt", "The anchor is heavy.")?;
     let mut second = None;
-    place.library().add(&place.documents(), &AddOptions::default(), &mut |_| {
-        second = Some((place.add(), place.library().remove(&place.documents()), place.library().list()));
+    place.indexer().add(&place.documents(), &AddOptions::default(), &mut |_| {
+        second = Some((place.add(), place.indexer().remove(&place.documents()), place.indexer().list()));
     })?;
     let (add, remove, list) = second.ok_or("no progress")?;
     assert!(matches!(add, Err(IndexError::Busy)), "{add:?}");

@@ -1,16 +1,16 @@
 //! Search servers as they are and as they fail, over real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod breaker;
+mod failures;
 mod opensearch;
-mod pause;
 mod searxng;
 mod server;
-mod trouble;
 
 use std::time::Duration;
 
 use grounding::Passage;
-use grounding::search::{Remote, RemoteUrl, SearchUrl};
+use grounding::search::{RemoteSearch, RemoteUrl, SearchUrl};
 use jiff::civil::Date;
 
 /// Far more than an answer from this machine takes.
@@ -25,8 +25,8 @@ fn url(text: &str) -> RemoteUrl {
     }
 }
 
-fn remote(text: &str, deadline: Duration) -> Remote {
-    Remote::new(url(text), deadline).unwrap()
+fn remote(text: &str, deadline: Duration) -> RemoteSearch {
+    RemoteSearch::new(url(text), deadline).unwrap()
 }
 
 fn passage(title: &str, url: &str, text: &str, date: Option<Date>) -> Passage {

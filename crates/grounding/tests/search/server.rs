@@ -28,7 +28,7 @@ impl Reply {
         Self::Whole(200, vec![("content-type", "application/json")], text.into())
     }
 
-    /// A recorded answer, by its name in `tests/answers`.
+    /// A recorded answer, by its name in `tests/responses`.
     pub(crate) fn recorded(name: &str) -> Self {
         Self::json(recording(name))
     }
@@ -36,7 +36,7 @@ impl Reply {
 
 /// The bytes of a recorded answer.
 pub(crate) fn recording(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers").join(name).with_extension("json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/responses").join(name).with_extension("json");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

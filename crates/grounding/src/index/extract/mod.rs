@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::document::Document;
-use super::quiet::quietly;
+use super::panics::catch_panic;
 
 /// Only touched as far as it is used.
 const STACK: usize = 256 * 1024 * 1024;
@@ -55,7 +55,7 @@ pub(super) fn extract(format: Format, bytes: Vec<u8>) -> Result<Document, Reason
     let (done, outcome) = mpsc::sync_channel(1);
     let read = move || {
         // Nobody waits any more if it took too long.
-        let _ = done.send(quietly(|| read(format, &bytes)).unwrap_or(Err(DAMAGED)));
+        let _ = done.send(catch_panic(|| read(format, &bytes)).unwrap_or(Err(DAMAGED)));
     };
     let thread = thread::Builder::new().name("document".into()).stack_size(STACK);
     thread.spawn(read).map_err(|_| "no thread could be started to read it")?;

@@ -11,9 +11,9 @@ use std::thread;
 use calibration::Calibration;
 use linear::Linear;
 
+use super::evaluation::Evaluation;
 use super::features::{self, Features};
-use super::judgement::Judgement;
-use super::labelled::Labelled;
+use super::labelled::LabelledRequest;
 use super::lexicon::Lexicon;
 use super::model::{self, Model};
 
@@ -25,7 +25,7 @@ const OUR_OWN: f64 = 0.25;
 const FOLDS: u64 = 5;
 
 struct Example<'a> {
-    row: &'a Labelled,
+    row: &'a LabelledRequest,
     label: bool,
     is_own: bool,
     cost: f64,
@@ -35,15 +35,15 @@ struct Example<'a> {
 }
 
 /// What training gives.
-pub struct Report {
+pub struct TrainingResult {
     /// The model's file.
     pub model: Vec<u8>,
     /// How well rows are judged by models that have not seen them, nor others of the same conversation.
-    pub unseen: Judgement,
+    pub unseen: Evaluation,
 }
 
 /// Trains on labelled rows and on rows of our own; those without a label are left out.
-pub fn train(rows: &[Labelled], our_own: &[Labelled]) -> Report {
+pub fn train(rows: &[LabelledRequest], our_own: &[LabelledRequest]) -> TrainingResult {
     let lexicon = Lexicon::read();
     let given = rows.iter().map(|row| (row, false));
     let examples: Vec<Example<'_>> = given
@@ -59,13 +59,13 @@ pub fn train(rows: &[Labelled], our_own: &[Labelled]) -> Report {
         (sums, finished(all))
     });
     let calibration = Calibration::of(&sums.iter().map(|(example, sum)| (*sum, example.label)).collect::<Vec<_>>());
-    let mut unseen = Judgement::default();
+    let mut unseen = Evaluation::default();
     for (example, sum) in &sums {
         unseen.add(&example.row.lang, &example.row.category, example.label, *sum >= calibration.border);
     }
     #[expect(clippy::cast_possible_truncation, reason = "weights are small, and are rounded to bytes anyway")]
     let model = Model::new(&linear.weights, (linear.bias - calibration.border) as f32, calibration.slope as f32);
-    Report { model: model.encode(), unseen }
+    TrainingResult { model: model.encode(), unseen }
 }
 
 /// What a thread gives; its panic is ours.
@@ -81,7 +81,7 @@ fn held_out<'e, 'a>(examples: &'e [Example<'a>], fold: u64) -> Vec<(&'e Example<
 }
 
 impl<'a> Example<'a> {
-    fn read(row: &'a Labelled, is_own: bool, lexicon: &Lexicon) -> Option<Self> {
+    fn read(row: &'a LabelledRequest, is_own: bool, lexicon: &Lexicon) -> Option<Self> {
         let label = row.required?;
         let mut extracted = Features::new();
         features::extract(&row.messages, lexicon, &mut extracted);
@@ -105,7 +105,7 @@ fn buckets(features: &[(u32, f32)]) -> Vec<(u32, f32)> {
 }
 
 /// Rows that share their opening belong together: a number that is the same for all of them.
-fn group(row: &Labelled) -> u64 {
+fn group(row: &LabelledRequest) -> u64 {
     let opening = row.messages.first().map_or("", |message| message.content());
     opening
         .bytes()

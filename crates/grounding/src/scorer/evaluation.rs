@@ -5,14 +5,14 @@ use std::fmt;
 
 /// Verdicts against labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ConfusionMatrix {
     right_yes: u32,
     wrong_yes: u32,
     wrong_no: u32,
     right_no: u32,
 }
 
-impl Tally {
+impl ConfusionMatrix {
     /// Counts one more.
     pub fn add(&mut self, label: bool, verdict: bool) {
         *match (label, verdict) {
@@ -59,13 +59,13 @@ fn share(part: u32, whole: u32) -> f64 {
 
 /// Verdicts on labelled requests, by language and by category. Shown as a table.
 #[derive(Debug, Clone, Default)]
-pub struct Judgement {
-    all: Tally,
-    languages: BTreeMap<String, Tally>,
-    categories: BTreeMap<String, Tally>,
+pub struct Evaluation {
+    all: ConfusionMatrix,
+    languages: BTreeMap<String, ConfusionMatrix>,
+    categories: BTreeMap<String, ConfusionMatrix>,
 }
 
-impl Judgement {
+impl Evaluation {
     /// Counts one more. A category's `/hard` or `/pair` counts as a category of its own.
     pub fn add(&mut self, language: &str, category: &str, label: bool, verdict: bool) {
         self.all.add(label, verdict);
@@ -77,15 +77,15 @@ impl Judgement {
     }
 
     /// All of them together.
-    pub fn all(&self) -> Tally {
+    pub fn all(&self) -> ConfusionMatrix {
         self.all
     }
 }
 
-impl fmt::Display for Judgement {
+impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<24}  {:>8}  {:>9}  {:>6}  {:>6}  {:>8}", "", "requests", "precision", "recall", "F1", "right")?;
-        let mut row = |name: &str, tally: &Tally| {
+        let mut row = |name: &str, tally: &ConfusionMatrix| {
             write!(f, "{name:<24}  {:>8}", tally.count())?;
             match tally.has_both() {
                 true => write!(f, "  {:>9.3}  {:>6.3}  {:>6.3}", tally.precision(), tally.recall(), tally.f1())?,

@@ -65,15 +65,16 @@ fn passage((title, url, text): (&str, &str, &str)) -> Passage {
     Passage { title: title.into(), url: url.into(), text: text.into(), date: None }
 }
 
-/// What must hold for any woven text.
-fn assert_contained(woven: &Woven, allowed: &[&str]) {
-    let lines: Vec<&str> = woven.text.split(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}']).collect();
-    let count = woven.sources.len();
+/// What must hold for any augmentation.
+fn assert_contained(augmentation: &Augmentation, allowed: &[&str]) {
+    let lines: Vec<&str> =
+        augmentation.text.split(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}']).collect();
+    let count = augmentation.sources.len();
     if count == 0 {
-        assert_eq!(lines.len(), 1, "{}", woven.text);
+        assert_eq!(lines.len(), 1, "{}", augmentation.text);
         return;
     }
-    assert_eq!(lines.len(), 4 + 2 * count, "a source is two lines: {}", woven.text);
+    assert_eq!(lines.len(), 4 + 2 * count, "a source is two lines: {}", augmentation.text);
     assert_eq!((lines[1], lines[lines.len() - 2]), (FENCE, END));
     for (index, source) in lines[2..lines.len() - 2].chunks(2).enumerate() {
         let number = format!("[{}] ", index + 1);
@@ -85,7 +86,7 @@ fn assert_contained(woven: &Woven, allowed: &[&str]) {
             assert!(!quoted.contains("<|") && !quoted.contains("|>"), "{quoted}");
         }
     }
-    for source in &woven.sources {
+    for source in &augmentation.sources {
         let link = source.link();
         let exactly_one =
             r#"^<[!-;=?-~]+>; rel="cite-as"; title="[ !#-\[\]-~]*"(; title\*=UTF-8''[A-Za-z0-9%._~-]+)?$"#;
@@ -101,14 +102,18 @@ fn no_result_can_forge_a_role_close_the_fence_or_add_a_link() {
     assert!(HOSTILE.len() >= 40);
     let good = ("Split", "https://good.example/split", "Split has 160,577 inhabitants.");
     for hostile in HOSTILE {
-        let woven = weave(&[passage(*hostile), passage(good)], date(2026, 1, 2), 1_000);
-        assert_contained(&woven, &["a.example", "good.example"]);
-        let last = woven.sources.last().unwrap();
+        let augmentation = augment(&[passage(*hostile), passage(good)], date(2026, 1, 2), 1_000);
+        assert_contained(&augmentation, &["a.example", "good.example"]);
+        let last = augmentation.sources.last().unwrap();
         assert_eq!(last.url(), good.1, "{hostile:?}");
-        assert!(woven.text.contains(&format!("[{}] Split\nSplit has 160,577", woven.sources.len())), "{}", woven.text);
+        assert!(
+            augmentation.text.contains(&format!("[{}] Split\nSplit has 160,577", augmentation.sources.len())),
+            "{}",
+            augmentation.text
+        );
     }
     let all: Vec<Passage> = HOSTILE.iter().copied().map(passage).collect();
-    assert_contained(&weave(&all, date(2026, 1, 2), 20_000), &["a.example"]);
+    assert_contained(&augment(&all, date(2026, 1, 2), 20_000), &["a.example"]);
 }
 
 #[test]
@@ -118,27 +123,27 @@ fn sources_are_numbered_dated_and_told_apart() {
     let dated = Passage { date: Some(date(2025, 5, 1)), ..passage(("Ferries", "https://a.example/f", text)) };
     let repeated = passage(("Ferries again", "https://b.example/f", &format!("{text} Book early.")));
     let same_place = passage(("Ferries", "https://a.example/f", "Cabins cost 90 euros more."));
-    let woven = weave(&[dated, repeated, same_place], date(2026, 1, 2), 1_000);
-    assert_eq!(woven.sources.len(), 1, "{}", woven.text);
-    assert!(woven.text.contains("[1] Ferries (2025-05-01)\nThe ferry"), "{}", woven.text);
-    assert!(woven.text.contains("in the evening. ... Cabins cost 90 euros more."), "{}", woven.text);
-    assert!(woven.text.starts_with("Today is 2026-01-02."));
-    assert_eq!(woven.sources[0].link(), r#"<https://a.example/f>; rel="cite-as"; title="Ferries""#);
+    let augmentation = augment(&[dated, repeated, same_place], date(2026, 1, 2), 1_000);
+    assert_eq!(augmentation.sources.len(), 1, "{}", augmentation.text);
+    assert!(augmentation.text.contains("[1] Ferries (2025-05-01)\nThe ferry"), "{}", augmentation.text);
+    assert!(augmentation.text.contains("in the evening. ... Cabins cost 90 euros more."), "{}", augmentation.text);
+    assert!(augmentation.text.starts_with("Today is 2026-01-02."));
+    assert_eq!(augmentation.sources[0].link(), r#"<https://a.example/f>; rel="cite-as"; title="Ferries""#);
 }
 
 #[test]
 fn titles_in_any_script_are_told_in_the_header() {
-    let woven =
-        weave(&[passage(("東京の天気 – \"heute\"", "https://a.example/東京", "晴れ"))], date(2026, 1, 2), 1_000);
-    let link = woven.sources[0].link();
+    let augmentation =
+        augment(&[passage(("東京の天気 – \"heute\"", "https://a.example/東京", "晴れ"))], date(2026, 1, 2), 1_000);
+    let link = augmentation.sources[0].link();
     assert!(link.starts_with("<https://a.example/%E6%9D%B1%E4%BA%AC>; rel=\"cite-as\"; title=\""), "{link}");
     assert!(link.contains("title*=UTF-8''%E6%9D%B1%E4%BA%AC%E3%81%AE"), "{link}");
 }
 
 #[test]
 fn nothing_found_is_said() {
-    let woven = weave(&[], date(2026, 1, 2), 1_000);
-    assert!(woven.sources.is_empty() && woven.text.contains("found nothing"), "{}", woven.text);
+    let augmentation = augment(&[], date(2026, 1, 2), 1_000);
+    assert!(augmentation.sources.is_empty() && augmentation.text.contains("found nothing"), "{}", augmentation.text);
 }
 
 #[test]
@@ -150,10 +155,10 @@ fn the_budget_is_kept() {
         })
         .collect();
     for budget in [0, 30, 100, 500, 2_000] {
-        let woven = weave(&long, date(2026, 1, 2), budget);
-        let block = woven.text.split_once(FENCE).map_or("", |(_, block)| block.split(END).next().unwrap());
+        let augmentation = augment(&long, date(2026, 1, 2), budget);
+        let block = augmentation.text.split_once(FENCE).map_or("", |(_, block)| block.split(END).next().unwrap());
         assert!(estimate(block) <= budget + 24 + 2 * SOURCES, "{budget}: {}", estimate(block));
-        assert_eq!(woven.sources.is_empty(), budget < 30);
+        assert_eq!(augmentation.sources.is_empty(), budget < 30);
     }
 }
 
@@ -165,6 +170,6 @@ proptest! {
             .enumerate()
             .map(|(index, (title, text))| passage((title, &format!("https://a.example/{index}"), text)))
             .collect();
-        assert_contained(&weave(&passages, date(2026, 1, 2), 5_000), &["a.example"]);
+        assert_contained(&augment(&passages, date(2026, 1, 2), 5_000), &["a.example"]);
     }
 }

@@ -13,15 +13,15 @@ use super::date;
 /// A value of any type, as far as we can use it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Loose {
+pub(super) enum LenientValue {
     Text(String),
     Whole(i64),
-    Many(Vec<Loose>),
-    Members(HashMap<String, Loose>),
+    Many(Vec<LenientValue>),
+    Members(HashMap<String, LenientValue>),
     Other(IgnoredAny),
 }
 
-impl Loose {
+impl LenientValue {
     /// The text, or the first one of a list. Blank is none.
     pub(super) fn text(&self) -> Option<&str> {
         match self {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grounding::search::{Obstacle, SearchError};
+use grounding::search::{ConnectError, SearchError};
 use reqwest::StatusCode;
 
 use crate::server::{Counts, Reply, Server, recording};
@@ -118,7 +118,7 @@ async fn nobody_there_says_so() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let error = remote(&format!("searxng+http://{address}"), AMPLE).search("x", 5).await.unwrap_err();
-    assert_eq!(error, SearchError::Unreachable(Obstacle::Network(io::ErrorKind::ConnectionRefused)));
+    assert_eq!(error, SearchError::Unreachable(ConnectError::Network(io::ErrorKind::ConnectionRefused)));
     assert!(error.to_string().contains("connection refused"), "{error}");
 }
 
@@ -127,7 +127,7 @@ async fn a_host_without_an_address_says_so() {
     // A label of 64 letters is more than a name can have, so nobody has to be asked whether it exists.
     let url = format!("searxng+http://{}.example", "a".repeat(64));
     let error = remote(&url, AMPLE).search("x", 5).await.unwrap_err();
-    assert_eq!(error, SearchError::Unreachable(Obstacle::UnknownHost));
+    assert_eq!(error, SearchError::Unreachable(ConnectError::UnknownHost));
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn tls_to_somebody_who_does_not_speak_it_says_so() {
         }
     });
     let error = remote(&format!("searxng+https://{address}"), AMPLE).search("x", 5).await.unwrap_err();
-    assert_eq!(error, SearchError::Unreachable(Obstacle::Tls));
+    assert_eq!(error, SearchError::Unreachable(ConnectError::Tls));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn proxies_of_the_environment_do_not_see_queries() {
     let server = Server::always(Reply::recorded("searxng-no-hits")).await;
     let proxy = Server::always(Reply::status(502)).await;
     let mut again = tokio::process::Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", "trouble::proxies_of_the_environment_do_not_see_queries"]);
+    again.args(["--exact", "failures::proxies_of_the_environment_do_not_see_queries"]);
     again.env("SEARCH_UNDER_TEST", server.searxng());
     for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
         again.env(name, format!("http://{}", proxy.address));

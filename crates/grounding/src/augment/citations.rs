@@ -2,7 +2,7 @@
 
 /// The text without marks that cite nothing. Numbers in brackets that are no citations stay: in code, behind a name
 /// (`list[7]`), or followed by a round bracket as in a Markdown link.
-pub fn without_dangling(text: &str, sources: usize) -> String {
+pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
     let mut kept = String::with_capacity(text.len());
     for (index, piece) in text.split_inclusive('`').enumerate() {
         // Every other stretch between backticks is code.
@@ -69,7 +69,7 @@ mod tests {
             ("日本 [3]。", "日本。"),
         ];
         for (text, expected) in cases {
-            assert_eq!(without_dangling(text, 2), expected, "{text}");
+            assert_eq!(strip_dangling_citations(text, 2), expected, "{text}");
         }
     }
 }

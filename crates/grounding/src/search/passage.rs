@@ -9,7 +9,12 @@ const MAX_URL: usize = 2_000;
 const MAX_TEXT: usize = 20_000;
 
 /// A passage, cut to size. Nothing if there is nothing to read; a title alone can say something.
-pub(super) fn passage(title: Option<&str>, url: &str, text: Option<&str>, date: Option<Date>) -> Option<Passage> {
+pub(super) fn bounded_passage(
+    title: Option<&str>,
+    url: &str,
+    text: Option<&str>,
+    date: Option<Date>,
+) -> Option<Passage> {
     if title.is_none() && text.is_none() {
         return None;
     }

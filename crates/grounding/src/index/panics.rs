@@ -13,7 +13,7 @@ thread_local! {
 pub(super) struct Panicked;
 
 /// Runs that. Nothing it has touched may be used after a panic; callers throw it away.
-pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
     static HOOK: Once = Once::new();
     // The hook is the whole process's: it keeps silent for those who asked, and passes everybody else on.
     HOOK.call_once(|| {
@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        assert!(quietly(|| panic!("nobody should read this")).is_err());
-        assert_eq!(quietly(|| 7).ok(), Some(7));
+        assert!(catch_panic(|| panic!("nobody should read this")).is_err());
+        assert_eq!(catch_panic(|| 7).ok(), Some(7));
         assert!(!QUIET.get());
     }
 }

@@ -25,7 +25,7 @@ const READ_AHEAD: usize = 16;
 /// The index in one folder, for changing it. Holds nothing open; every change takes the index for itself as long as it
 /// runs, beside any number of readers.
 #[derive(Debug, Clone)]
-pub struct Library {
+pub struct Indexer {
     folder: PathBuf,
     commit_every: Every,
 }
@@ -51,7 +51,7 @@ pub struct Progress {
 
 /// What adding a folder has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct AddReport {
     /// Documents that are new.
     pub added: u64,
     /// Documents that were indexed before and now say something else, or are found under another address.
@@ -66,9 +66,9 @@ pub struct Report {
     pub passages: u64,
 }
 
-impl Library {
+impl Indexer {
     /// The index in that folder, whether there is one yet or not.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), commit_every: COMMIT_EVERY }
     }
 
@@ -86,7 +86,7 @@ impl Library {
         documents: &Path,
         options: &AddOptions,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Report, IndexError> {
+    ) -> Result<AddReport, IndexError> {
         let folder = real_folder(documents)?;
         let writer = Writer::open(&self.folder)?;
         let catalogue = writer.catalogue()?;
@@ -109,7 +109,7 @@ impl Library {
             folder,
         };
         let commit_every = self.commit_every;
-        Adding { writer, catalogue, collection, id, known, commit_every, report: Report::default() }.run(progress)
+        Adding { writer, catalogue, collection, id, known, commit_every, report: AddReport::default() }.run(progress)
     }
 
     /// Takes a folder's documents out of the index. `None` if they are not in it.
@@ -143,11 +143,11 @@ struct Adding {
     /// What was indexed before this run.
     known: HashMap<PathBuf, (Record, String)>,
     commit_every: Every,
-    report: Report,
+    report: AddReport,
 }
 
 impl Adding {
-    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<Report, IndexError> {
+    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<AddReport, IndexError> {
         let (found, unreadable) = walk(&self.collection.folder);
         self.report.skipped = unreadable;
         self.remove_what_is_gone(&found);
@@ -303,7 +303,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::index::quiet::quietly;
+    use crate::index::panics::catch_panic;
 
     #[test]
     fn a_run_that_was_interrupted_carries_on() -> Result<(), Box<dyn Error>> {
@@ -314,16 +314,16 @@ mod tests {
             fs::write(documents.join(format!("{n}.txt")), "The anchor is heavy.")?;
         }
         let every = Every { passages: 7, time: Duration::MAX };
-        let library = Library { folder: root.path().join("index"), commit_every: every };
+        let indexer = Indexer { folder: root.path().join("index"), commit_every: every };
         let interrupt = &mut |progress: Progress| assert!(progress.done < 30);
-        assert!(quietly(|| library.add(&documents, &AddOptions::default(), interrupt)).is_err());
+        assert!(catch_panic(|| indexer.add(&documents, &AddOptions::default(), interrupt)).is_err());
 
         // Four times seven are committed, and the list says so.
-        let listed = library.list()?;
+        let listed = indexer.list()?;
         assert_eq!(listed.iter().map(|collection| collection.passages).collect::<Vec<_>>(), [28]);
-        let report = library.add(&documents, &AddOptions::default(), &mut |_| ())?;
+        let report = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
         assert_eq!((report.unchanged, report.added, report.passages), (28, 22, 50));
-        assert_eq!(library.list()?[0].documents, 50);
+        assert_eq!(indexer.list()?[0].documents, 50);
         Ok(())
     }
 }

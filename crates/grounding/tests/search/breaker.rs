@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use grounding::Passage;
-use grounding::search::{Remote, SearchError};
+use grounding::search::{RemoteSearch, SearchError};
 
 use crate::server::{Reply, Server, recording};
 use crate::{AMPLE, remote};
@@ -14,7 +14,7 @@ use crate::{AMPLE, remote};
 const TOLERATED: usize = 3;
 
 /// Fails until it is broken, and waits until the pause is over: then gives what the search that was let through gave.
-async fn after_the_pause(remote: &Remote) -> Result<Vec<Passage>, SearchError> {
+async fn after_the_pause(remote: &RemoteSearch) -> Result<Vec<Passage>, SearchError> {
     loop {
         match remote.search("x", 5).await {
             Err(SearchError::Paused) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -23,7 +23,7 @@ async fn after_the_pause(remote: &Remote) -> Result<Vec<Passage>, SearchError> {
     }
 }
 
-async fn break_it(remote: &Remote) {
+async fn break_it(remote: &RemoteSearch) {
     for _ in 0..TOLERATED {
         let error = remote.search("x", 5).await.unwrap_err();
         assert_ne!(error, SearchError::Paused);

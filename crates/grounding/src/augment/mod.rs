@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use chat::ChatRequest;
 use jiff::civil::Date;
 
-pub use citations::without_dangling;
+pub use citations::strip_dangling_citations;
 pub use source::Source;
 
 use crate::Passage;
@@ -30,7 +30,7 @@ const LEAST: usize = 24;
 
 /// Instructions and sources, ready to go into a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Woven {
+pub struct Augmentation {
     /// What goes below the caller's system message.
     pub text: String,
     /// What the numbers in it stand for, from 1 on.
@@ -38,7 +38,7 @@ pub struct Woven {
 }
 
 /// Weaves what was found into a text of at most about so many tokens, the instructions not counted.
-pub(crate) fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
+pub(crate) fn augment(passages: &[Passage], today: Date, tokens: usize) -> Augmentation {
     let mut block = String::new();
     let mut sources = Vec::new();
     let mut room = tokens;
@@ -70,11 +70,11 @@ pub(crate) fn weave(passages: &[Passage], today: Date, tokens: usize) -> Woven {
              on it, like this: [1]. If they do not hold the answer, say so; do not guess."
         ),
     };
-    Woven { text, sources }
+    Augmentation { text, sources }
 }
 
 /// Tokens that are left for sources when conversation and completion have theirs, as far as the context is known.
-pub(crate) fn room(request: &ChatRequest, context: Option<usize>) -> usize {
+pub(crate) fn source_budget(request: &ChatRequest, context: Option<usize>) -> usize {
     let Some(context) = context else { return usize::MAX };
     let talk: usize = request.messages().iter().map(|message| estimate(message.content()) + PER_MESSAGE).sum();
     context.saturating_sub(talk + usize::from(request.max_tokens().get()) + INSTRUCTIONS)
