@@ -2,14 +2,15 @@
 
 use std::io::Write;
 
+use format::rfc3339_seconds;
 use serde::Serialize;
 use store::{Account, Admin, Declined, Email, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
-use crate::paper::{self, Table};
 use crate::serve::open_store;
 use crate::settings::Settings;
+use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -67,8 +68,8 @@ fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
             account.name.clone(),
             account.role.to_string(),
             if account.disabled_at.is_some() { "disabled" } else { "active" }.into(),
-            paper::time(account.created_at),
-            account.signed_in_at.map_or_else(|| "never".into(), paper::time),
+            rfc3339_seconds(account.created_at),
+            account.signed_in_at.map_or_else(|| "never".into(), rfc3339_seconds),
         ]);
     }
     say(table.to_string().trim_end())
@@ -105,9 +106,9 @@ impl<'a> From<&'a Account> for JsonAccount<'a> {
             email: account.email.as_str(),
             name: &account.name,
             role: account.role.as_str(),
-            created_at: paper::time(account.created_at),
-            signed_in_at: account.signed_in_at.map(paper::time),
-            disabled_at: account.disabled_at.map(paper::time),
+            created_at: rfc3339_seconds(account.created_at),
+            signed_in_at: account.signed_in_at.map(rfc3339_seconds),
+            disabled_at: account.disabled_at.map(rfc3339_seconds),
         }
     }
 }

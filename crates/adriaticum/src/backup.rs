@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 
+use format::count;
 use store::Database;
 
 use crate::error::CliError;
-use crate::paper::count;
 use crate::settings::Settings;
 
 pub(crate) fn run(settings: &Settings, to: &Path) -> Result<(), CliError> {

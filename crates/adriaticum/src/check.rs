@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
+use format::count;
 use grounding::Mode;
 use grounding::index::Indexer;
 use grounding::search::{RemoteSearch, SearchUrl};
@@ -18,7 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::doors::cannot_listen;
 use crate::error::CliError;
-use crate::paper::count;
 use crate::serve::{open_certificates, open_store};
 use crate::settings::Settings;
 

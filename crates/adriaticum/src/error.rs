@@ -42,12 +42,3 @@ impl From<std::io::Error> for CliError {
         }
     }
 }
-
-impl From<csv::Error> for CliError {
-    fn from(error: csv::Error) -> Self {
-        match error.into_kind() {
-            csv::ErrorKind::Io(error) => error.into(),
-            other => Self(format!("the output cannot be written: {other:?}")),
-        }
-    }
-}

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::cli::GroundingCommand;
 use crate::error::CliError;
-use crate::paper;
 use crate::settings::Settings;
 
 /// What grounds requests; none if the settings say that nothing is to be grounded.
@@ -62,7 +61,7 @@ fn score(file: &Path) -> Result<(), CliError> {
     for row in scorer::parse_labelled(&text) {
         let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let (score, reasons) = scorer.explain(&row.messages);
-        let scored = Scored { id: &row.id, required: score.is_required(), score: paper::score(score.get()), reasons };
+        let scored = Scored { id: &row.id, required: score.is_required(), score: format::score(score.get()), reasons };
         serde_json::to_writer(&mut out, &scored).map_err(std::io::Error::from)?;
         writeln!(out)?;
     }

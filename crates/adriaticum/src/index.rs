@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
+use format::{count, number};
 use grounding::index::{AddOptions, AddReport, IndexError, Indexer};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
 use crate::error::CliError;
-use crate::paper::{Table, count, number};
 use crate::progress::{Progress, Unit, note};
 use crate::serve::make_folder;
 use crate::settings::Settings;
+use crate::table::Table;
 
 /// Files that could not be read, of which each is told.
 const TOLD: usize = 20;

@@ -4,14 +4,15 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chat::KeyId;
+use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
-use store::{KeyRecord, KeyState, NewKey, Store, Viewer};
+use store::{KeyRecord, NewKey, Store, Viewer};
 
 use crate::cli::{KeyOrId, KeysCommand};
 use crate::error::CliError;
-use crate::paper::{self, Table};
 use crate::serve::open_store;
 use crate::settings::Settings;
+use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -37,7 +38,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
                     let advice = "The public id is enough: a whole key that is typed stays in the shell's history.";
                     let _ = writeln!(std::io::stderr(), "{advice}"); // the key is revoked all the same
                 }
-                say(&format!("Revoked {id} at {}. The next request with it is refused.", paper::time(at)))
+                say(&format!("Revoked {id} at {}. The next request with it is refused.", rfc3339_seconds(at)))
             }
             None => Err(no_such_key(id)),
         },
@@ -54,14 +55,14 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
         return say("There are no keys yet. Create one with: adriaticum keys create NAME");
     }
     let mut table = Table::new(&["ID", "NAME", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
-    let time = |millis: Option<u64>| millis.map_or_else(|| "–".into(), paper::time);
+    let time = |millis: Option<u64>| millis.map_or_else(|| "–".into(), rfc3339_seconds);
     for key in &keys {
         table.row([
             key.id.to_string(),
             key.name.clone(),
-            state(key).into(),
+            key_state(key.state(now_millis())).into(),
             if key.completions { "completions" } else { "–" }.into(),
-            paper::time(key.created_at),
+            rfc3339_seconds(key.created_at),
             time(key.last_used_at),
             time(key.expires_at),
         ]);
@@ -75,14 +76,6 @@ fn say(text: &str) -> Result<(), CliError> {
 
 fn no_such_key(id: KeyId) -> CliError {
     CliError::new(format!("there is no key {id}; `adriaticum keys list` shows those there are"))
-}
-
-fn state(key: &KeyRecord) -> &'static str {
-    match key.state(now_millis()) {
-        KeyState::Active => "active",
-        KeyState::Expired => "expired",
-        KeyState::Revoked => "revoked",
-    }
 }
 
 fn now_millis() -> u64 {
@@ -106,12 +99,12 @@ impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
         Self {
             id: key.id.as_str(),
             name: &key.name,
-            state: state(key),
+            state: key_state(key.state(now_millis())),
             permissions: if key.completions { &["completions"] } else { &[] },
-            created_at: paper::time(key.created_at),
-            last_used_at: key.last_used_at.map(paper::time),
-            expires_at: key.expires_at.map(paper::time),
-            revoked_at: key.revoked_at.map(paper::time),
+            created_at: rfc3339_seconds(key.created_at),
+            last_used_at: key.last_used_at.map(rfc3339_seconds),
+            expires_at: key.expires_at.map(rfc3339_seconds),
+            revoked_at: key.revoked_at.map(rfc3339_seconds),
         }
     }
 }

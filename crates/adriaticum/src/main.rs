@@ -17,13 +17,13 @@ mod log;
 mod migrate;
 mod model;
 mod pages;
-mod paper;
 mod progress;
 mod reload;
 mod secret;
 mod serve;
 mod settings;
 mod stop;
+mod table;
 mod traces;
 mod usage;
 

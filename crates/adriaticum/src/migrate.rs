@@ -6,9 +6,9 @@ use store::{Copied, Database, PostgresSettings};
 
 use crate::cli::MigrateOptions;
 use crate::error::CliError;
-use crate::paper::{self, Table};
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
+use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<(), CliError> {
     let from = match (&options.from, &settings.database) {
@@ -50,6 +50,6 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
 
 fn table(copied: &[Copied]) -> Table {
     let mut table = Table::new(&["TABLE", ">ROWS", ">SUMS COMPARED"]);
-    copied.iter().for_each(|each| table.row([each.table.into(), paper::number(each.rows), each.sums.to_string()]));
+    copied.iter().for_each(|each| table.row([each.table.into(), format::number(each.rows), each.sums.to_string()]));
     table
 }

@@ -1,0 +1,36 @@
+//! CSV for programs: no digit groups, empty where nothing was measured.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Writes rows, after a header if there is one. The header is separate because there may be no rows to take it from, and
+/// because a long export is written in pieces.
+pub fn write_csv<Row: Serialize>(
+    out: impl Write,
+    header: Option<&[&str]>,
+    rows: impl IntoIterator<Item = Row>,
+) -> io::Result<()> {
+    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+    if let Some(columns) = header {
+        writer.write_record(columns).map_err(io_error)?;
+    }
+    rows.into_iter().try_for_each(|row| writer.serialize(row)).map_err(io_error)?;
+    writer.flush()
+}
+
+/// Keeps the kind of an I/O error, by which a closed pipe is recognized; the conversion of `csv` itself does not.
+fn io_error(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
+}
+
+/// Text that no spreadsheet takes for a formula.
+pub fn spreadsheet_safe(text: &str) -> String {
+    match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        true => format!("'{text}"),
+        false => text.to_owned(),
+    }
+}
