@@ -3,8 +3,6 @@
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
 
-use crate::show;
-
 /// Lines that are shown; those about which there is something to say come first.
 const MOST: usize = 50;
 /// Below this part of a full share a runtime is called slow.
@@ -31,22 +29,22 @@ pub(crate) fn table(runtimes: &[MemberStatus], with_places: bool) -> Markup {
             }
         }
         @if runtimes.len() > MOST {
-            p.quiet { (show::number((runtimes.len() - MOST) as u64)) " more." }
+            p.quiet { (format::number((runtimes.len() - MOST) as u64)) " more." }
         }
     }
 }
 
 fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
-    let time = |time: Option<std::time::Duration>| time.map_or_else(|| "–".into(), show::duration);
+    let time = |time: Option<std::time::Duration>| time.map_or_else(|| "–".into(), format::duration);
     html! {
         tr {
             th scope="row" { (name) @if let Some(model) = &member.model { " " span.quiet.small { (model) } } }
             td data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
-            td.right data-label="Under way" { (show::number(member.in_flight as u64)) }
-            td.right data-label="Completed" { (show::number(member.completed)) }
-            td.right data-label="Failed" { (show::number(member.failures.total())) }
-            td.right data-label="No room" { (show::number(member.failures.no_room)) }
-            td.right data-label="Asked elsewhere" { (show::number(member.retried)) }
+            td.right data-label="Under way" { (format::number(member.in_flight as u64)) }
+            td.right data-label="Completed" { (format::number(member.completed)) }
+            td.right data-label="Failed" { (format::number(member.failures.total())) }
+            td.right data-label="No room" { (format::number(member.failures.no_room)) }
+            td.right data-label="Asked elsewhere" { (format::number(member.retried)) }
             td.right data-label="Time" { (time(member.latency)) }
             td.right data-label="Per token" { (time(member.latency_per_token)) }
         }

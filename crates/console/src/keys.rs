@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use chat::{KeyId, KeyName};
+use format::{key_state, number};
 use maud::{Markup, html};
 use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
 
@@ -12,7 +13,7 @@ use crate::overview::curl;
 use crate::page::{self, Area, complaint, copyable, token};
 use crate::reply::{Problem, Reply};
 use crate::room::Room;
-use crate::show::{self, measured, number, time, time_or};
+use crate::show::{self, measured, time, time_or};
 use crate::visit::Fields;
 
 const DAY: u64 = 86_400_000;
@@ -84,7 +85,7 @@ fn select<'k>(all: &'k [KeyRecord], used: &HashMap<KeyId, KeyUsage>, query: &Fie
                 || key.name.to_lowercase().contains(&wanted)
                 || owner.contains(&wanted)
                 || format!("adria_{}", key.id).to_lowercase().contains(&wanted);
-            matches && (state.is_empty() || state == state_name(key.state(now)))
+            matches && (state.is_empty() || state == key_state(key.state(now)))
         })
         .collect();
     let requests = |key: &KeyRecord| used.get(&key.id).map_or(0, |usage| usage.figures.requests);
@@ -108,7 +109,7 @@ fn filters(query: &Fields) -> Markup {
             label { "State"
                 select name="state" {
                     option value="" { "All" }
-                    @for name in ["active", "expired", "revoked"] { option value=(name) selected[state == name] { (name) } }
+                    @for name in [KeyState::Active, KeyState::Expired, KeyState::Revoked].map(key_state) { option value=(name) selected[state == name] { (name) } }
                 }
             }
             input type="hidden" name="sort" value=(query.get("sort"));
@@ -186,16 +187,8 @@ fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
     }
 }
 
-fn state_name(state: KeyState) -> &'static str {
-    match state {
-        KeyState::Active => "active",
-        KeyState::Expired => "expired",
-        KeyState::Revoked => "revoked",
-    }
-}
-
 fn badge(state: KeyState) -> Markup {
-    html! { span class={ "badge " (state_name(state)) } { (state_name(state)) } }
+    html! { span class={ "badge " (key_state(state)) } { (key_state(state)) } }
 }
 
 fn pages(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {

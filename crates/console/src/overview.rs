@@ -28,9 +28,9 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
             (status(room, &health))
             div.card {
                 h2 { "Last 24 hours" }
-                p.figure { (show::number(recent.totals.requests)) " " span.unit { "requests" } }
+                p.figure { (format::number(recent.totals.requests)) " " span.unit { "requests" } }
                 p.quiet {
-                    (show::number(show::failed(&recent.totals, recent.succeeded))) " failed · tokens: "
+                    (format::number(show::failed(&recent.totals, recent.succeeded))) " failed · tokens: "
                     (show::measured(recent.totals.total, recent.totals.requests))
                 }
                 p { a href="/usage" { "See usage" } }
@@ -80,7 +80,7 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                         dt { (member.model.as_deref().unwrap_or("model not told")) }
                         dd {
                             span class=(light(member.healthy)) {}
-                            (show::number(member.in_flight as u64)) " under way"
+                            (format::number(member.in_flight as u64)) " under way"
                             @if room.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
                         }
                     }

@@ -2,10 +2,10 @@
 
 use maud::{DOCTYPE, Markup, html};
 
+use crate::assets;
 use crate::form::TOKEN;
 use crate::reply::Problem;
 use crate::room::{Guest, Room};
-use crate::{assets, show};
 
 /// The areas of the console, in the order of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +191,7 @@ pub(crate) fn complaint(text: Option<&str>) -> Markup {
 
 /// A change against the figure of the time before.
 pub(crate) fn change(now: u64, before: u64, compared: &str) -> Markup {
-    let title = format!("{} in {compared}", show::number(before));
+    let title = format!("{} in {compared}", format::number(before));
     html! {
         p.change title=(title) {
             @match before {
@@ -208,7 +208,7 @@ fn growth(now: f64, before: f64) -> String {
     let percent = (now - before) / before * 100.0;
     let sign = if percent > 0.0 { "+" } else { "−" };
     match percent.abs() {
-        _ if percent >= 1000.0 => format!("{} ×", show::short_number(now / before)),
+        _ if percent >= 1000.0 => format!("{} ×", format::short_number(now / before)),
         percent if percent >= 10.0 => format!("{sign}{percent:.0} %"),
         percent => format!("{sign}{percent:.1} %"),
     }

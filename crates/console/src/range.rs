@@ -1,8 +1,8 @@
 //! Which time a page is about: the last hours or days, or dates that somebody chose. In whole hours, as roll-ups are.
 
+use format::parse_date;
 use store::{Period, Step};
 
-use crate::show::{self, parse_date};
 use crate::visit::Fields;
 
 const HOUR: u64 = 3_600_000;
@@ -70,7 +70,7 @@ impl Range {
 
     /// The first and the last day, for date inputs.
     pub(crate) fn dates(&self) -> (String, String) {
-        (show::date(self.period.from_millis()), show::date(self.period.to_millis().saturating_sub(1)))
+        (format::date(self.period.from_millis()), format::date(self.period.to_millis().saturating_sub(1)))
     }
 }
 

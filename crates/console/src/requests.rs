@@ -1,13 +1,14 @@
 //! The requests themselves, newest first, and one of them with where its time went. Never a word of what was said.
 
 use chat::{KeyId, RequestId};
+use format::number;
 use maud::{Markup, html};
 use store::{RequestQuery, RequestRecord, Store, StoreError, Viewer};
 
 use crate::page::{self, Area};
 use crate::reply::{Problem, Reply};
 use crate::room::Room;
-use crate::show::{self, number};
+use crate::show;
 use crate::visit::Fields;
 
 /// Requests on one page.
@@ -117,7 +118,7 @@ fn filters(query: &Fields) -> Markup {
 }
 
 fn table(rows: &[RequestRecord]) -> Markup {
-    let tokens = |figure: Option<u32>| figure.map_or_else(|| "–".into(), |figure| number(figure.into()));
+    let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
     html! {
         div.scroll tabindex="0" role="region" aria-label="Requests" {
             table.rows {
@@ -135,7 +136,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
                             td data-label="Outcome" { (outcome(row)) }
                             td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
                             td.right data-label="Total" { (tokens(row.usage.total)) }
-                            td.right.nowrap data-label="Time" { (show::micros(row.total_us as f64)) }
+                            td.right.nowrap data-label="Time" { (format::micros(row.total_us as f64)) }
                         }
                     }
                 }
@@ -220,7 +221,7 @@ fn timeline(row: &RequestRecord) -> Markup {
             @for (name, after, took, what) in events {
                 li {
                     span.event { (name) }
-                    span.when { (show::time((start + after) / 1000)) " " span.quiet { "+" (show::micros(after as f64)) } }
+                    span.when { (show::time((start + after) / 1000)) " " span.quiet { "+" (format::micros(after as f64)) } }
                     svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
                         @if let Some(took) = took {
                             @let width = (took as f64 / whole * 100.0).max(0.5);
@@ -228,7 +229,7 @@ fn timeline(row: &RequestRecord) -> Markup {
                                 y="0" width=(format!("{width:.2}")) height="6" {}
                         }
                     }
-                    span.quiet { (what) @if let Some(took) = took { ", " (show::micros(took as f64)) } }
+                    span.quiet { (what) @if let Some(took) = took { ", " (format::micros(took as f64)) } }
                 }
             }
         }

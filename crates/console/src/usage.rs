@@ -1,6 +1,7 @@
 //! What was used, when, by which key, and how it ended. Every figure is from the roll-ups, as those of `adriaticum usage`.
 
 use chat::KeyId;
+use format::{number, percent};
 use maud::{Markup, html};
 use store::{KeyUsage, Period, Phase, Slice, Step, UsageQuery, UsageReport};
 
@@ -9,7 +10,7 @@ use crate::page::{self, Area, change};
 use crate::range::{CHOICES, Range};
 use crate::reply::{Problem, Reply};
 use crate::room::Room;
-use crate::show::{self, failed, measured, number};
+use crate::show::{self, failed, measured};
 use crate::visit::Fields;
 
 /// Keys that are listed; the export has them all.
@@ -148,11 +149,10 @@ fn totals(read: &Read) -> Markup {
         html! { div.card { h2 { (title) } p.figure { (figure) } (change(now, before, &compared)) } }
     };
     let (failures, failures_before) = (failed(&now.totals, now.succeeded), failed(&before.totals, before.succeeded));
-    let share = if requests == 0 { 0.0 } else { failures as f64 / requests as f64 * 100.0 };
     html! {
         section.cards.totals aria-label="Totals" {
             (card("Requests", html! { (number(requests)) }, requests, before.totals.requests))
-            (card("Failed", html! { (number(failures)) " " span.unit { (format!("{share:.1} %")) } }, failures, failures_before))
+            (card("Failed", html! { (number(failures)) " " span.unit { (percent(failures, requests)) } }, failures, failures_before))
             (card("Prompt tokens", measured(now.totals.prompt, requests), now.totals.prompt.sum, before.totals.prompt.sum))
             (card("Completion tokens", measured(now.totals.completion, requests),
                 now.totals.completion.sum, before.totals.completion.sum))
@@ -172,14 +172,14 @@ fn values(read: &Read, value: impl Fn(Option<&Slice>) -> Option<f64>) -> Vec<Opt
 }
 
 fn slots(read: &Read) -> Vec<Slot> {
-    let slot = |start: &u64| Slot { start: *start, name: show::slice_name(*start, read.range.step) };
+    let slot = |start: &u64| Slot { start: *start, name: format::slice_name(*start, read.range.step) };
     read.range.slices.iter().map(slot).collect()
 }
 
 /// Counts as bars: exact where they are told, short at the axis.
 fn bars(title: &str, read: &Read, series: Vec<Series<'_>>) -> Markup {
     let write = |count: f64| number(count as u64);
-    Chart { title, slices: slots(read), series, kind: Kind::Bars, write, axis: show::short_number }.draw()
+    Chart { title, slices: slots(read), series, kind: Kind::Bars, write, axis: format::short_number }.draw()
 }
 
 fn requests_chart(read: &Read) -> Markup {
@@ -212,7 +212,7 @@ fn latency_chart(read: &Read) -> Markup {
         phase => format!("Time: {}", phase.as_str()),
     };
     let series = series.into_iter().collect();
-    Chart { title: &title, slices: slots(read), series, kind: Kind::Lines, write: show::micros, axis: show::micros }
+    Chart { title: &title, slices: slots(read), series, kind: Kind::Lines, write: format::micros, axis: format::micros }
         .draw()
 }
 
@@ -239,7 +239,7 @@ fn phases(query: &Fields, read: &Read) -> Markup {
                                 td.right data-label="Measured" { (number(latencies.count(phase))) }
                                 @for (name, _, share) in SHARES {
                                     td.right data-label=(name) {
-                                        (latencies.percentile(phase, share).map_or_else(|| "–".into(), show::duration))
+                                        (latencies.percentile(phase, share).map_or_else(|| "–".into(), format::duration))
                                     }
                                 }
                             }
@@ -288,11 +288,11 @@ fn group_table(query: &Fields, read: &Read) -> Markup {
                 tbody {
                     @match read.group {
                         Group::Time => @for slice in report.by_time.iter().rev() {
-                            (line(html! { span data-slice=(slice.start) { (show::slice_name(slice.start, read.range.step)) } },
+                            (line(html! { span data-slice=(slice.start) { (format::slice_name(slice.start, read.range.step)) } },
                                 &slice.figures, slice.succeeded))
                         },
                         Group::Outcome => @for outcome in &report.by_outcome {
-                            @let name = format!("{} {}", outcome.status, outcome.code.as_deref().unwrap_or("ok"));
+                            @let name = format::outcome(outcome.status, outcome.code.as_deref());
                             @let succeeded = if outcome.code.is_none() { outcome.figures.requests } else { 0 };
                             @let link = format!("/requests?status={}", outcome.status);
                             (line(html! { a href=(link) { (name) } }, &outcome.figures, succeeded))
