@@ -17,27 +17,27 @@ use rustix::fs::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::doors::cannot_listen;
 use crate::error::CliError;
+use crate::listeners::listen_error;
 use crate::serve::{open_certificates, open_store};
 use crate::settings::Settings;
 
 /// Free room below which the ledger is at risk.
-const LITTLE_ROOM: u64 = 256 << 20;
+const MIN_FREE_BYTES: u64 = 256 << 20;
 /// A certificate that expires sooner should have been renewed by now.
-const LITTLE_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// What one look has found.
 enum Finding {
-    Good(String),
+    Pass(String),
     Note(String),
-    Bad(String),
+    Fail(String),
 }
 
-use Finding::{Bad, Good, Note};
+use Finding::{Fail, Note, Pass};
 
 pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, CliError> {
-    let mut findings = vec![("settings", Good("all readable".into()))];
+    let mut findings = vec![("settings", Pass("all readable".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     // Without its folder, everything else that needs it would only find the same fault again.
     let has_folder = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
@@ -65,9 +65,9 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     let mut bad = 0;
     for (part, finding) in &findings {
         let (mark, text) = match finding {
-            Good(text) => ("ok  ", text),
+            Pass(text) => ("ok  ", text),
             Note(text) => ("note", text),
-            Bad(text) => {
+            Fail(text) => {
                 bad += 1;
                 ("FAIL", text)
             }
@@ -89,34 +89,34 @@ fn no_folder() -> Finding {
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     let store = match open_store(settings).await {
         Ok(store) => store,
-        Err(error) => return vec![Bad(error.to_string())],
+        Err(error) => return vec![Fail(error.to_string())],
     };
     let database = &settings.database;
-    let mut findings = vec![Good(format!("the database {database} opens"))];
+    let mut findings = vec![Pass(format!("the database {database} opens"))];
     if let Ok(disk) = rustix::fs::statvfs(&settings.data_dir) {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         let room = DecimalBytes(free);
-        findings.push(if free < LITTLE_ROOM {
-            Bad(format!("only {room} are free for {database}: without room, completions are refused. Free some."))
+        findings.push(if free < MIN_FREE_BYTES {
+            Fail(format!("only {room} are free for {database}: without room, completions are refused. Free some."))
         } else {
-            Good(format!("{room} are free"))
+            Pass(format!("{room} are free"))
         });
     }
     match store.count_keys().await {
         Ok(0) => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
-        Ok(keys) => findings.push(Good(format!("API keys: {keys}"))),
+        Ok(keys) => findings.push(Pass(format!("API keys: {keys}"))),
         Err(error) => {
-            findings.push(Bad(format!("the keys cannot be read: {error}. Restore the database from a back-up.")))
+            findings.push(Fail(format!("the keys cannot be read: {error}. Restore the database from a back-up.")))
         }
     }
     if deep {
         findings.push(match store.faults().await {
-            Ok(faults) if faults.is_empty() => Good("the database is sound".into()),
-            Ok(faults) => Bad(format!(
+            Ok(faults) if faults.is_empty() => Pass("the database is sound".into()),
+            Ok(faults) => Fail(format!(
                 "the database is not sound: {}. Restore it from a back-up, or mend the server.",
                 faults.join("; ")
             )),
-            Err(error) => Bad(format!("the database cannot be read: {error}. Restore it from a back-up.")),
+            Err(error) => Fail(format!("the database cannot be read: {error}. Restore it from a back-up.")),
         });
     }
     findings
@@ -127,15 +127,15 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
     let certificates = match open_certificates(settings) {
         Ok(Some(certificates)) => certificates,
         Ok(None) => return Vec::new(),
-        Err(error) => return vec![Bad(error.to_string())],
+        Err(error) => return vec![Fail(error.to_string())],
     };
     let now = SystemTime::now();
     let expiry = |(file, expiry): (std::path::PathBuf, SystemTime)| {
         let (file, until) = (file.display(), humantime::format_rfc3339_seconds(expiry));
         match expiry {
-            expiry if expiry <= now => Bad(format!("{file} has expired, at {until}. Renew it.")),
-            expiry if expiry < now + LITTLE_TIME => Note(format!("{file} expires soon, at {until}: renew it")),
-            _ => Good(format!("{file} fits its key and is good until {until}")),
+            expiry if expiry <= now => Fail(format!("{file} has expired, at {until}. Renew it.")),
+            expiry if expiry < now + EXPIRY_WARNING => Note(format!("{file} expires soon, at {until}: renew it")),
+            _ => Pass(format!("{file} fits its key and is good until {until}")),
         }
     };
     let mut findings: Vec<_> = certificates.expiries().into_iter().map(expiry).collect();
@@ -144,8 +144,8 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
         let url = url::Url::parse(base_url).ok();
         let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
         findings.push(match certificates.cover(host) {
-            true => Good(format!("there is a certificate for {host}")),
-            false => Bad(format!(
+            true => Pass(format!("there is a certificate for {host}")),
+            false => Fail(format!(
                 "no certificate is for {host}: clients of {base_url} will refuse it. Get one that names it."
             )),
         });
@@ -156,9 +156,9 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
 /// Can one listen there? If not, is it because we do already?
 async fn address(address: SocketAddr, setting: &str) -> Finding {
     match TcpListener::bind(address).await {
-        Ok(_) => Good(format!("{address} is free to listen on")),
+        Ok(_) => Pass(format!("{address} is free to listen on")),
         Err(_) if is_ours(address).await => Note(format!("adriaticum is running on {address}")),
-        Err(error) => Bad(cannot_listen(address, setting, &error).to_string()),
+        Err(error) => Fail(listen_error(address, setting, &error).to_string()),
     }
 }
 
@@ -179,11 +179,11 @@ async fn is_ours(address: SocketAddr) -> bool {
 async fn embedded(settings: &Settings) -> Finding {
     let Some((file, (pool, keeper))) = settings.model.as_ref().zip(crate::embedded::prepare(settings)) else {
         let unset = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
-        return Bad(unset.into());
+        return Fail(unset.into());
     };
     let model = file.display().to_string();
     if !file.is_file() {
-        return Bad(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
+        return Fail(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }
     let supervisor = tokio::spawn(keeper);
     // The first time includes the tuning.
@@ -195,10 +195,10 @@ async fn embedded(settings: &Settings) -> Finding {
     });
     let finding = match started.await {
         Ok(Availability::Available) => runtime(&model, pool).await,
-        Ok(_) => {
-            Bad(format!("{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."))
-        }
-        Err(_) => Bad(format!("{model} could not be loaded in two minutes. Look at the messages above.")),
+        Ok(_) => Fail(format!(
+            "{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."
+        )),
+        Err(_) => Fail(format!("{model} could not be loaded in two minutes. Look at the messages above.")),
     };
     supervisor.abort();
     let _ = supervisor.await;
@@ -217,8 +217,8 @@ async fn search(settings: &Settings) -> Finding {
             Err(error) => Err(error),
         };
         return match checked {
-            Ok(finding) => Good(finding),
-            Err(error) => Bad(format!("{place}: {error}. Requests that need facts get 503 until then.")),
+            Ok(finding) => Pass(finding),
+            Err(error) => Fail(format!("{place}: {error}. Requests that need facts get 503 until then.")),
         };
     }
     let collections = Indexer::new(settings.index_folder()).list();
@@ -233,9 +233,9 @@ async fn search(settings: &Settings) -> Finding {
         Ok(collections) => {
             let documents: u64 = collections.iter().map(|collection| collection.documents).sum();
             let folders = count(collections.len() as u64, "folder");
-            Good(format!("the index holds {} of {folders}", count(documents, "document")))
+            Pass(format!("the index holds {} of {folders}", count(documents, "document")))
         }
-        Err(error) => Bad(format!("{error}. Requests that need facts get 503 until then.")),
+        Err(error) => Fail(format!("{error}. Requests that need facts get 503 until then.")),
     }
 }
 
@@ -243,7 +243,7 @@ async fn search(settings: &Settings) -> Finding {
 async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     for (_, result) in pool.check().await {
         if let Err(failure) = result {
-            return Bad(format!("{name} does not answer: {failure}. Start it, or correct `runtime.urls`."));
+            return Fail(format!("{name} does not answer: {failure}. Start it, or correct `runtime.urls`."));
         }
     }
     let message = Message::new(Role::User, "Say hello.".into());
@@ -258,10 +258,10 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
             let model = pool.status().into_iter().find_map(|member| member.model);
             let model = model.map_or_else(String::new, |model| format!(", model {model}"));
             match answered.completion.usage.total {
-                Some(_) => Good(format!("{name} completes and measures tokens{model}")),
+                Some(_) => Pass(format!("{name} completes and measures tokens{model}")),
                 None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),
             }
         }
-        Err(error) => Bad(format!("a completion failed: {error}. Look at the runtime's own log.")),
+        Err(error) => Fail(format!("a completion failed: {error}. Look at the runtime's own log.")),
     }
 }

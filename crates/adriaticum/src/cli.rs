@@ -9,24 +9,24 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use store::{Email, PostgresUrl, Role};
 
-/// Above the flags that every command has.
-const EVERYWHERE: &str = "Settings";
-const BEGIN: &str = "\
+/// The help heading of flags that every command has.
+const SETTINGS_HEADING: &str = "Settings";
+const QUICK_START: &str = "\
 To begin: `adriaticum model fetch` gets a small model, and `adriaticum serve` serves it and says what to do next.
 If something does not work: `adriaticum check`.";
 
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
-#[command(name = "adriaticum", version, max_term_width = 100, after_help = BEGIN)]
+#[command(name = "adriaticum", version, max_term_width = 100, after_help = QUICK_START)]
 pub(crate) struct Cli {
     /// The configuration file; `adriaticum.toml` in this folder unless given.
-    #[arg(long, global = true, value_name = "FILE", help_heading = EVERYWHERE)]
+    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS_HEADING)]
     pub(crate) config: Option<PathBuf>,
     /// The data folder; short for `--set data_dir=DIR`.
-    #[arg(long, global = true, value_name = "DIR", help_heading = EVERYWHERE)]
+    #[arg(long, global = true, value_name = "DIR", help_heading = SETTINGS_HEADING)]
     data_dir: Option<String>,
     /// Overrides a setting, such as `--set api.listen=0.0.0.0:8080`; `adriaticum config` lists them.
-    #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value, help_heading = EVERYWHERE)]
+    #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value, help_heading = SETTINGS_HEADING)]
     set: Vec<(String, String)>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -162,7 +162,7 @@ pub(crate) enum KeysCommand {
         #[arg(long)]
         without_completions: bool,
         /// How long the key lives, such as `30d` or `12h`; for good unless given.
-        #[arg(long, value_name = "TIME", value_parser = life)]
+        #[arg(long, value_name = "TIME", value_parser = lifetime)]
         expires: Option<Duration>,
     },
     /// Lists every key; the secrets are not kept and cannot be shown.
@@ -213,7 +213,7 @@ pub(crate) enum AccountsCommand {
         #[arg(long, default_value = "developer")]
         role: Role,
         /// How long the link works.
-        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = life)]
+        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = lifetime)]
         expires: Duration,
     },
     /// Prints a link by which somebody can choose another password, once.
@@ -333,13 +333,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// How long a key or a link may live: not nothing, and not beyond what a calendar shows.
-fn life(text: &str) -> Result<Duration, String> {
-    const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-    let life = duration(text)?;
-    if life.is_zero() || life > LONGEST {
+fn lifetime(text: &str) -> Result<Duration, String> {
+    const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let lifetime = duration(text)?;
+    if lifetime.is_zero() || lifetime > MAX_LIFETIME {
         return Err("it must be more than no time and at most 100 years".into());
     }
-    Ok(life)
+    Ok(lifetime)
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

@@ -1,4 +1,4 @@
-//! The embedded runtime: `serve` starts it as a process of its own, and `engine` is that process.
+//! The embedded runtime: `serve` runs it as a supervised child process, which is the `engine` command.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
@@ -16,61 +16,61 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::error::CliError;
 use crate::log;
-use crate::serve::make_folder;
+use crate::serve::create_folder;
 use crate::settings::Settings;
 
-/// The longest path that a Unix socket can have, with some to spare.
-const LONGEST_SOCKET: usize = 100;
+/// A Unix socket's path can have 107 bytes; some are kept in reserve.
+const MAX_SOCKET_PATH: usize = 100;
 
-/// Starts the embedded runtime and keeps it running from then on; none if it is not wanted.
+/// Starts the embedded runtime and its supervisor; none if `model` is none.
 pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
-    let (pool, keeper) = prepare(settings)?;
-    tokio::spawn(keeper);
+    let (pool, supervisor) = prepare(settings)?;
+    tokio::spawn(supervisor);
     Some(pool)
 }
 
-/// The pool with the embedded runtime as its only member, and what keeps that running until it is dropped.
+/// The pool with the embedded runtime as its only member, and the supervisor that runs it until it is dropped.
 pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Output = ()> + Send + 'static)> {
     let model = settings.model.clone()?;
-    let socket = Socket::of_our_own(&settings.data_dir);
+    let socket = SocketFile::new(&settings.data_dir);
     let urls = vec![RuntimeUrl::unix(&socket.0)];
     let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime_timeout });
-    let mut arguments: Vec<OsString> = settings.for_the_engine().map(OsString::from).collect();
+    let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
     let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
     arguments.extend(["--model".into(), model.clone().into()]);
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
     let supervision = supervise(EngineCommand { program, arguments, model }, pool.clone());
-    let keeper = async move {
+    let supervisor = async move {
         let _socket = socket;
         supervision.await;
     };
-    Some((pool, keeper))
+    Some((pool, supervisor))
 }
 
-/// The file of a socket in the data folder; goes when it is not needed any more.
-struct Socket(PathBuf);
+/// The file of a Unix socket in the data folder; removed on drop.
+struct SocketFile(PathBuf);
 
-impl Socket {
-    /// A name that nobody else uses. Those that others have left behind are removed.
-    fn of_our_own(data_dir: &Path) -> Self {
+impl SocketFile {
+    /// A name that no other process uses. Removes files that crashed processes left behind.
+    fn new(data_dir: &Path) -> Self {
         let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
         for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
-            let left_behind = entry.file_name().to_str().is_some_and(is_socket)
+            let is_stale = entry.file_name().to_str().is_some_and(is_socket)
                 && std::os::unix::net::UnixStream::connect(entry.path()).is_err();
-            if left_behind {
+            if is_stale {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
         let name = format!("engine-{}.sock", std::process::id());
         let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         let socket = folder.join(&name);
-        let fits = socket.as_os_str().len() <= LONGEST_SOCKET;
+        let fits = socket.as_os_str().len() <= MAX_SOCKET_PATH;
         Self(if fits { socket } else { std::env::temp_dir().join(name) })
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -78,7 +78,7 @@ impl Drop for Socket {
 
 /// The `engine` command.
 pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, CliError> {
-    set_environment();
+    restart_with_environment();
     log::start(&settings.log);
     let (model, again) = match options.command {
         Some(Subcommand::Tune { model }) => (model, true),
@@ -87,9 +87,9 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     let model = model.or_else(|| settings.model.clone());
     let model = model.ok_or_else(|| CliError::new("there is no model: give one with --model, or set `model`."))?;
     if options.supervised {
-        end_with_standard_input();
+        exit_when_stdin_closes();
     }
-    make_folder(&settings.data_dir)?; // the tuning is kept there
+    create_folder(&settings.data_dir)?; // the tuning is stored there
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
@@ -98,7 +98,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         waiting: settings.engine_queue,
         patience: settings.engine_wait,
     };
-    let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(Shown::new(again)))) {
+    let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(LoadProgress::new(again)))) {
         Ok(engine) => engine,
         Err(Stopped::Unusable(reason)) => {
             let remedy = match reason {
@@ -117,7 +117,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     };
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
     if again {
-        writeln!(std::io::stdout(), "Chosen: {choice} ({}).", shown(&speed))?;
+        writeln!(std::io::stdout(), "Chosen: {choice} ({}).", format_speed(&speed))?;
         return Ok(ExitCode::SUCCESS);
     }
     tracing::info!(
@@ -130,18 +130,17 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     );
     let name = engine.name();
     let (door, work) = engine.open();
-    // This thread has loaded the model and has to do the work; so it is the door that gets a new one.
-    let porter = std::thread::Builder::new().name("door".into()).spawn(move || {
+    // The thread that has loaded the model must run it, so the listener gets another one.
+    let server = std::thread::Builder::new().name("http".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| CliError::new(format!("the engine could not start: {error}")))?;
         runtime.block_on(serve(door, &name, &options.listen, options.supervised))
     })?;
     work.run().map_err(|stopped| CliError::new(format!("{stopped}.")))?;
-    porter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes requests until told to stop.
 async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {
     let listener = Listener::bind(address).await.map_err(|error| {
         CliError::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
@@ -154,15 +153,15 @@ async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> R
         };
         let _ = writeln!(std::io::stdout(), "{name} is served at {base}");
     }
-    let caught = |kind| signal(kind).map_err(|error| CliError::new(format!("signals cannot be caught: {error}")));
-    let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
+    let handle = |kind| signal(kind).map_err(|error| CliError::new(format!("signals cannot be caught: {error}")));
+    let (mut interrupt, mut terminate) = (handle(SignalKind::interrupt())?, handle(SignalKind::terminate())?);
     let stop = async move {
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            // Both reach every process of a group. The one that supervises us still has requests to finish.
+            // Signals reach the whole process group, but `serve` still has requests to finish. It closes our stdin then.
             if !supervised {
                 return;
             }
@@ -178,49 +177,49 @@ async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> R
     Ok(())
 }
 
-/// What libraries read from the environment at their start, so that we have to start once more with it:
+/// Variables that libraries read when the process starts, so that it has to be started again with them.
 const ENVIRONMENT: [(&str, &str); 2] = [
-    // Large pages for the weights and the cache, where the system gives them to those who ask: the cells of many sequences
-    // lie apart, and looking up small pages was a tenth of the time of decoding sixteen together.
+    // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are scattered, and
+    // TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-    // Should llama.cpp abort, then at once: nobody wants a debugger to be started.
+    // If llama.cpp aborts, it must not start a debugger first.
     ("GGML_NO_BACKTRACE", "1"),
 ];
 
-/// Starts this program once more with the environment that it wants, unless that has been done.
-fn set_environment() {
+/// Executes this program again with `ENVIRONMENT`, unless it is set.
+fn restart_with_environment() {
     let missing: Vec<_> = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     if let (false, Ok(program)) = (missing.is_empty(), std::env::current_exe()) {
-        // Returns only if it fails; then it goes without.
+        // Returns only on failure; then the engine runs without.
         let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec();
     }
 }
 
-/// Whoever started us holds the other end of our standard input; when that is closed, nobody needs us any more.
-fn end_with_standard_input() {
+/// The supervisor holds the other end of standard input: when it is closed, however that came about, this process ends.
+fn exit_when_stdin_closes() {
     std::thread::spawn(|| {
-        let mut nothing = [0; 64];
-        while std::io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}
+        let mut buffer = [0; 64];
+        while std::io::stdin().read(&mut buffer).is_ok_and(|read| read > 0) {}
         std::process::exit(0);
     });
 }
 
-/// What a person sees while the model is loaded and tuned: bars on a terminal, lines of the log otherwise.
-struct Shown {
-    /// None where there is no terminal.
+/// Progress of loading and tuning: bars on a terminal, log lines otherwise.
+struct LoadProgress {
+    /// None without a terminal.
     bar: Option<ProgressBar>,
     tune_only: bool,
 }
 
-impl Shown {
+impl LoadProgress {
     fn new(tune_only: bool) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| styled(ProgressBar::new(100), "{percent:>3} %"));
+        let bar = std::io::stderr().is_terminal().then(|| progress_bar(ProgressBar::new(100), "{percent:>3} %"));
         let bar = bar.map(|bar| bar.with_message("Loading the model"));
         Self { bar, tune_only }
     }
 }
 
-impl Progress for Shown {
+impl Progress for LoadProgress {
     fn loading(&mut self, done: f32) {
         let Some(bar) = &self.bar else { return };
         bar.set_position((done * 100.0) as u64);
@@ -233,7 +232,7 @@ impl Progress for Shown {
         match &mut self.bar {
             Some(bar) if done == 0 => {
                 let first = if self.tune_only { "Finding" } else { "The first time with this model: finding" };
-                *bar = styled(ProgressBar::new(all as u64), "{pos} of {len}");
+                *bar = progress_bar(ProgressBar::new(all as u64), "{pos} of {len}");
                 bar.set_message(format!("{first} the fastest settings"));
                 bar.enable_steady_tick(Duration::from_millis(200));
             }
@@ -246,21 +245,20 @@ impl Progress for Shown {
     }
 
     fn tried(&mut self, (choice, speed): &Trial) {
-        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), shown);
-        let tell = || {
-            let _ = writeln!(std::io::stdout(), "{choice}: {speed}"); // the result is kept, whoever hears of it
+        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), format_speed);
+        let print = || {
+            let _ = writeln!(std::io::stdout(), "{choice}: {speed}"); // the result is stored in any case
         };
         match &self.bar {
-            Some(bar) if self.tune_only => bar.suspend(tell),
-            None if self.tune_only => tell(),
+            Some(bar) if self.tune_only => bar.suspend(print),
+            None if self.tune_only => print(),
             Some(_) => tracing::debug!(settings = %choice, %speed, "tried"),
             None => tracing::info!(settings = %choice, %speed, "tried"),
         }
     }
 }
 
-/// What is shown is gone with it.
-impl Drop for Shown {
+impl Drop for LoadProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -268,12 +266,12 @@ impl Drop for Shown {
     }
 }
 
-fn styled(bar: ProgressBar, count: &str) -> ProgressBar {
+fn progress_bar(bar: ProgressBar, count: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {count}"));
     bar.with_style(style.expect("the template is well-formed"))
 }
 
-fn shown(speed: &Speed) -> String {
+fn format_speed(speed: &Speed) -> String {
     let Speed { prompt, eight, one } = speed;
     format!("{prompt:.0} prompt tokens/s; {eight:.0} tokens/s for eight together, {one:.0} for one alone")
 }

@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
-const LARGEST_ANSWER: u64 = 64 << 10;
+const MAX_RESPONSE_BYTES: u64 = 64 << 10;
 
 /// What a service says about itself.
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ async fn ask(address: SocketAddr) -> std::io::Result<Readiness> {
     let mut socket = TcpStream::connect(address).await?;
     socket.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
     let mut answer = Vec::new();
-    socket.take(LARGEST_ANSWER).read_to_end(&mut answer).await?;
+    socket.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
     serde_json::from_str(body).map_err(|_| std::io::Error::other("that is not one of ours"))

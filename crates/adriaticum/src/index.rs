@@ -10,12 +10,11 @@ use serde::Serialize;
 use crate::cli::IndexCommand;
 use crate::error::CliError;
 use crate::progress::{Progress, Unit, note};
-use crate::serve::make_folder;
+use crate::serve::create_folder;
 use crate::settings::Settings;
 use crate::table::Table;
 
-/// Files that could not be read, of which each is told.
-const TOLD: usize = 20;
+const MAX_SKIPPED_LISTED: usize = 20;
 
 pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliError> {
     let indexer = Indexer::new(settings.index_folder());
@@ -24,7 +23,7 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliE
             if url.is_some() && folders.len() > 1 {
                 return Err(CliError::new("each folder has an address of its own: add them one at a time with --url"));
             }
-            make_folder(&settings.data_dir)?;
+            create_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
@@ -50,15 +49,15 @@ fn add(indexer: &Indexer, folder: &Path, options: &AddOptions) -> Result<(), Cli
     let mut bar: Option<Progress> = None;
     let report = indexer.add(folder, options, &mut |progress| {
         let total = progress.total as u64;
-        bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).at(progress.done as u64);
+        bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).set(progress.done as u64);
     });
     drop(bar);
     let report = report.map_err(cli_error)?;
-    for (file, reason) in report.skipped.iter().take(TOLD) {
+    for (file, reason) in report.skipped.iter().take(MAX_SKIPPED_LISTED) {
         note(&format!("skipped {}: {reason}", file.display()));
     }
-    if report.skipped.len() > TOLD {
-        note(&format!("… and {} more", report.skipped.len() - TOLD));
+    if report.skipped.len() > MAX_SKIPPED_LISTED {
+        note(&format!("… and {} more", report.skipped.len() - MAX_SKIPPED_LISTED));
     }
     say(&format!("{name}: {}", summary(&report)))
 }

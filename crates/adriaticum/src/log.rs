@@ -1,8 +1,8 @@
-//! The log: text for a terminal, JSON otherwise; never message text, never a key.
+//! The log: text on a terminal, JSON otherwise. It never holds message text or keys.
 //!
-//! What is rare is written at once. The line that every request has is put with others, which a thread of its own writes
-//! with one call: so neither threads that serve requests wait for each other here, nor for whoever reads the log. If that
-//! one stands still, lines are lost rather than requests held up, and the log says how many.
+//! Rare events are written at once. The line of each request goes into a buffer that a thread of its own writes in batches,
+//! so that workers wait neither for each other nor for whoever reads the log. When the reader stalls, lines are dropped
+//! and counted; requests are not delayed.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -12,23 +12,21 @@ use std::time::{Duration, SystemTime};
 use api::{Field, RequestLog};
 use tracing_subscriber::EnvFilter;
 
-/// Where the lines about requests come from, as one sees there.
+/// The `target` of request lines.
 const TARGET: &str = "requests";
-/// Bytes that may wait to be written.
-const MOST_WAITING: usize = 4 << 20;
-/// How long lines are gathered before they are written. To be woken for each would cost more than to write it.
-const GATHERING: Duration = Duration::from_millis(5);
-/// How long the last ones may take at the end.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const MAX_BUFFERED_BYTES: usize = 4 << 20;
+/// How long lines are collected before they are written. Waking the thread for each would cost more than writing it.
+const BATCH_INTERVAL: Duration = Duration::from_millis(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts the log at a level. What llama.cpp has to say below an error is for those who ask for everything.
+/// Starts the log at a level. Messages of llama.cpp below an error are shown only at `trace`.
 pub(crate) fn start(level: &str) {
     let filter = match level {
         "trace" => EnvFilter::new(level),
         _ => EnvFilter::new(format!("{level},llama-cpp-2=error")),
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // A log that cannot be written must not end in a panic about it.
+    // A log that cannot be written must not cause a panic.
     let log = log.log_internal_errors(false);
     if io::stderr().is_terminal() {
         log.compact().with_target(false).init();
@@ -37,109 +35,106 @@ pub(crate) fn start(level: &str) {
     }
 }
 
-/// The lines about requests on their way to standard error.
+/// Writes the request log to standard error.
 #[derive(Debug)]
-pub(crate) struct RequestLines {
-    form: Form,
-    waiting: Mutex<Waiting>,
-    /// There is something to write.
-    some: Condvar,
-    /// All is written.
-    none: Condvar,
+pub(crate) struct RequestLogWriter {
+    format: LogFormat,
+    buffer: Mutex<Buffer>,
+    not_empty: Condvar,
+    flushed: Condvar,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum LogFormat {
     Text,
     Json,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Buffer {
     text: Vec<u8>,
-    lost: u64,
-    being_written: bool,
+    dropped: u64,
+    is_writing: bool,
 }
 
-impl RequestLines {
-    /// Starts the thread that writes them; none if they are not wanted, or the log's level is above theirs.
-    pub(crate) fn start(wanted: bool) -> Option<Arc<Self>> {
-        if !wanted || !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+impl RequestLogWriter {
+    /// Starts the thread that writes. None if request lines are off, or below the log's level.
+    pub(crate) fn start(enabled: bool) -> Option<Arc<Self>> {
+        if !enabled || !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return None;
         }
         let lines = Arc::new(Self {
-            form: if io::stderr().is_terminal() { Form::Text } else { Form::Json },
-            waiting: Mutex::default(),
-            some: Condvar::new(),
-            none: Condvar::new(),
+            format: if io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json },
+            buffer: Mutex::default(),
+            not_empty: Condvar::new(),
+            flushed: Condvar::new(),
         });
         let writer = lines.clone();
-        let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.write_out());
+        let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run());
         thread.is_ok().then_some(lines)
     }
 
-    /// Waits for a moment until what was told is written.
-    pub(crate) fn finish(&self) {
-        let unwritten = |waiting: &mut Waiting| waiting.being_written || !waiting.text.is_empty();
-        // A reader that stands still is not waited for.
-        let _ = self.none.wait_timeout_while(self.waiting(), LAST_LINES, unwritten);
+    /// Waits until all lines are written, at most `FLUSH_TIMEOUT`.
+    pub(crate) fn flush(&self) {
+        let unwritten = |buffer: &mut Buffer| buffer.is_writing || !buffer.text.is_empty();
+        let _ = self.flushed.wait_timeout_while(self.buffer(), FLUSH_TIMEOUT, unwritten);
     }
 
-    fn write_out(&self) {
+    fn run(&self) {
         let mut batch = Vec::new();
         loop {
-            let nothing = |waiting: &mut Waiting| waiting.text.is_empty();
-            drop(self.some.wait_while(self.waiting(), nothing).unwrap_or_else(PoisonError::into_inner));
-            std::thread::sleep(GATHERING);
-            let lost = {
-                let mut waiting = self.waiting();
-                std::mem::swap(&mut batch, &mut waiting.text);
-                waiting.being_written = true;
-                std::mem::take(&mut waiting.lost)
+            let nothing = |buffer: &mut Buffer| buffer.text.is_empty();
+            drop(self.not_empty.wait_while(self.buffer(), nothing).unwrap_or_else(PoisonError::into_inner));
+            std::thread::sleep(BATCH_INTERVAL);
+            let dropped = {
+                let mut buffer = self.buffer();
+                std::mem::swap(&mut batch, &mut buffer.text);
+                buffer.is_writing = true;
+                std::mem::take(&mut buffer.dropped)
             };
-            let _ = io::stderr().write_all(&batch); // nobody could be told
+            let _ = io::stderr().write_all(&batch); // there is nowhere to report it
             batch.clear();
-            if lost > 0 {
-                tracing::warn!(lines = lost, "the log could not keep up: lines about requests were lost");
+            if dropped > 0 {
+                tracing::warn!(lines = dropped, "the log could not keep up: request lines were dropped");
             }
-            self.waiting().being_written = false;
-            self.none.notify_all();
+            self.buffer().is_writing = false;
+            self.flushed.notify_all();
         }
     }
 
-    fn put(&self, line: &[u8]) {
-        let mut waiting = self.waiting();
-        if waiting.text.len() + line.len() > MOST_WAITING {
-            waiting.lost += 1;
+    fn push(&self, line: &[u8]) {
+        let mut buffer = self.buffer();
+        if buffer.text.len() + line.len() > MAX_BUFFERED_BYTES {
+            buffer.dropped += 1;
             return;
         }
-        let is_first = waiting.text.is_empty();
-        waiting.text.extend_from_slice(line);
-        drop(waiting);
+        let is_first = buffer.text.is_empty();
+        buffer.text.extend_from_slice(line);
+        drop(buffer);
         if is_first {
-            self.some.notify_one();
+            self.not_empty.notify_one();
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl RequestLog for RequestLines {
+impl RequestLog for RequestLogWriter {
     fn tell(&self, fields: &[(&'static str, Option<Field<'_>>)]) {
         thread_local!(static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
         LINE.with_borrow_mut(|line| {
             line.clear();
             let fields = fields.iter().filter_map(|(name, field)| Some((*name, (*field)?)));
-            if self.form.write(line, SystemTime::now(), fields).is_ok() {
-                self.put(line); // memory takes everything
+            if self.format.write(line, SystemTime::now(), fields).is_ok() {
+                self.push(line); // writing to memory does not fail
             }
         });
     }
 }
 
-impl Form {
+impl LogFormat {
     fn write<'a>(
         self,
         line: &mut Vec<u8>,
@@ -182,18 +177,18 @@ mod tests {
     #[test]
     fn a_line_is_text_or_json() {
         let fields = [("runtime", Field::Text("a \"b\"\n")), ("status", Field::Number(200))];
-        let line = |form: Form| {
+        let line = |format: LogFormat| {
             let mut line = Vec::new();
-            form.write(&mut line, UNIX_EPOCH, fields.into_iter()).unwrap();
+            format.write(&mut line, UNIX_EPOCH, fields.into_iter()).unwrap();
             String::from_utf8(line).unwrap()
         };
         let expected = serde_json::json!({
             "timestamp": "1970-01-01T00:00:00.000000Z", "level": "INFO", "message": "request",
             "runtime": "a \"b\"\n", "status": 200, "target": TARGET,
         });
-        let json = line(Form::Json);
+        let json = line(LogFormat::Json);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), expected);
         assert!(json.ends_with("}\n") && json.lines().count() == 1);
-        assert!(line(Form::Text).starts_with("1970-01-01T00:00:00.000000Z  INFO request runtime="));
+        assert!(line(LogFormat::Text).starts_with("1970-01-01T00:00:00.000000Z  INFO request runtime="));
     }
 }

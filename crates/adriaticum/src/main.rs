@@ -2,27 +2,26 @@
 
 mod accounts;
 mod backup;
+mod banner;
 mod check;
 mod cli;
-mod doors;
+mod docs;
 mod embedded;
 mod error;
-mod facts;
-mod greeting;
+mod grounding;
 mod health;
-mod hosts;
+mod host_router;
 mod index;
 mod keys;
+mod listeners;
 mod log;
 mod migrate;
 mod model;
-mod pages;
 mod progress;
 mod reload;
-mod secret;
 mod serve;
 mod settings;
-mod stop;
+mod shutdown;
 mod table;
 mod traces;
 mod usage;
@@ -48,8 +47,8 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode, CliError> {
     match &cli.command {
-        Command::Completions { shell } => return pages::completions(*shell),
-        Command::Man { dir } => return pages::manual(dir.as_deref()),
+        Command::Completions { shell } => return docs::completions(*shell),
+        Command::Man { dir } => return docs::man_pages(dir.as_deref()),
         _ => {} // only these two need no configuration
     }
     let (file, flags) = (cli.config.clone(), cli.overrides());
@@ -58,7 +57,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     settings.warnings().iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
         Command::Backup { file } => backup::run(&settings, &file)?,
-        Command::Config { markdown: true } => write!(std::io::stdout(), "{}", pages::settings())?,
+        Command::Config { markdown: true } => write!(std::io::stdout(), "{}", docs::configuration_page())?,
         Command::Config { markdown: false } => write!(std::io::stdout(), "{settings}")?,
         Command::Completions { .. } | Command::Man { .. } => {}
         Command::Serve { first_key } => return serve::serve(&settings, &load, first_key),
@@ -66,7 +65,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
-        Command::Grounding { command } => facts::run(command)?,
+        Command::Grounding { command } => grounding::run(command)?,
         Command::Index { command } => index::run(&settings, command)?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Migrate(options) => block_on(migrate::run(&settings, options))?,

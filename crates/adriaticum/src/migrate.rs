@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
             shown = Some((table, Progress::new(table, Unit::Rows, total, 0)));
         }
         if let Some((_, progress)) = &mut shown {
-            progress.at(done);
+            progress.set(done);
         }
     };
     let copied = store::copy(&from, &to, &mut progress).await.map_err(|error| {

@@ -1,10 +1,9 @@
-//! How far something long is: a bar on a terminal, a line now and then elsewhere; always on stderr.
+//! Progress of a long command on standard error: a bar on a terminal, otherwise a line for every tenth.
 
 use std::io::{IsTerminal, Write};
 
 use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressStyle};
 
-/// What is counted.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
     Bytes,
@@ -32,56 +31,55 @@ impl Unit {
     }
 }
 
-/// Something under way. What it shows on a terminal is gone when it ends.
+/// The bar is cleared when this is dropped.
 pub(crate) struct Progress {
     what: String,
     unit: Unit,
     total: u64,
-    shown: Shown,
+    output: Output,
 }
 
-enum Shown {
+enum Output {
     Bar(ProgressBar),
-    /// The tenths of the whole that have been told.
-    Tenths(u64),
+    /// How many tenths have been printed.
+    Lines(u64),
 }
 
 impl Progress {
-    /// So much to do, of which some may be done already.
-    pub(crate) fn new(what: &str, unit: Unit, total: u64, there: u64) -> Self {
-        if there > 0 {
-            note(&format!("{what}: {} of {} are there already.", unit.show(there), unit.show(total)));
+    /// `start` of `total` units are done already.
+    pub(crate) fn new(what: &str, unit: Unit, total: u64, start: u64) -> Self {
+        if start > 0 {
+            note(&format!("{what}: {} of {} are there already.", unit.show(start), unit.show(total)));
         }
-        let shown = if std::io::stderr().is_terminal() {
+        let output = if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template(unit.template()).expect("the template is well-formed");
-            let bar = ProgressBar::new(total).with_style(style).with_message(what.to_owned()).with_position(there);
+            let bar = ProgressBar::new(total).with_style(style).with_message(what.to_owned()).with_position(start);
             bar.reset_eta();
-            Shown::Bar(bar)
+            Output::Bar(bar)
         } else {
-            Shown::Tenths(tenths(there, total))
+            Output::Lines(tenths(start, total))
         };
-        Self { what: what.to_owned(), unit, total, shown }
+        Self { what: what.to_owned(), unit, total, output }
     }
 
-    /// So much is done now.
-    pub(crate) fn at(&mut self, done: u64) {
-        match &mut self.shown {
-            Shown::Bar(bar) => bar.set_position(done),
-            Shown::Tenths(told) => {
+    pub(crate) fn set(&mut self, done: u64) {
+        match &mut self.output {
+            Output::Bar(bar) => bar.set_position(done),
+            Output::Lines(printed) => {
                 let now = tenths(done, self.total);
-                if now > *told {
+                if now > *printed {
                     let (done, total) = (self.unit.show(done), self.unit.show(self.total));
                     note(&format!("{}: {} %, {done} of {total}", self.what, now * 10));
                 }
-                *told = now;
+                *printed = now;
             }
         }
     }
 }
 
-/// Tells the person at the terminal something in passing.
+/// Prints a remark on standard error, which scripts that read the output do not see.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}"); // if nobody listens, the work goes on
+    let _ = writeln!(std::io::stderr(), "{text}"); // the work goes on if it is closed
 }
 
 fn tenths(done: u64, total: u64) -> u64 {

@@ -1,5 +1,5 @@
-//! Reading the configuration again while the service runs, on SIGHUP: what can be taken over is, and the log says what needs a
-//! restart. A configuration that is wrong changes nothing.
+//! Reloads the configuration on SIGHUP: applies what can change at run time, and logs what needs a restart.
+//! A wrong configuration changes nothing.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,9 +12,8 @@ use crate::error::CliError;
 use crate::settings::Settings;
 
 /// Reads the settings as at the start.
-pub(crate) type Load<'a> = &'a dyn Fn() -> Result<Settings, CliError>;
+pub(crate) type LoadSettings<'a> = &'a dyn Fn() -> Result<Settings, CliError>;
 
-/// What the settings say about the pool.
 pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
     PoolSettings {
         urls: settings.runtime_urls.clone(),
@@ -23,10 +22,10 @@ pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
     }
 }
 
-/// Reads the configuration again whenever a signal comes; never ends by itself.
+/// Reloads on every signal; never returns.
 pub(crate) async fn on_signal(
     mut signal: Signal,
-    load: Load<'_>,
+    load: LoadSettings<'_>,
     at_start: &Settings,
     pool: Option<Arc<Pool>>,
     certificates: Option<Arc<Certificates>>,
@@ -40,13 +39,13 @@ pub(crate) async fn on_signal(
             Ok(new) => {
                 new.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
                 let before = in_force.as_ref().unwrap_or(at_start);
-                // The embedded runtime is a process with settings of its own: only a pool of others can change.
-                let others = |settings: &Settings| !settings.runtime_urls.is_empty();
-                let pool = pool.as_ref().filter(|_| others(at_start) && others(&new));
-                let (applied, _) = divide(before, &new, pool.is_some());
-                let (_, left) = divide(at_start, &new, pool.is_some());
+                // The embedded runtime is a process with settings of its own. Only a pool of remote runtimes can change.
+                let is_remote = |settings: &Settings| !settings.runtime_urls.is_empty();
+                let pool = pool.as_ref().filter(|_| is_remote(at_start) && is_remote(&new));
+                let (applied, _) = partition_changes(before, &new, pool.is_some());
+                let (_, left) = partition_changes(at_start, &new, pool.is_some());
                 if let Some(pool) = pool {
-                    // Also if nothing has changed: names may have other addresses by now.
+                    // Even without changes: names may resolve to other addresses now.
                     pool.reconfigure(pool_settings(&new)).await;
                     in_force = Some(new);
                 }
@@ -65,9 +64,10 @@ pub(crate) async fn on_signal(
     }
 }
 
-/// The settings that differ: those that are taken over, and those that are not.
-fn divide(old: &Settings, new: &Settings, pool_changes: bool) -> (Vec<&'static str>, Vec<&'static str>) {
-    let (taken, left): (Vec<_>, Vec<_>) = old.changes_to(new).partition(|(_, reloadable)| *reloadable && pool_changes);
+/// The settings that differ: those that are applied, and those that need a restart.
+fn partition_changes(old: &Settings, new: &Settings, pool_changes: bool) -> (Vec<&'static str>, Vec<&'static str>) {
+    let (applied, left): (Vec<_>, Vec<_>) =
+        old.changes_to(new).partition(|(_, reloadable)| *reloadable && pool_changes);
     let names = |changes: Vec<(&'static str, bool)>| changes.into_iter().map(|(name, _)| name).collect();
-    (names(taken), names(left))
+    (names(applied), names(left))
 }

@@ -1,4 +1,4 @@
-//! The `serve` command: puts the service together, runs it, and stops it in good order.
+//! The `serve` command: composes the service, runs it and stops it in order.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,57 +16,57 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use transport::{Certificates, Lifecycle, ListenerSettings, Timeouts, Tls, TrustedProxies};
 
-use crate::doors::{Door, Doors};
+use crate::banner::Banner;
 use crate::error::CliError;
-use crate::greeting::Greeting;
-use crate::log::RequestLines;
-use crate::reload::{self, Load, pool_settings};
+use crate::listeners::{Listener, Listeners};
+use crate::log::RequestLogWriter;
+use crate::reload::{self, LoadSettings, pool_settings};
 use crate::settings::{Settings, environment_name};
-use crate::stop::{StopSignals, catch};
+use crate::shutdown::{StopSignals, catch};
 use crate::traces::Traces;
-use crate::{embedded, facts, log};
+use crate::{embedded, grounding, log};
 
-/// How long the first look at the runtimes may hold up the start.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Probes and monitoring are few, and have their answers at once.
-const OPS_CONNECTIONS: usize = 16;
+/// How long the first check of the runtimes may delay the start.
+const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Probes and monitoring are few, and are answered at once.
+const OPS_MAX_CONNECTIONS: usize = 16;
 const OPS_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(5), idle: Duration::from_secs(75) };
-const OPS_STOP: Duration = Duration::from_secs(1);
-/// What a write beyond the file-size limit raises; caught, the write becomes an error that the ledger can report.
+const OPS_STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Raised by a write beyond the file-size limit. When it is caught, the write fails with an error that the ledger reports.
 const SIGXFSZ: i32 = 25;
 
-pub(crate) fn serve(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, CliError> {
+pub(crate) fn serve(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Result<ExitCode, CliError> {
     log::start(&settings.log);
-    // Accepting, health checks and signals need little; requests are served by threads of their own.
+    // This thread accepts connections, checks health and waits for signals. Requests are served by worker threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::new(format!("the service could not start: {error}")))?;
     runtime.block_on(run(settings, load, first_key))
 }
 
-async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<ExitCode, CliError> {
+async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Result<ExitCode, CliError> {
     let (first_signal, second_signal) = (StopSignals::listen()?, StopSignals::listen()?);
     let reload_signal = catch(SignalKind::hangup())?;
-    let _caught = catch(SignalKind::from_raw(SIGXFSZ))?;
+    let _file_size_signal = catch(SignalKind::from_raw(SIGXFSZ))?;
     let certificates = open_certificates(settings)?;
     let tls = certificates.clone().map(Tls::with_certificates).transpose();
     let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be spoken: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
-    let mut doors = Doors::open(settings).await?;
+    let mut listeners = Listeners::bind(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.retention)?;
-    let backing = start_pool(settings).await;
-    let grounder = facts::grounder(settings)?;
+    let backend = start_backend(settings).await;
+    let grounder = grounding::grounder(settings)?;
     let traces = Traces::start(settings)?;
-    let greeting = Greeting::prepare(settings, &doors, &store, first_key).await?;
-    greeting.tell(settings, &doors, &backing, grounder.as_ref());
-    let pool = backing.pool;
-    tokio::spawn(greeting.invite(doors.api_base_url(settings), pool.clone()));
+    let banner = Banner::prepare(settings, &listeners, &store, first_key).await?;
+    banner.print(settings, &listeners, &backend, grounder.as_ref());
+    let pool = backend.pool;
+    tokio::spawn(banner.print_when_ready(listeners.api_base_url(settings), pool.clone()));
 
-    let lines = RequestLines::start(settings.log_requests);
+    let request_log = RequestLogWriter::start(settings.log_requests);
     let api = ApiSettings {
-        address: api_address(settings, &doors)?,
+        address: api_address(settings, &listeners)?,
         max_requests: settings.max_requests,
         body_idle: settings.body_timeout,
-        request_log: lines.clone().map(|lines| lines as _),
+        request_log: request_log.clone().map(|log| log as _),
         tracer: traces.tracer(),
     };
     let reloading = reload::on_signal(reload_signal, load, settings, pool.clone(), certificates.clone());
@@ -74,30 +74,31 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
         tokio::spawn(certificates.watch());
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
-    let (lifecycle, lifecycles) = watch::channel(Lifecycle::Serving);
-    let watchtower = doors.ops.take().map(|door| Watchtower::open(door, &api, &lifecycles, certificates));
-    tokio::spawn(first_signal.follow(settings.drain, lifecycle));
+    let (lifecycle, lifecycle_receiver) = watch::channel(Lifecycle::Serving);
+    let ops_server =
+        listeners.ops.take().map(|listener| OpsServer::start(listener, &api, &lifecycle_receiver, certificates));
+    tokio::spawn(first_signal.run(settings.drain, lifecycle));
     let served = async {
-        let cut_off = doors.serve(settings, tls, api, store, lifecycles).await;
+        let cut_off = listeners.serve(settings, tls, api, store, lifecycle_receiver).await;
         let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
-        // On a thread that may block: a disk that hangs must not keep a second signal from being heard.
+        // On a blocking thread, so that a second signal is still handled while a disk hangs.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
         let _ = tokio::task::spawn_blocking(|| traces.stop()).await;
-        if let Some(watchtower) = watchtower {
-            watchtower.close().await;
+        if let Some(ops_server) = ops_server {
+            ops_server.stop().await;
         }
         if cut_off > 0 {
             tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
         }
-        if let Some(lines) = lines {
-            lines.finish();
+        if let Some(request_log) = request_log {
+            request_log.flush();
         }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
     };
     tokio::select! {
-        biased; // signals first, so that the first one is counted before anything acts on it
-        () = second_signal.second() => {
+        biased; // signals first, so that the first one is counted before the stop begins
+        () = second_signal.wait_for_second() => {
             tracing::warn!("stopped at once by a second signal");
             std::process::exit(130)
         }
@@ -106,46 +107,45 @@ async fn run(settings: &Settings, load: Load<'_>, first_key: bool) -> Result<Exi
     }
 }
 
-/// From where health and metrics are told, until everything else has ended.
-struct Watchtower {
-    serving: JoinHandle<std::io::Result<usize>>,
-    close: watch::Sender<Lifecycle>,
+/// Serves health and metrics. It stops last, so that the stop itself can be watched.
+struct OpsServer {
+    task: JoinHandle<std::io::Result<usize>>,
+    lifecycle: watch::Sender<Lifecycle>,
 }
 
-impl Watchtower {
-    fn open(
-        door: Door,
+impl OpsServer {
+    fn start(
+        listener: Listener,
         api: &Arc<Api>,
         lifecycle: &watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
     ) -> Self {
         let ops = Ops::new(api.clone(), lifecycle.clone(), certificates, env!("CARGO_PKG_VERSION"));
-        let few = ListenerSettings {
-            max_connections: OPS_CONNECTIONS,
+        let settings = ListenerSettings {
+            max_connections: OPS_MAX_CONNECTIONS,
             threads: 1,
             timeouts: OPS_TIMEOUTS,
-            stop_timeout: OPS_STOP,
+            stop_timeout: OPS_STOP_TIMEOUT,
             proxies: TrustedProxies::default(),
             tls: None,
         };
-        let (close, closed) = watch::channel(Lifecycle::Serving);
-        Self { serving: tokio::spawn(transport::serve(door.listener, ops, few, closed)), close }
+        let (lifecycle, receiver) = watch::channel(Lifecycle::Serving);
+        Self { task: tokio::spawn(transport::serve(listener.socket, ops, settings, receiver)), lifecycle }
     }
 
-    async fn close(self) {
-        self.close.send_replace(Lifecycle::Stopping);
-        let _ = self.serving.await; // nothing is lost with it
+    async fn stop(self) {
+        self.lifecycle.send_replace(Lifecycle::Stopping);
+        let _ = self.task.await; // nothing is lost with it
     }
 }
 
-/// Where the API is served, with the port that it really has.
-fn api_address(settings: &Settings, doors: &Doors) -> Result<ApiAddress, CliError> {
-    let base_url = doors.api_base_url(settings);
+fn api_address(settings: &Settings, listeners: &Listeners) -> Result<ApiAddress, CliError> {
+    let base_url = listeners.api_base_url(settings);
     ApiAddress::from_base_url(&base_url)
         .map_err(|error| CliError::new(format!("`api.base_url` cannot be used: {error}")))
 }
 
-/// Reads the certificates, if there are to be any.
+/// Reads the certificates; none if `tls.certificate` is not set.
 pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, CliError> {
     if settings.tls.is_empty() {
         return Ok(None);
@@ -155,12 +155,12 @@ pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certif
     Certificates::load(settings.tls.clone()).map(Some).map_err(wrong)
 }
 
-/// Opens the database, with the data folder around it.
+/// Opens the database; creates the data folder if needed.
 pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
-    make_folder(&settings.data_dir)?;
+    create_folder(&settings.data_dir)?;
     let remedy = match &settings.database {
         Database::Sqlite(path) => {
-            make_folder(path.parent().unwrap_or(&settings.data_dir))?;
+            create_folder(path.parent().unwrap_or(&settings.data_dir))?;
             "Make it and its folder writable, or set `data_dir` to another folder."
         }
         Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
@@ -178,8 +178,8 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     })
 }
 
-/// Makes a folder if it is not there yet; what is in it is nobody else's business.
-pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
+/// Creates a folder that only this user can read, unless it exists.
+pub(crate) fn create_folder(folder: &Path) -> Result<(), CliError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "There is a file of that name: move it away",
@@ -192,27 +192,27 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     })
 }
 
-/// What answers requests, as it was seen at the start.
-pub(crate) struct Backing {
-    /// None if nothing is to answer.
+/// The runtimes that complete requests, as found at the start.
+pub(crate) struct Backend {
+    /// None if neither a model nor a runtime is configured.
     pub(crate) pool: Option<Arc<Pool>>,
-    /// What is wrong with members, or why nobody knows.
+    /// Members that failed their first check, each with the reason.
     pub(crate) faults: Vec<(String, String)>,
 }
 
-/// The pool, if there are runtimes to be reached, looked at once and watched from then on; or else the embedded one.
-async fn start_pool(settings: &Settings) -> Backing {
+/// Starts the pool of `runtime.urls` and its health checks, or else the embedded runtime.
+async fn start_backend(settings: &Settings) -> Backend {
     if settings.runtime_urls.is_empty() {
-        return Backing { pool: embedded::start(settings), faults: Vec::new() };
+        return Backend { pool: embedded::start(settings), faults: Vec::new() };
     }
     let pool = Pool::new(pool_settings(settings));
-    let _ = tokio::time::timeout(FIRST_LOOK, pool.resolve_names()).await;
-    // Learns the members' model names before the first request; one that hangs is not waited for.
-    let found = tokio::time::timeout(FIRST_LOOK, pool.check()).await;
-    let faults = match found {
-        Ok(found) => found.into_iter().filter_map(|(name, found)| Some((name, found.err()?.to_string()))).collect(),
+    let _ = tokio::time::timeout(FIRST_CHECK_TIMEOUT, pool.resolve_names()).await;
+    // Learns the members' model names before the first request. A member that hangs is not waited for.
+    let checked = tokio::time::timeout(FIRST_CHECK_TIMEOUT, pool.check()).await;
+    let faults = match checked {
+        Ok(found) => found.into_iter().filter_map(|(name, result)| Some((name, result.err()?.to_string()))).collect(),
         Err(_) => Vec::new(),
     };
     tokio::spawn(pool.clone().watch());
-    Backing { pool: Some(pool), faults }
+    Backend { pool: Some(pool), faults }
 }

@@ -1,6 +1,6 @@
-//! Where spans go: to a collector, by OTLP over HTTP, in batches from a thread of their own.
+//! Exports spans to a collector by OTLP over HTTP, in batches on a thread of its own.
 //!
-//! What waits is bounded: when the collector is slow or away, spans are lost and no request notices.
+//! The queue is bounded: when the collector is slow or down, spans are dropped and no request is delayed.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use url::Url;
 use crate::error::CliError;
 use crate::settings::Settings;
 
-const NAME: &str = "adriaticum";
-/// Variables that mean the same to everything that speaks OTLP.
-const VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-/// How long the collector may take for a batch.
-const EXPORT: Duration = Duration::from_secs(5);
-/// How long the last spans may hold up the stop.
-const LAST_EXPORT: Duration = Duration::from_secs(2);
+const SERVICE_NAME: &str = "adriaticum";
+/// The variables of the OpenTelemetry specification.
+const ENDPOINT_VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the last export may delay the stop.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What sends spans; nothing if nobody collects them.
+/// None inside if no collector is configured.
 pub(crate) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Starts sending if there is somebody to send to. That they are there is not waited for.
+    /// Starts exporting if a collector is configured, without waiting for it.
     pub(crate) fn start(settings: &Settings) -> Result<Self, CliError> {
-        let told = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if settings.otlp_endpoint.is_none() && !VARIABLES.iter().any(told) {
+        let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        if settings.otlp_endpoint.is_none() && !ENDPOINT_VARIABLES.iter().any(is_set) {
             return Ok(Self(None));
         }
-        let mut exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary).with_timeout(EXPORT);
+        let mut exporter =
+            SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary).with_timeout(EXPORT_TIMEOUT);
         if let Some(endpoint) = &settings.otlp_endpoint {
-            exporter = exporter.with_endpoint(traces_of(endpoint));
+            exporter = exporter.with_endpoint(traces_url(endpoint));
         }
         let exporter = exporter.build().map_err(|error| {
             CliError::new(format!("traces cannot be sent: {error}. Correct `otlp.endpoint`, or unset it."))
@@ -47,28 +47,26 @@ impl Traces {
         Ok(Self(Some(provider)))
     }
 
-    /// What makes spans.
     pub(crate) fn tracer(&self) -> Option<SdkTracer> {
-        self.0.as_ref().map(|provider| provider.tracer(NAME))
+        self.0.as_ref().map(|provider| provider.tracer(SERVICE_NAME))
     }
 
-    /// Sends what is left. Blocks for a moment.
+    /// Exports what is left. Blocks up to `SHUTDOWN_TIMEOUT`.
     pub(crate) fn stop(self) {
         if let Some(provider) = self.0
-            && let Err(error) = provider.shutdown_with_timeout(LAST_EXPORT)
+            && let Err(error) = provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT)
         {
             tracing::warn!(%error, "the last traces could not be sent");
         }
     }
 }
 
-/// The standard's variable has the last word on the name.
+/// `OTEL_SERVICE_NAME` overrides the name, as the specification says.
 fn service_name() -> String {
-    std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| NAME.into())
+    std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| SERVICE_NAME.into())
 }
 
-/// Where a collector takes spans, below its base URL.
-fn traces_of(endpoint: &Url) -> String {
+fn traces_url(endpoint: &Url) -> String {
     format!("{}/v1/traces", endpoint.as_str().trim_end_matches('/'))
 }
 
@@ -77,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_go_below_the_base_url() {
+    fn traces_are_posted_below_the_base_url() {
         for (base, there) in [
             ("http://localhost:4318", "http://localhost:4318/v1/traces"),
             ("https://otel.example/collect/", "https://otel.example/collect/v1/traces"),
         ] {
-            assert_eq!(traces_of(&base.parse().unwrap()), there);
+            assert_eq!(traces_url(&base.parse().unwrap()), there);
         }
     }
 }

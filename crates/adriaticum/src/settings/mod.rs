@@ -5,6 +5,7 @@
 
 mod file;
 mod known;
+mod mask;
 mod reader;
 
 use std::collections::BTreeMap;
@@ -22,9 +23,9 @@ use transport::{CertificateFiles, HostName, NetworkError, TrustedProxies};
 use url::Url;
 
 pub(crate) use self::known::{KNOWN, Known, RELOADED};
+use self::mask::mask;
 use self::reader::{Origin, Reader, Value, certificate_files, database};
 use crate::error::CliError;
-use crate::secret::shown;
 
 const ENVIRONMENT: &str = "ADRIATICUM_";
 /// The model in the data folder.
@@ -229,7 +230,7 @@ impl Settings {
     }
 
     /// What the embedded runtime's process must know, as flags for it. No secrets: everyone can see those.
-    pub(crate) fn for_the_engine(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn engine_flags(&self) -> impl Iterator<Item = String> {
         let concerns_it = |name: &str| name.starts_with("engine.") || name == "data_dir" || name == "log";
         let settings = self.values.iter().filter(move |(name, _)| concerns_it(name));
         settings.map(|(name, value)| format!("--set={name}={}", value.text))
@@ -266,7 +267,7 @@ impl fmt::Display for Settings {
         for known in KNOWN {
             let value = &self.values[known.name];
             writeln!(f, "# {} ({})", known.meaning, environment_name(known.name))?;
-            writeln!(f, "{} = {:?}  # {}\n", known.name, shown(known.name, &value.text), value.origin)?;
+            writeln!(f, "{} = {:?}  # {}\n", known.name, mask(known.name, &value.text), value.origin)?;
         }
         Ok(())
     }

@@ -11,8 +11,8 @@ use store::{Database, PostgresSettings};
 use transport::CertificateFiles;
 use url::Url;
 
+use super::mask::mask;
 use crate::error::CliError;
-use crate::secret::shown;
 
 #[derive(Clone)]
 pub(super) struct Value {
@@ -52,7 +52,7 @@ impl Reader<'_> {
         CliError::new(format!(
             "the setting `{name}` (from {}) is {:?}: {reason}",
             value.origin,
-            shown(name, &value.text)
+            mask(name, &value.text)
         ))
     }
 

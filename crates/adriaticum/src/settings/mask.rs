@@ -1,29 +1,29 @@
-//! What of a setting's value people may see.
+//! Hides secrets in the values of settings.
 
-/// Settings of which nothing is ever shown.
+/// Settings whose value is never shown.
 const SECRET: &[&str] = &["runtime.key"];
 
-/// A value as people may see it: with the user and password of any URL in it hidden, or all of it if it is a secret.
-pub(crate) fn shown(name: &str, text: &str) -> String {
+/// The value without secrets: user and password of any URL are hidden, or all of it if the setting is a secret.
+pub(super) fn mask(name: &str, text: &str) -> String {
     match SECRET.contains(&name) && !text.is_empty() {
         true => "***".into(),
-        false => masked(text),
+        false => mask_urls(text),
     }
 }
 
-/// A text in which all is hidden that stands between a scheme and the last `@` before the next one: rather too much than a
-/// piece of a password that was not written as it should be.
-fn masked(text: &str) -> String {
+/// Hides everything between a scheme and the last `@` before the next scheme. That may be more than needed, but no part of a
+/// badly quoted password is left.
+fn mask_urls(text: &str) -> String {
     let mut parts = text.split("://");
-    let mut shown = parts.next().unwrap_or_default().to_owned();
+    let mut masked = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        shown.push_str("://");
+        masked.push_str("://");
         match part.rsplit_once('@') {
-            Some((_hidden, rest)) => shown.extend(["***@", rest]),
-            None => shown.push_str(part),
+            Some((_hidden, rest)) => masked.extend(["***@", rest]),
+            None => masked.push_str(part),
         }
     }
-    shown
+    masked
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
             ("runtime.urls", "http://:Qua,gga@a/v1,http://b", "http://***@a/v1,http://b"),
             ("database_url", "postgres://me:Qua@gga@db/adriaticum", "postgres://***@db/adriaticum"),
         ] {
-            assert_eq!(shown(name, value), seen, "{value}");
+            assert_eq!(mask(name, value), seen, "{value}");
         }
     }
 }

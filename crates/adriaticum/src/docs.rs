@@ -46,7 +46,7 @@ Secrets (the password in a URL, `runtime.key`) belong into the environment or in
 ";
 
 /// The documentation's page of all settings.
-pub(crate) fn settings() -> String {
+pub(crate) fn configuration_page() -> String {
     let mut page = INTRODUCTION.to_owned();
     let reloaded = RELOADED.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let _ = writeln!(page, "SIGHUP has a running service read again {reloaded}; all else takes a restart.");
@@ -70,7 +70,7 @@ fn part(known: &Known) -> &'static str {
 }
 
 /// The manual: of the program on standard output, or of each command in a folder.
-pub(crate) fn manual(folder: Option<&Path>) -> Result<ExitCode, CliError> {
+pub(crate) fn man_pages(folder: Option<&Path>) -> Result<ExitCode, CliError> {
     match folder {
         None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?,
         Some(folder) => {

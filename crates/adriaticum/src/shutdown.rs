@@ -1,4 +1,4 @@
-//! The signals that ask the service to stop, and what follows from them, step by step.
+//! Graceful shutdown: the signals that ask for it, and its steps.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,21 +9,19 @@ use transport::Lifecycle;
 
 use crate::error::CliError;
 
-/// The signals that ask the service to stop.
 pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
-    /// Whether somebody sits at the terminal that it was started from.
-    watched: bool,
+    /// Whether the service was started from a terminal.
+    has_terminal: bool,
 }
 
-/// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSignal {
-    /// A person at the terminal, or one who has closed it.
+    /// Ctrl-C, or a closed terminal.
     Interrupt,
-    /// Whatever runs services.
+    /// From a service manager.
     Terminate,
 }
 
@@ -33,19 +31,19 @@ impl StopSignals {
             interrupt: catch(SignalKind::interrupt())?,
             terminate: catch(SignalKind::terminate())?,
             hangup: catch(SignalKind::hangup())?,
-            watched: (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) && !terminal_is_gone(),
+            has_terminal: (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) && !terminal_is_gone(),
         })
     }
 
-    /// Waits for the second one.
-    pub(crate) async fn second(mut self) {
+    /// Waits for the second signal.
+    pub(crate) async fn wait_for_second(mut self) {
         self.next().await;
         self.next().await;
     }
 
-    /// Waits for the first one, and tells everyone how far the service has got. Before a stop that a machine has asked
-    /// for, it is drained: proxies in front need that long to notice.
-    pub(crate) async fn follow(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
+    /// Waits for the first signal, then publishes each step. SIGTERM is followed by draining: proxies in front need that
+    /// long to notice.
+    pub(crate) async fn run(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
         if self.next().await == StopSignal::Terminate && !drain.is_zero() {
             tracing::info!(?drain, "draining: requests are still answered, but better sent elsewhere");
             lifecycle.send_replace(Lifecycle::Draining);
@@ -60,19 +58,19 @@ impl StopSignals {
             tokio::select! {
                 _ = self.interrupt.recv() => return StopSignal::Interrupt,
                 _ = self.terminate.recv() => return StopSignal::Terminate,
-                // By itself it asks to read the configuration again.
-                _ = self.hangup.recv() => if self.watched && terminal_is_gone() { return StopSignal::Interrupt },
+                // SIGHUP also means: reload the configuration. It asks for a stop only when the terminal was closed.
+                _ = self.hangup.recv() => if self.has_terminal && terminal_is_gone() { return StopSignal::Interrupt },
             }
         }
     }
 }
 
-/// Is there no terminal that signals come from, or none any more?
+/// Whether there is no controlling terminal, or it was closed.
 fn terminal_is_gone() -> bool {
     std::fs::File::open("/dev/tty").is_err()
 }
 
-/// Keeps a signal from ending the process.
+/// Handles a signal, which then no longer ends the process.
 pub(crate) fn catch(kind: SignalKind) -> Result<Signal, CliError> {
     signal(kind).map_err(|error| CliError::new(format!("signals cannot be received: {error}")))
 }

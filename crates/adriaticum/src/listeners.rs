@@ -1,4 +1,4 @@
-//! Where the service listens, and who is served there.
+//! The listeners of API, console and ops server, and serving the first two.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,66 +11,64 @@ use tokio::sync::watch;
 use transport::{Lifecycle, ListenerSettings, Timeouts, Tls};
 
 use crate::error::CliError;
-use crate::hosts::BothHosts;
+use crate::host_router::HostRouter;
 use crate::settings::{Settings, environment_name};
 
 /// The console has few visitors at a time.
-const CONSOLE_CONNECTIONS: usize = 256;
+const CONSOLE_MAX_CONNECTIONS: usize = 256;
 const CONSOLE_THREADS: usize = 2;
-/// Open files that are kept for the database, the threads, refusals, health checks and monitoring.
-const KEPT_FILES: u64 = 56;
+/// Open files kept for the database, threads, refusals, health checks and monitoring.
+const RESERVED_FILES: u64 = 56;
 
-/// Where the service listens.
-pub(crate) struct Doors {
-    pub(crate) api: Door,
-    pub(crate) console: ConsoleDoor,
-    /// For health and metrics, if they are wanted.
-    pub(crate) ops: Option<Door>,
+pub(crate) struct Listeners {
+    pub(crate) api: Listener,
+    pub(crate) console: ConsoleListener,
+    /// None if `ops.listen` is none.
+    pub(crate) ops: Option<Listener>,
 }
 
-/// One listener.
-pub(crate) struct Door {
-    pub(crate) listener: TcpListener,
+pub(crate) struct Listener {
+    pub(crate) socket: TcpListener,
     pub(crate) address: SocketAddr,
 }
 
-pub(crate) enum ConsoleDoor {
-    /// The console is not wanted.
-    None,
-    /// The API's address.
+pub(crate) enum ConsoleListener {
+    /// `console.listen` is none.
+    Disabled,
+    /// The API's listener; requests are told apart by host.
     Shared,
-    Own(Door),
+    Separate(Listener),
 }
 
-impl Doors {
-    pub(crate) async fn open(settings: &Settings) -> Result<Self, CliError> {
-        let api = Door::open(settings.api_listen, "api.listen").await?;
+impl Listeners {
+    pub(crate) async fn bind(settings: &Settings) -> Result<Self, CliError> {
+        let api = Listener::bind(settings.api_listen, "api.listen").await?;
         let console = match settings.console_listen {
-            None => ConsoleDoor::None,
-            Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleDoor::Shared,
-            Some(address) => ConsoleDoor::Own(Door::open(address, "console.listen").await?),
+            None => ConsoleListener::Disabled,
+            Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleListener::Shared,
+            Some(address) => ConsoleListener::Separate(Listener::bind(address, "console.listen").await?),
         };
         let ops = match settings.ops_listen {
             None => None,
-            Some(address) => Some(Door::open(address, "ops.listen").await?),
+            Some(address) => Some(Listener::bind(address, "ops.listen").await?),
         };
         Ok(Self { api, console, ops })
     }
 
-    /// Where callers reach the API.
+    /// `api.base_url`, with the port that was bound.
     pub(crate) fn api_base_url(&self, settings: &Settings) -> String {
-        self.api.named_in(&settings.api_base_url)
+        self.api.public_url(&settings.api_base_url)
     }
 
-    /// Where people reach the console.
+    /// `console.base_url`, with the port that was bound.
     pub(crate) fn console_origin(&self, settings: &Settings) -> String {
         match &self.console {
-            ConsoleDoor::Own(door) => door.named_in(&settings.console_base_url),
-            ConsoleDoor::None | ConsoleDoor::Shared => settings.console_base_url.clone(),
+            ConsoleListener::Separate(listener) => listener.public_url(&settings.console_base_url),
+            ConsoleListener::Disabled | ConsoleListener::Shared => settings.console_base_url.clone(),
         }
     }
 
-    /// Serves until the stop; says how many connections had to be cut off.
+    /// Serves until the stop. Returns how many connections were cut off at its deadline.
     pub(crate) async fn serve(
         self,
         settings: &Settings,
@@ -88,7 +86,7 @@ impl Doors {
         };
         let console = Console::new(console, store, api.clone());
         let connections = ListenerSettings {
-            max_connections: connections_for(raise_file_limit(), settings.max_connections),
+            max_connections: max_connections(raise_file_limit(), settings.max_connections),
             threads: settings.api_threads,
             timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
             stop_timeout: settings.stop_timeout,
@@ -96,19 +94,19 @@ impl Doors {
             tls,
         };
         match self.console {
-            ConsoleDoor::None => transport::serve(self.api.listener, api, connections, lifecycle).await,
-            ConsoleDoor::Shared => {
-                transport::serve(self.api.listener, Arc::new(BothHosts { api, console }), connections, lifecycle).await
+            ConsoleListener::Disabled => transport::serve(self.api.socket, api, connections, lifecycle).await,
+            ConsoleListener::Shared => {
+                transport::serve(self.api.socket, Arc::new(HostRouter { api, console }), connections, lifecycle).await
             }
-            ConsoleDoor::Own(door) => {
-                let few = ListenerSettings {
-                    max_connections: CONSOLE_CONNECTIONS.min(connections.max_connections),
+            ConsoleListener::Separate(listener) => {
+                let console_settings = ListenerSettings {
+                    max_connections: CONSOLE_MAX_CONNECTIONS.min(connections.max_connections),
                     threads: CONSOLE_THREADS,
                     ..connections.clone()
                 };
                 let (api, console) = tokio::join!(
-                    transport::serve(self.api.listener, api, connections, lifecycle.clone()),
-                    transport::serve(door.listener, console, few, lifecycle),
+                    transport::serve(self.api.socket, api, connections, lifecycle.clone()),
+                    transport::serve(listener.socket, console, console_settings, lifecycle),
                 );
                 Ok(api? + console?)
             }
@@ -116,15 +114,15 @@ impl Doors {
     }
 }
 
-impl Door {
-    async fn open(address: SocketAddr, setting: &str) -> Result<Self, CliError> {
-        let listener = TcpListener::bind(address).await;
-        let opened = listener.and_then(|listener| Ok(Self { address: listener.local_addr()?, listener }));
-        opened.map_err(|error| cannot_listen(address, setting, &error))
+impl Listener {
+    async fn bind(address: SocketAddr, setting: &str) -> Result<Self, CliError> {
+        let socket = TcpListener::bind(address).await;
+        let bound = socket.and_then(|socket| Ok(Self { address: socket.local_addr()?, socket }));
+        bound.map_err(|error| listen_error(address, setting, &error))
     }
 
-    /// A base URL with port 0 is reached at the port that the system has chosen.
-    fn named_in(&self, base_url: &str) -> String {
+    /// The base URL, with port 0 replaced by the port that the system has chosen.
+    fn public_url(&self, base_url: &str) -> String {
         let chosen = url::Url::parse(base_url).ok().filter(|url| url.port() == Some(0)).and_then(|mut url| {
             url.set_port(Some(self.address.port())).ok()?;
             Some(url.as_str().trim_end_matches('/').to_owned())
@@ -133,8 +131,7 @@ impl Door {
     }
 }
 
-/// Why nobody can listen there, and what to do.
-pub(crate) fn cannot_listen(address: SocketAddr, setting: &str, error: &std::io::Error) -> CliError {
+pub(crate) fn listen_error(address: SocketAddr, setting: &str, error: &std::io::Error) -> CliError {
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => "Stop the program that listens there",
         std::io::ErrorKind::PermissionDenied => "Ports below 1024 need a privilege: grant it",
@@ -146,7 +143,7 @@ pub(crate) fn cannot_listen(address: SocketAddr, setting: &str, error: &std::io:
     ))
 }
 
-/// Asks for as many open files as the system allows, and says how many that is.
+/// Raises the limit of open files as far as the system allows, and returns it.
 fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -158,9 +155,9 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-/// How many connections those files are enough for: each may need another one to a runtime.
-fn connections_for(files: u64, wanted: usize) -> usize {
-    let possible = usize::try_from(files.saturating_sub(KEPT_FILES) / 2).unwrap_or(usize::MAX).max(1);
+/// The connections that so many files allow: each may need a second one to a runtime.
+fn max_connections(files: u64, wanted: usize) -> usize {
+    let possible = usize::try_from(files.saturating_sub(RESERVED_FILES) / 2).unwrap_or(usize::MAX).max(1);
     if possible < wanted {
         tracing::warn!(
             files,

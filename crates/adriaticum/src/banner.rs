@@ -1,0 +1,164 @@
+//! The start-up banner: where everything is, the first key, and a first request to copy.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chat::ApiKey;
+use grounding::Grounder;
+use runtimes::{Availability, MemberStatus, Pool};
+use store::{NewKey, Store, Viewer};
+
+use crate::error::CliError;
+use crate::listeners::{ConsoleListener, Listeners};
+use crate::serve::Backend;
+use crate::settings::Settings;
+
+/// How often a runtime is asked whether it can answer yet.
+const READY_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) struct Banner {
+    /// The link that creates the first account, if there is none.
+    set_up: Option<String>,
+    key: FirstKey,
+    /// Whether a person reads this, rather than a log.
+    is_interactive: bool,
+}
+
+enum FirstKey {
+    Exists,
+    /// There is none, and it must not be shown: anybody may read a log.
+    Missing,
+    Created(ApiKey),
+}
+
+impl Banner {
+    /// Creates the set-up link and the first key. The key only for a person at a terminal, or on request: never for a log.
+    pub(crate) async fn prepare(
+        settings: &Settings,
+        listeners: &Listeners,
+        store: &Store,
+        show_key: bool,
+    ) -> Result<Self, CliError> {
+        let set_up = match listeners.console {
+            ConsoleListener::Disabled => None,
+            ConsoleListener::Shared | ConsoleListener::Separate(_) => store.set_up().await?,
+        };
+        let set_up = set_up.map(|token| format!("{}/welcome/{}", listeners.console_origin(settings), token.reveal()));
+        let is_interactive = show_key || std::io::stdout().is_terminal();
+        let key = match store.count_keys().await? {
+            0 if is_interactive => {
+                let new = NewKey { name: "first".into(), completions: true, expires_at: None };
+                FirstKey::Created(store.create_key(&Viewer::operator(), new).await?)
+            }
+            0 => FirstKey::Missing,
+            _ => FirstKey::Exists,
+        };
+        Ok(Self { set_up, key, is_interactive })
+    }
+
+    pub(crate) fn print(
+        &self,
+        settings: &Settings,
+        listeners: &Listeners,
+        backend: &Backend,
+        grounder: Option<&Grounder>,
+    ) {
+        let (api, origin) = (listeners.api_base_url(settings), listeners.console_origin(settings));
+        let mut lines = vec![
+            format!("Adriaticum {}", env!("CARGO_PKG_VERSION")),
+            format!("  API       {api}  (listening on {})", listeners.api.address),
+        ];
+        lines.extend(settings.unreachable_api().map(|warning| format!("  Warning   {warning}")));
+        match &listeners.console {
+            ConsoleListener::Disabled => {}
+            ConsoleListener::Shared => lines.push(format!("  Console   {origin}  (the same address)")),
+            ConsoleListener::Separate(listener) => {
+                lines.push(format!("  Console   {origin}  (listening on {})", listener.address))
+            }
+        }
+        if let Some(link) = &self.set_up {
+            lines.push(format!("  Set up    {link}  (makes the first account; works once, for a day)"));
+        }
+        if let FirstKey::Created(key) = &self.key {
+            lines.push(format!("  API key   {}  (your first; shown this once)", key.reveal()));
+        }
+        lines.extend(runtimes(settings, backend));
+        if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
+            lines.push(format!(
+                "  Search    {}  (grounding: {})",
+                grounder.search_location(),
+                crate::grounding::mode(settings)
+            ));
+        }
+        if let Some(listener) = &listeners.ops {
+            lines.push(format!("  Ops       http://{}  (health and metrics)", listener.address));
+        }
+        lines.push(format!("  Database  {}", settings.database));
+        if let FirstKey::Missing = self.key {
+            lines
+                .push(format!("\nCreate the first API key, in another terminal, with: {} keys create NAME", program()));
+        }
+        print_line(&lines.join("\n"));
+    }
+
+    /// Waits until a request can be answered, then prints an example with the first key.
+    pub(crate) async fn print_when_ready(self, base_url: String, pool: Option<Arc<Pool>>) {
+        let Some(pool) = pool.filter(|_| self.is_interactive) else { return };
+        wait_until_ready(&pool).await;
+        let FirstKey::Created(key) = self.key else {
+            print_line(&format!("\nReady. Another API key: {} keys create NAME\n", program()));
+            return;
+        };
+        let key = key.reveal();
+        print_line(&format!(
+            "\nReady. In another terminal, ask something:\n\n\
+             curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
+             -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \"content\": \"Where does the Danube end?\"}}]}}'\n"
+        ));
+    }
+}
+
+/// The path by which this program was started.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "adriaticum".into())
+}
+
+async fn wait_until_ready(pool: &Pool) {
+    while pool.availability() != Availability::Available || pool.probe().await.is_err() {
+        tokio::time::sleep(READY_POLL_INTERVAL).await;
+    }
+}
+
+/// One line for each runtime.
+fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<String> {
+    let Some(pool) = pool else {
+        let why = "completions get 503, because `model` is none and `runtime.urls` is empty";
+        return vec![format!("  Runtime   none: {why}")];
+    };
+    if settings.runtime_urls.is_empty() {
+        return vec![format!("  Model     {}", model(settings))];
+    }
+    let describe = |member: &MemberStatus| match (faults.iter().find(|(name, _)| *name == member.url), &member.model) {
+        (Some((_, fault)), _) => format!("does not answer: {fault}"),
+        (None, Some(model)) => format!("model {model}"),
+        (None, None) => "model not told".into(),
+    };
+    let members = pool.status();
+    members.iter().map(|member| format!("  Runtime   {}  ({})", member.url, describe(member))).collect()
+}
+
+/// The embedded runtime's model, or how to get one.
+fn model(settings: &Settings) -> String {
+    let Some(file) = &settings.model else { return "none".into() };
+    let name = file.display();
+    match file.is_file() {
+        true => name.to_string(),
+        false => format!("{name} is not there: completions get 503 until it is. {}", settings.model_remedy()),
+    }
+}
+
+/// Errors are ignored: the service runs whether or not standard output is open.
+fn print_line(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
