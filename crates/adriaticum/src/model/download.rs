@@ -1,6 +1,6 @@
-//! Downloads that survive a broken connection, a stop and a restart: what has arrived is gone on from.
+//! Downloads that resume after a broken connection, a stop or a restart.
 //!
-//! Whether the right bytes have arrived is not known here; whoever asked for them looks at their digest.
+//! The content is not checked here: the caller compares the digest.
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -13,119 +13,117 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use reqwest::{Client, StatusCode};
 
-use super::place::{self, Place};
+use super::model_dir::{self, ModelDir};
 use crate::error::CliError;
 use crate::progress::{Progress, Unit};
 
-/// How long to wait for a server, and how often to try again.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
-    /// For a connection.
-    pub(super) connect: Duration,
-    /// For the next bytes.
-    pub(super) stall: Duration,
-    /// Before each further try that is made although the last one brought nothing new.
-    pub(super) pauses: &'static [Duration],
+pub(super) struct RetryPolicy {
+    pub(super) connect_timeout: Duration,
+    /// For the next chunk.
+    pub(super) read_timeout: Duration,
+    /// The wait before each retry. An attempt that made progress starts the list again; at its end, the download fails.
+    pub(super) backoff: &'static [Duration],
 }
 
-impl Patience {
-    /// What suits a person who waits.
-    pub(super) const USUAL: Self = Self {
-        connect: Duration::from_secs(10),
-        stall: Duration::from_secs(30),
-        pauses: &[Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)],
+impl RetryPolicy {
+    pub(super) const DEFAULT: Self = Self {
+        connect_timeout: Duration::from_secs(10),
+        read_timeout: Duration::from_secs(30),
+        backoff: &[Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)],
     };
 
-    /// A client that waits so long. It trusts the certificates that the system trusts.
+    /// A client with these timeouts. It trusts the system's certificates.
     pub(super) fn client(&self) -> Result<Client, CliError> {
         let client = Client::builder()
             .user_agent(concat!("adriaticum/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(self.connect)
-            .read_timeout(self.stall);
+            .connect_timeout(self.connect_timeout)
+            .read_timeout(self.read_timeout);
         client.build().map_err(|error| {
-            CliError::new(format!("nothing can be downloaded: {}. Look at the system's certificates.", cause(&error)))
+            CliError::new(format!(
+                "nothing can be downloaded: {}. Look at the system's certificates.",
+                root_cause(&error)
+            ))
         })
     }
 }
 
-/// Where a file can be had, from any byte on.
+/// A file that can be read from any offset.
 pub(super) trait Source {
-    /// What it is called in messages.
+    /// For messages.
     fn name(&self) -> String;
 
-    /// Begins with the byte at that offset, or earlier if it cannot be helped.
-    async fn open(&self, offset: u64) -> Result<Opened, Failure>;
+    /// Starts at that offset, or at 0 if the server does not support ranges.
+    async fn open(&self, offset: u64) -> Result<SourceStream, SourceError>;
 }
 
-/// A file that is arriving.
-pub(super) struct Opened {
-    /// The offset of the first byte to come.
+pub(super) struct SourceStream {
+    /// Of the first byte of `chunks`.
     pub(super) offset: u64,
-    /// The size of the whole file, if it is known.
+    /// The size of the whole file, if known.
     pub(super) total: Option<u64>,
-    pub(super) pieces: Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>,
+    pub(super) chunks: Pin<Box<dyn Stream<Item = Result<Bytes, SourceError>> + Send>>,
 }
 
-/// Why nothing more has come.
-pub(super) enum Failure {
-    /// Another try may do better.
-    Passing(String),
-    /// Another try would end the same way.
-    Lasting(String),
-    /// What has arrived cannot be gone on from.
+pub(super) enum SourceError {
+    /// A retry may succeed.
+    Transient(String),
+    /// A retry would fail the same way.
+    Permanent(String),
+    /// The partial file cannot be resumed.
     Stale,
 }
 
-impl From<reqwest::Error> for Failure {
+impl From<reqwest::Error> for SourceError {
     fn from(error: reqwest::Error) -> Self {
-        Self::Passing(if error.is_timeout() { "no answer in time".into() } else { cause(&error) })
+        Self::Transient(if error.is_timeout() { "no response in time".into() } else { root_cause(&error) })
     }
 }
 
-/// What lies at the bottom of an error; what stands above it says only where it came through.
-pub(super) fn cause(mut error: &(dyn Error + 'static)) -> String {
+/// The innermost source of an error. The outer ones only say what was being done.
+pub(super) fn root_cause(mut error: &(dyn Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;
     }
     error.to_string()
 }
 
-/// Does a server that answers so do better another time?
-pub(super) fn is_passing(status: StatusCode) -> bool {
+/// Whether a retry may get another status.
+pub(super) fn is_transient(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// Brings the file to `part`. `more` is the room that will be needed beside it.
+/// Downloads to `part`, or resumes it. `extra_bytes` of disk space will be needed beside it.
 pub(super) async fn download(
     source: &impl Source,
-    place: &Place,
+    model_dir: &ModelDir,
     part: &Path,
-    more: u64,
-    patience: Patience,
+    extra_bytes: u64,
+    retry: RetryPolicy,
 ) -> Result<(), CliError> {
     let name = source.name();
     let opened = OpenOptions::new().create(true).append(true).open(part);
-    let file = opened.map_err(|error| place::unwritable(part, &error))?;
-    let mut transfer = Transfer { file, name: &name, more, place, progress: None };
-    let stopped = transfer.persist(source, patience).await;
-    stopped.map_err(|stop| {
+    let file = opened.map_err(|error| model_dir::write_error(part, &error))?;
+    let mut transfer = Transfer { file, name: &name, extra_bytes, model_dir, progress: None };
+    let result = transfer.run_with_retries(source, retry).await;
+    result.map_err(|error| {
         let length = transfer.length().unwrap_or(0);
-        // There is nothing to keep, or a full disk that stops more than this.
-        if length == 0 || matches!(&stop, Stop::Local(error) if place::is_full(error)) {
+        // An empty part is useless, and a full disk needs the space.
+        if length == 0 || matches!(&error, TransferError::Io(error) if model_dir::is_disk_full(error)) {
             let _ = std::fs::remove_file(part);
         }
-        match stop {
-            Stop::Remote(failure) => gave_up(&name, failure, length),
-            Stop::Local(error) => place::unwritable(part, &error),
-            Stop::Told(error) => error,
+        match error {
+            TransferError::Source(error) => download_error(&name, error, length),
+            TransferError::Io(error) => model_dir::write_error(part, &error),
+            TransferError::Refused(error) => error,
         }
     })
 }
 
-fn gave_up(name: &str, failure: Failure, length: u64) -> CliError {
-    let reason = match failure {
-        Failure::Passing(reason) | Failure::Lasting(reason) => reason,
-        Failure::Stale => "the server does not go on from what has arrived".into(),
+fn download_error(name: &str, error: SourceError, length: u64) -> CliError {
+    let reason = match error {
+        SourceError::Transient(reason) | SourceError::Permanent(reason) => reason,
+        SourceError::Stale => "the server does not go on from what has arrived".into(),
     };
     let again = if length > 0 { " to go on with what has arrived" } else { "" };
     CliError::new(format!(
@@ -133,30 +131,29 @@ fn gave_up(name: &str, failure: Failure, length: u64) -> CliError {
     ))
 }
 
-/// Why one try has ended.
-enum Stop {
-    Remote(Failure),
-    Local(io::Error),
-    Told(CliError),
+enum TransferError {
+    Source(SourceError),
+    Io(io::Error),
+    Refused(CliError),
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self::Remote(failure)
+impl From<SourceError> for TransferError {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
     }
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for TransferError {
     fn from(error: io::Error) -> Self {
-        Self::Local(error)
+        Self::Io(error)
     }
 }
 
 struct Transfer<'a> {
     file: File,
     name: &'a str,
-    more: u64,
-    place: &'a Place,
+    extra_bytes: u64,
+    model_dir: &'a ModelDir,
     progress: Option<Progress>,
 }
 
@@ -165,48 +162,53 @@ impl Transfer<'_> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Tries as long as there is hope.
-    async fn persist(&mut self, source: &impl Source, patience: Patience) -> Result<(), Stop> {
-        let (mut most, mut fruitless) = (self.length()?, 0);
+    async fn run_with_retries(&mut self, source: &impl Source, retry: RetryPolicy) -> Result<(), TransferError> {
+        let (mut longest, mut failures) = (self.length()?, 0);
         loop {
-            let Err(stop) = self.run(source).await else { return Ok(()) };
-            match &stop {
-                Stop::Remote(Failure::Passing(_)) => {}
-                Stop::Remote(Failure::Stale) => self.file.set_len(0)?,
-                Stop::Remote(Failure::Lasting(_)) | Stop::Local(_) | Stop::Told(_) => return Err(stop),
+            let Err(error) = self.attempt(source).await else { return Ok(()) };
+            match &error {
+                TransferError::Source(SourceError::Transient(_)) => {}
+                TransferError::Source(SourceError::Stale) => self.file.set_len(0)?,
+                TransferError::Source(SourceError::Permanent(_)) | TransferError::Io(_) | TransferError::Refused(_) => {
+                    return Err(error);
+                }
             }
             let length = self.length()?;
-            if length > most {
-                (most, fruitless) = (length, 0);
+            if length > longest {
+                (longest, failures) = (length, 0);
             }
-            let Some(pause) = patience.pauses.get(fruitless) else { return Err(stop) };
-            tokio::time::sleep(*pause).await;
-            fruitless += 1;
+            let Some(backoff) = retry.backoff.get(failures) else { return Err(error) };
+            tokio::time::sleep(*backoff).await;
+            failures += 1;
         }
     }
 
-    /// One try, from where the last one ended.
-    async fn run(&mut self, source: &impl Source) -> Result<(), Stop> {
-        let mut opened = source.open(self.length()?).await?;
-        self.file.set_len(opened.offset)?;
-        let mut length = opened.offset;
-        if let Some(total) = opened.total {
-            self.place.room_for(total.saturating_sub(length).saturating_add(self.more)).map_err(Stop::Told)?;
+    /// Continues where the last attempt ended.
+    async fn attempt(&mut self, source: &impl Source) -> Result<(), TransferError> {
+        let mut stream = source.open(self.length()?).await?;
+        self.file.set_len(stream.offset)?;
+        let mut length = stream.offset;
+        if let Some(total) = stream.total {
+            self.model_dir
+                .require_free_space(total.saturating_sub(length).saturating_add(self.extra_bytes))
+                .map_err(TransferError::Refused)?;
             self.progress.get_or_insert_with(|| Progress::new(self.name, Unit::Bytes, total, length));
         }
-        while let Some(piece) = opened.pieces.next().await {
-            let piece = piece?;
-            self.file.write_all(&piece)?;
-            length += piece.len() as u64;
+        while let Some(chunk) = stream.chunks.next().await {
+            let chunk = chunk?;
+            self.file.write_all(&chunk)?;
+            length += chunk.len() as u64;
             if let Some(progress) = &mut self.progress {
-                progress.at(length);
+                progress.set(length);
             }
-            if opened.total.is_some_and(|total| length > total) {
-                return Err(Failure::Stale.into());
+            if stream.total.is_some_and(|total| length > total) {
+                return Err(SourceError::Stale.into());
             }
         }
-        match opened.total {
-            Some(total) if length < total => Err(Failure::Passing("the connection was closed early".into()).into()),
+        match stream.total {
+            Some(total) if length < total => {
+                Err(SourceError::Transient("the connection was closed early".into()).into())
+            }
             _ => Ok(()),
         }
     }

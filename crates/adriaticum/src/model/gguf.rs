@@ -1,8 +1,8 @@
-//! The GGUF check: is this file one whole model, and which?
+//! Checks that a file is one whole GGUF model, and reads its name and size.
 //!
-//! Reads the header, the metadata and the list of tensors, and nothing of the weights. Every length that a file claims
-//! is held against what is left of it, so that a damaged file costs neither memory nor time. Whether the embedded
-//! runtime knows the architecture is not known here.
+//! Reads the header, the metadata and the list of tensors, but no weights. Every length in the file is checked against the
+//! bytes that are left, so that a damaged file costs neither memory nor time. Whether the embedded runtime supports the
+//! architecture is not known here.
 
 mod kinds;
 mod reader;
@@ -22,25 +22,22 @@ use indicatif::DecimalBytes;
 
 use self::reader::Reader;
 
-/// Far more than any model has, and little enough to be read at once.
+/// Far more than any model has, and quick to read.
 const MAX_PAIRS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
 const MAX_DIMENSIONS: u32 = 4;
-/// Where nothing else is said, the weights begin at a multiple of this.
-const ALIGNMENT: u64 = 32;
+/// The weights start at a multiple of this, unless the metadata says otherwise.
+const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// What a usable model says about itself.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
-    /// What it calls itself; its architecture if it has no name.
+    /// `general.name`, or else the architecture.
     pub(crate) name: String,
-    /// The family that it belongs to, such as `llama`.
+    /// Such as `llama`.
     pub(crate) architecture: String,
-    /// How its weights are stored, such as `Q4_1`.
+    /// Such as `Q4_1`.
     pub(crate) quantization: String,
-    /// How many weights it has.
     pub(crate) parameters: u64,
-    /// The size of the file.
     pub(crate) bytes: u64,
 }
 
@@ -57,76 +54,63 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Why a file cannot be used as a model: the rest of a sentence that begins with its path.
+/// Why a file cannot be used as a model. Each message continues a sentence that starts with the path.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unusable {
-    /// The file is not there, or may not be read.
+pub(crate) enum GgufError {
     #[error("cannot be read: {0}. Correct the path, or make the file readable")]
     Unreadable(#[from] io::Error),
-    /// A folder, or something that has no end.
+    /// A folder, a device or a pipe.
     #[error("is not a file: name a GGUF file")]
     NotAFile,
-    /// It begins like something else.
     #[error("is not a GGUF file")]
     NotGguf,
-    /// A version that the runtime does not read.
     #[error("is GGUF of version {0}, and only versions 2 and 3 can be used: take a newer file of the model")]
     Version(u32),
-    /// Written for machines of the other byte order.
     #[error("is GGUF for big-endian machines: take the ordinary file of the model")]
     BigEndian,
-    /// Shorter than it says it is.
     #[error("is cut off or damaged: it holds {length} bytes where {needed} are needed. Fetch it again")]
-    CutOff {
-        /// The bytes there must be at the least.
-        needed: u64,
-        /// The bytes there are.
-        length: u64,
-    },
-    /// It contradicts itself.
+    CutOff { needed: u64, length: u64 },
     #[error("is damaged: {0}. Fetch it again")]
     Damaged(&'static str),
-    /// One of several files that only together are a model.
     #[error("is one of {0} pieces of a model: join them with `llama-gguf-split --merge`, or take a model in one file")]
     Split(u64),
-    /// Something that goes with a model.
+    /// A projector, an adapter or another part that goes with a model.
     #[error("is not a model but what it calls its {0:?} part: take the model itself")]
     Accessory(String),
 }
 
-/// Looks at the file and says what model it is, or why it is none.
-pub(crate) fn inspect(path: &Path) -> Result<Summary, Unusable> {
+pub(crate) fn inspect(path: &Path) -> Result<Summary, GgufError> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
-        return Err(Unusable::NotAFile);
+        return Err(GgufError::NotAFile);
     }
     read(File::open(path)?, metadata.len())
 }
 
-fn read(input: impl Read + Seek, length: u64) -> Result<Summary, Unusable> {
+fn read(input: impl Read + Seek, length: u64) -> Result<Summary, GgufError> {
     let mut reader = Reader::new(input, length);
-    // Shorter than four bytes is no cut-off model: it is anything.
+    // A file of less than four bytes is not reported as a truncated model: it may be anything.
     if length < 4 || &reader.take::<4>()? != b"GGUF" {
-        return Err(Unusable::NotGguf);
+        return Err(GgufError::NotGguf);
     }
     match reader.u32()? {
         2 | 3 => {}
-        other if other.trailing_zeros() >= 16 && other != 0 => return Err(Unusable::BigEndian),
-        other => return Err(Unusable::Version(other)),
+        other if other.trailing_zeros() >= 16 && other != 0 => return Err(GgufError::BigEndian),
+        other => return Err(GgufError::Version(other)),
     }
     let (tensors, pairs) = (reader.u64()?, reader.u64()?);
     if tensors > MAX_TENSORS || pairs > MAX_PAIRS {
-        return Err(Unusable::Damaged("it counts more parts than any model has"));
+        return Err(GgufError::Damaged("it counts more parts than any model has"));
     }
     let metadata = Metadata::read(&mut reader, pairs)?;
     if let Some(pieces) = metadata.pieces.filter(|pieces| *pieces > 1) {
-        return Err(Unusable::Split(pieces));
+        return Err(GgufError::Split(pieces));
     }
     if let Some(kind) = metadata.kind.filter(|kind| kind != "model") {
-        return Err(Unusable::Accessory(kind));
+        return Err(GgufError::Accessory(kind));
     }
-    let weights = Weights::read(&mut reader, tensors, metadata.alignment.unwrap_or(ALIGNMENT))?;
-    let architecture = metadata.architecture.ok_or(Unusable::Damaged("it does not name its architecture"))?;
+    let weights = Weights::read(&mut reader, tensors, metadata.alignment.unwrap_or(DEFAULT_ALIGNMENT))?;
+    let architecture = metadata.architecture.ok_or(GgufError::Damaged("it does not name its architecture"))?;
     Ok(Summary {
         name: metadata.name.filter(|name| !name.is_empty()).unwrap_or_else(|| architecture.clone()),
         architecture,
@@ -136,7 +120,7 @@ fn read(input: impl Read + Seek, length: u64) -> Result<Summary, Unusable> {
     })
 }
 
-/// The few pairs of the metadata that matter here.
+/// The metadata that matters here.
 #[derive(Default)]
 struct Metadata {
     architecture: Option<String>,
@@ -148,7 +132,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    fn read(reader: &mut Reader<impl Read + Seek>, pairs: u64) -> Result<Self, Unusable> {
+    fn read(reader: &mut Reader<impl Read + Seek>, pairs: u64) -> Result<Self, GgufError> {
         let mut metadata = Self::default();
         for _ in 0..pairs {
             match reader.text()?.as_str() {
@@ -165,24 +149,23 @@ impl Metadata {
     }
 }
 
-/// All tensors taken together.
 struct Weights {
     count: u64,
-    /// The kind that most weights are of.
+    /// The most common type of the weights.
     kind: String,
 }
 
 impl Weights {
-    /// Reads the list of tensors, which must all lie within the file.
-    fn read(reader: &mut Reader<impl Read + Seek>, tensors: u64, alignment: u64) -> Result<Self, Unusable> {
-        const TOO_LARGE: Unusable = Unusable::Damaged("it has a tensor beyond all bounds");
+    /// Reads the list of tensors. All must lie within the file.
+    fn read(reader: &mut Reader<impl Read + Seek>, tensors: u64, alignment: u64) -> Result<Self, GgufError> {
+        const TOO_LARGE: GgufError = GgufError::Damaged("it has a tensor beyond all bounds");
         let mut by_kind = BTreeMap::<u32, u64>::new();
         let (mut count, mut end) = (0_u64, 0_u64);
         for _ in 0..tensors {
             reader.skip_text()?;
             let dimensions = reader.u32()?;
             if dimensions > MAX_DIMENSIONS {
-                return Err(Unusable::Damaged("it has a tensor of more than four dimensions"));
+                return Err(GgufError::Damaged("it has a tensor of more than four dimensions"));
             }
             let mut weights = 1_u64;
             for _ in 0..dimensions {
@@ -195,14 +178,14 @@ impl Weights {
             *by_kind.entry(kind).or_default() += weights; // no more than `count`
         }
         let most = by_kind.into_iter().max_by_key(|(_, weights)| *weights);
-        let (kind, _) = most.ok_or(Unusable::Damaged("it holds no weights"))?;
+        let (kind, _) = most.ok_or(GgufError::Damaged("it holds no weights"))?;
         if !alignment.is_power_of_two() {
-            return Err(Unusable::Damaged("its alignment is no power of two"));
+            return Err(GgufError::Damaged("its alignment is no power of two"));
         }
         let start = reader.position().checked_next_multiple_of(alignment).ok_or(TOO_LARGE)?;
         let (needed, length) = (start.checked_add(end).ok_or(TOO_LARGE)?, reader.length());
         if needed > length {
-            return Err(Unusable::CutOff { needed, length });
+            return Err(GgufError::CutOff { needed, length });
         }
         Ok(Self { count, kind: kinds::name(kind) })
     }

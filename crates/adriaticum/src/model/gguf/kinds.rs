@@ -1,11 +1,9 @@
-//! The numbers by which GGUF names its kinds of values and tensors, as llama.cpp gives them.
+//! GGUF's numbers for types of values and tensors, from llama.cpp.
 
-/// A value that is text.
 pub(super) const TEXT: u32 = 8;
-/// A value that is a list of others.
 pub(super) const LIST: u32 = 9;
 
-/// How many bytes a value of a fixed size takes.
+/// The size of a value in bytes, if it is fixed.
 pub(super) fn width(kind: u32) -> Option<u64> {
     match kind {
         0 | 1 | 7 => Some(1), // u8, i8, bool
@@ -16,18 +14,17 @@ pub(super) fn width(kind: u32) -> Option<u64> {
     }
 }
 
-/// How many bytes so many weights of that kind take. Of kinds that came later than this table, only the place is known.
+/// The size of so many weights in bytes; 0 for types that are newer than this table.
 pub(super) fn bytes(kind: u32, weights: u64) -> Option<u64> {
     let Some((_, _, block, bytes)) = tensor(kind) else { return Some(0) };
     weights.div_ceil(*block).checked_mul(*bytes)
 }
 
-/// What that kind of tensor is called.
 pub(super) fn name(kind: u32) -> String {
     tensor(kind).map_or_else(|| format!("kind {kind}"), |(_, name, ..)| (*name).to_owned())
 }
 
-/// What people call a file whose weights are mostly of one kind and partly of better ones.
+/// The name of `general.file_type`, such as `Q4_K_M` for a mixture that is mostly Q4_K.
 pub(super) fn file_type(number: u64) -> Option<&'static str> {
     FILE_TYPES.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
 }

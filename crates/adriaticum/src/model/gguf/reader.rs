@@ -1,13 +1,13 @@
-//! Reading what a GGUF file is made of, without believing it.
+//! Reads GGUF's primitive values from untrusted input.
 
 use std::io::{BufReader, Read, Seek};
 
-use super::{Unusable, kinds};
+use super::{GgufError, kinds};
 
-/// The longest text that is read; longer ones can only be skipped.
-const MAX_TEXT: u64 = 1 << 16;
+/// Longer texts can only be skipped.
+const MAX_TEXT_BYTES: u64 = 1 << 16;
 
-/// Reads forward, never beyond the end that the file had when it was opened.
+/// Reads forward, never beyond the length that the file had when it was opened.
 pub(super) struct Reader<R> {
     input: BufReader<R>,
     position: u64,
@@ -19,83 +19,81 @@ impl<R: Read + Seek> Reader<R> {
         Self { input: BufReader::with_capacity(1 << 16, input), position: 0, length }
     }
 
-    /// How much has been read.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// How much there is.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Moves on by that much, if it is there.
-    fn claim(&mut self, bytes: u64) -> Result<(), Unusable> {
+    /// Advances the position, if so many bytes are left.
+    fn advance(&mut self, bytes: u64) -> Result<(), GgufError> {
         let needed = self.position.saturating_add(bytes);
         if needed > self.length {
-            return Err(Unusable::CutOff { needed, length: self.length });
+            return Err(GgufError::CutOff { needed, length: self.length });
         }
         self.position = needed;
         Ok(())
     }
 
-    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], Unusable> {
-        self.claim(N as u64)?;
+    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+        self.advance(N as u64)?;
         let mut bytes = [0; N];
         self.input.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Unusable> {
+    pub(super) fn u32(&mut self) -> Result<u32, GgufError> {
         self.take().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Unusable> {
+    pub(super) fn u64(&mut self) -> Result<u64, GgufError> {
         self.take().map(u64::from_le_bytes)
     }
 
-    fn skip(&mut self, bytes: u64) -> Result<(), Unusable> {
-        self.claim(bytes)?;
-        let bytes = i64::try_from(bytes).map_err(|_| Unusable::Damaged("it has a value beyond all bounds"))?;
+    fn skip(&mut self, bytes: u64) -> Result<(), GgufError> {
+        self.advance(bytes)?;
+        let bytes = i64::try_from(bytes).map_err(|_| GgufError::Damaged("it has a value beyond all bounds"))?;
         Ok(self.input.seek_relative(bytes)?)
     }
 
-    /// A text that can be shown on a terminal.
-    pub(super) fn text(&mut self) -> Result<String, Unusable> {
+    /// A text without control characters: it will be printed on a terminal.
+    pub(super) fn text(&mut self) -> Result<String, GgufError> {
         let length = self.u64()?;
-        self.claim(length)?;
-        if length > MAX_TEXT {
-            return Err(Unusable::Damaged("a name in it is too long"));
+        self.advance(length)?;
+        if length > MAX_TEXT_BYTES {
+            return Err(GgufError::Damaged("a name in it is too long"));
         }
         let mut text = vec![0; length as usize];
         self.input.read_exact(&mut text)?;
         Ok(String::from_utf8_lossy(&text).replace(char::is_control, " ").trim().to_owned())
     }
 
-    pub(super) fn skip_text(&mut self) -> Result<(), Unusable> {
+    pub(super) fn skip_text(&mut self) -> Result<(), GgufError> {
         let length = self.u64()?;
         self.skip(length)
     }
 
-    pub(super) fn text_value(&mut self) -> Result<String, Unusable> {
+    pub(super) fn text_value(&mut self) -> Result<String, GgufError> {
         match self.u32()? {
             kinds::TEXT => self.text(),
-            _ => Err(Unusable::Damaged("a name in it is not text")),
+            _ => Err(GgufError::Damaged("a name in it is not text")),
         }
     }
 
-    pub(super) fn number_value(&mut self) -> Result<u64, Unusable> {
+    pub(super) fn number_value(&mut self) -> Result<u64, GgufError> {
         match self.u32()? {
             0 => self.take::<1>().map(|[byte]| byte.into()),
             2 => self.take().map(|bytes| u16::from_le_bytes(bytes).into()),
             4 | 5 => self.u32().map(u64::from),
             10 | 11 => self.u64(),
-            _ => Err(Unusable::Damaged("a number in it is not a number")),
+            _ => Err(GgufError::Damaged("a number in it is not a number")),
         }
     }
 
-    pub(super) fn skip_value(&mut self) -> Result<(), Unusable> {
-        const UNKNOWN: Unusable = Unusable::Damaged("it has a value of an unknown kind");
+    pub(super) fn skip_value(&mut self) -> Result<(), GgufError> {
+        const UNKNOWN: GgufError = GgufError::Damaged("it has a value of an unknown kind");
         match self.u32()? {
             kinds::TEXT => self.skip_text(),
             kinds::LIST => match (self.u32()?, self.u64()?) {

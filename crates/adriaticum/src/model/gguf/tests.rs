@@ -1,4 +1,4 @@
-//! What the check accepts, what it refuses and how, and that nothing makes it panic.
+//! What the check accepts and refuses, and that no input makes it panic.
 
 use std::io::Cursor;
 
@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::sample::Sample;
-use super::{Summary, Unusable, read};
+use super::{GgufError, Summary, read};
 
-fn check(bytes: &[u8]) -> Result<Summary, Unusable> {
+fn check(bytes: &[u8]) -> Result<Summary, GgufError> {
     read(Cursor::new(bytes), bytes.len() as u64)
 }
 
@@ -17,7 +17,7 @@ fn sample() -> Sample {
 }
 
 #[test]
-fn a_model_is_summed_up() {
+fn a_model_is_summarized() {
     for version in [2, 3] {
         let summary = check(&sample().version(version).bytes()).unwrap();
         let bytes = summary.bytes;
@@ -26,22 +26,21 @@ fn a_model_is_summed_up() {
 }
 
 #[test]
-fn what_a_model_does_not_say_is_found_in_it() {
+fn missing_metadata_is_taken_from_the_tensors() {
     let summary = check(&sample().without("general.name").without("general.file_type").bytes()).unwrap();
     assert_eq!((summary.name.as_str(), summary.quantization.as_str()), ("llama", "Q4_1"));
     let large = Summary { parameters: 1_720_000_000, bytes: 1_110_000_000, ..summary };
     assert_eq!(large.to_string(), "llama (llama, 1.7B parameters, Q4_1, 1.11 GB)");
 }
 
-/// A name ends up on somebody's terminal.
 #[test]
-fn a_name_commands_no_terminal() {
+fn a_name_cannot_send_control_codes_to_a_terminal() {
     let summary = check(&sample().says("general.name", "\x1b[2JTi\nny\x07").bytes()).unwrap();
     assert_eq!(summary.name, "[2JTi ny");
 }
 
 #[test]
-fn what_cannot_be_used_is_told_why() {
+fn unusable_files_are_refused_with_the_reason() {
     let number = |value: u32| value.to_le_bytes();
     let cases: &[(Vec<u8>, &str)] = &[
         (vec![], "is not a GGUF file"),
@@ -80,27 +79,26 @@ fn a_split_count_of_one_is_a_whole_model() {
 }
 
 #[test]
-fn no_beginning_of_a_model_is_a_model() {
+fn a_truncated_model_is_refused() {
     let whole = sample().bytes();
     for length in 0..whole.len() {
         let told = check(&whole[..length]).expect_err("a cut-off model");
-        let right = matches!(told, Unusable::NotGguf | Unusable::CutOff { .. });
-        assert!(right && (length < 4) == matches!(told, Unusable::NotGguf), "{length}: {told}");
+        let right = matches!(told, GgufError::NotGguf | GgufError::CutOff { .. });
+        assert!(right && (length < 4) == matches!(told, GgufError::NotGguf), "{length}: {told}");
     }
     assert!(check(&whole).is_ok());
 }
 
 proptest! {
-    /// Whatever it says, it must say it without a panic, and soon.
     #[test]
-    fn anything_can_be_looked_at(bytes in vec(any::<u8>(), 0..400), header in any::<bool>()) {
+    fn random_input_does_not_panic(bytes in vec(any::<u8>(), 0..400), header in any::<bool>()) {
         let bytes = if header { [b"GGUF\x03\0\0\0", &bytes[..]].concat() } else { bytes };
         let _ = check(&bytes);
     }
 
-    /// A model with a few bytes changed, most of them where lengths and counts are.
+    /// A few changed bytes, most of them in lengths and counts.
     #[test]
-    fn a_damaged_model_can_be_looked_at(changes in vec((0_usize..600, any::<u8>()), 1..8)) {
+    fn a_damaged_model_does_not_panic(changes in vec((0_usize..600, any::<u8>()), 1..8)) {
         let mut bytes = sample().bytes();
         for (place, value) in changes {
             if let Some(byte) = bytes.get_mut(place) {
