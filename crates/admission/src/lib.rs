@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// A client may hold this many slots for each free one.
 const HELD_PER_FREE: usize = 4;
@@ -55,13 +57,13 @@ impl<Client: Eq + Hash + Clone> Admission<Client> {
 
     /// A slot for a client, held until the permit is dropped; `None` if there is none for it.
     pub fn enter(&self, client: Client) -> Option<Permit<Client>> {
-        let entered = self.0.lock().unwrap_or_else(PoisonError::into_inner).enter(client.clone());
+        let entered = self.0.lock().enter(client.clone());
         entered.then(|| Permit { share: self.0.clone(), client })
     }
 
     /// How many slots are taken, and how many there are.
     pub fn usage(&self) -> (usize, usize) {
-        let share = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = self.0.lock();
         (share.taken, share.slots)
     }
 }
@@ -74,7 +76,7 @@ pub struct Permit<Client: Eq + Hash> {
 
 impl<Client: Eq + Hash> Drop for Permit<Client> {
     fn drop(&mut self) {
-        self.share.lock().unwrap_or_else(PoisonError::into_inner).leave(&self.client);
+        self.share.lock().leave(&self.client);
     }
 }
 

@@ -4,9 +4,9 @@
 //! whoever asks meanwhile is told what was found out last. So a part that was down is found to be back without any request,
 //! and a service that nobody looks at asks nobody.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How long an attempt may take, and how long at least lies between the beginnings of two.
@@ -55,7 +55,7 @@ impl Proof {
 
     /// The number of the attempt that is, or was, the last.
     fn begin(&self, what: &'static str, attempt: impl Future<Output = Result<(), String>> + Send + 'static) -> u64 {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = self.begun.lock();
         let (when, number) = &mut *begun;
         if when.is_some_and(|when| when.elapsed() < self.pause) {
             return *number;

@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::RwLock;
 use rustls::client::verify_server_name;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -51,7 +52,7 @@ impl Certificates {
         match load_all(&self.files) {
             Ok(loaded) => {
                 let until = loaded.iter().map(|each| each.expiry).min().map(humantime::format_rfc3339_seconds);
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+                *self.current.write() = loaded;
                 tracing::info!(until = until.map(tracing::field::display), "the certificates were reloaded");
             }
             Err(error) => tracing::error!(%error, "the certificates cannot be reloaded; the current ones stay in use"),
@@ -87,7 +88,7 @@ impl Certificates {
     }
 
     fn current(&self) -> Arc<[Certificate]> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     fn stamps(&self) -> Vec<Option<Stamp>> {
