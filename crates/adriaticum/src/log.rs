@@ -122,7 +122,7 @@ impl RequestLogWriter {
 }
 
 impl RequestLog for RequestLogWriter {
-    fn tell(&self, fields: &[(&'static str, Option<Field<'_>>)]) {
+    fn write(&self, fields: &[(&'static str, Option<Field<'_>>)]) {
         thread_local!(static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
         LINE.with_borrow_mut(|line| {
             line.clear();

@@ -65,7 +65,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let api = ApiSettings {
         address: api_address(settings, &listeners)?,
         max_requests: settings.max_requests,
-        body_idle: settings.body_timeout,
+        body_idle_timeout: settings.body_timeout,
         request_log: request_log.clone().map(|log| log as _),
         tracer: traces.tracer(),
     };

@@ -1,8 +1,8 @@
-//! What every request of the API needs: the address it must be sent to, keys, ledger, runtimes, and room.
+//! What all workers of the API share, and what it says of itself to the ops listener and the console.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use admission::Admission;
@@ -11,53 +11,46 @@ use grounding::Grounder;
 use http::Request;
 use hyper::body::Incoming;
 use opentelemetry_sdk::trace::SdkTracer;
-use runtimes::{Availability, EngineStatus, MemberStatus, Pool, PoolClient};
+use parking_lot::Mutex;
+use runtimes::{Availability, EngineStatus, MemberStatus, Pool};
 use store::{Ledger, LedgerFigures, Store};
 use tokio::sync::Notify;
 use transport::{BodyLimits, Rejection, Response, Site};
 
 use crate::address::ApiAddress;
 use crate::counters::{Counters, Totals};
-use crate::meter::MeteredPoolClient;
+use crate::handler::{handle, reject};
 use crate::request_log::RequestLog;
-use crate::walk::{handle, reject};
+use crate::worker::Worker;
 
-/// What one may set about the API.
 #[derive(Debug, Clone)]
 pub struct ApiSettings {
-    /// Where it is served.
     pub address: ApiAddress,
-    /// Requests under way at the most.
+    /// Requests in flight.
     pub max_requests: usize,
-    /// How long a body may pause.
-    pub body_idle: Duration,
-    /// What is told of every request; `None` if nobody wants to know.
+    /// Between two chunks of a body.
+    pub body_idle_timeout: Duration,
     pub request_log: Option<Arc<dyn RequestLog>>,
-    /// What records spans; `None` if nobody collects them.
     pub tracer: Option<SdkTracer>,
 }
 
-/// The API: shared by every thread that serves it.
 pub struct Api {
     pub(crate) address: ApiAddress,
     pub(crate) body_limits: BodyLimits,
     pub(crate) store: Arc<Store>,
     pub(crate) ledger: Ledger,
-    pub(crate) room: Admission<KeyId>,
-    /// What finds facts; `None` if nothing is to be grounded.
+    pub(crate) admission: Admission<KeyId>,
     pub(crate) grounder: Option<Grounder>,
     pub(crate) request_log: Option<Arc<dyn RequestLog>>,
     pub(crate) tracer: Option<SdkTracer>,
     pool: Option<Arc<Pool>>,
-    cut_off: AtomicBool,
-    /// Of every thread.
-    counts: Mutex<Vec<Arc<Counters>>>,
-    /// Of every thread: wakes its requests when they are cut off.
-    cut_offs: Mutex<Vec<Arc<Notify>>>,
+    is_aborting: AtomicBool,
+    /// Of each worker: its counters, and what wakes its requests when they are aborted.
+    workers: Mutex<Vec<(Arc<Counters>, Arc<Notify>)>>,
 }
 
 impl Api {
-    /// Puts the API together. Without a pool it runs, unconfigured, and says so; without a grounder it grounds nothing.
+    /// Without a pool it runs, unconfigured, and says so; without a grounder nothing is grounded.
     pub fn new(
         settings: ApiSettings,
         store: Arc<Store>,
@@ -67,24 +60,29 @@ impl Api {
     ) -> Arc<Self> {
         Arc::new(Self {
             address: settings.address,
-            body_limits: BodyLimits::new(wire::MAX_BODY_BYTES, settings.body_idle),
+            body_limits: BodyLimits::new(wire::MAX_BODY_BYTES, settings.body_idle_timeout),
             store,
             ledger,
-            room: Admission::new(settings.max_requests),
+            admission: Admission::new(settings.max_requests),
             grounder,
             request_log: settings.request_log,
             tracer: settings.tracer,
             pool,
-            cut_off: AtomicBool::new(false),
-            counts: Mutex::default(),
-            cut_offs: Mutex::default(),
+            is_aborting: AtomicBool::new(false),
+            workers: Mutex::default(),
         })
     }
 
-    pub(crate) fn mark_cut_off(&self) {
-        self.cut_off.store(true, Ordering::SeqCst);
-        let cut_offs = self.cut_offs.lock().unwrap_or_else(PoisonError::into_inner);
-        cut_offs.iter().for_each(|cut_off| cut_off.notify_waiters());
+    pub(crate) fn pool(&self) -> Option<Arc<Pool>> {
+        self.pool.clone()
+    }
+
+    pub(crate) fn register(&self, counters: Arc<Counters>, abort: Arc<Notify>) {
+        self.workers.lock().push((counters, abort));
+    }
+
+    pub(crate) fn is_aborting(&self) -> bool {
+        self.is_aborting.load(Ordering::SeqCst)
     }
 
     /// Whether a path is the API's or below it, on whatever host.
@@ -92,40 +90,34 @@ impl Api {
         self.address.covers(path)
     }
 
-    /// How the parts behind the API are.
     pub fn health(&self) -> Health {
         Health {
-            ledger: self.ledger.is_healthy(),
+            is_ledger_healthy: self.ledger.is_healthy(),
             availability: self.pool.as_ref().map_or(Availability::Unconfigured, |pool| pool.availability()),
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
             search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(|grounder| SearchStatus {
-                place: grounder.search_location(),
-                working: grounder.is_healthy(),
-                required: grounder.is_required(),
+                address: grounder.search_location(),
+                is_healthy: grounder.is_healthy(),
+                is_required: grounder.is_required(),
             }),
         }
     }
 
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::SeqCst)
-    }
-
     /// Requests in flight, and how many may be.
     pub fn in_flight(&self) -> (usize, usize) {
-        self.room.usage()
+        self.admission.usage()
     }
 
     pub fn ledger_figures(&self) -> LedgerFigures {
         self.ledger.figures()
     }
 
-    /// What all threads together have counted.
+    /// What all workers together have counted.
     pub fn totals(&self) -> Totals {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        Totals::of(counts.iter().map(Arc::as_ref))
+        Totals::of(self.workers.lock().iter().map(|(counters, _)| counters.as_ref()))
     }
 
-    /// What those runtimes tell of themselves that are our own engine.
+    /// The status of those runtimes that are our own engine.
     pub async fn engines(&self) -> Vec<(String, EngineStatus)> {
         match &self.pool {
             Some(pool) => pool.engines().await,
@@ -138,16 +130,16 @@ impl Api {
         self.pool.as_ref()?.last_decoded()
     }
 
-    /// Has a runtime decode a token for nobody; `Err` says why none did.
-    pub async fn prove_runtime(&self) -> Result<(), String> {
+    /// Has a runtime decode one token, outside balance and ledger; `Err` says why none did.
+    pub async fn probe_runtime(&self) -> Result<(), String> {
         match &self.pool {
             Some(pool) => pool.probe().await,
             None => Err("there is none".into()),
         }
     }
 
-    /// Asks Search something harmless; `Err` says why it did not answer.
-    pub async fn prove_search(&self) -> Result<(), String> {
+    /// Sends Search a harmless query; `Err` says why it did not answer.
+    pub async fn probe_search(&self) -> Result<(), String> {
         match &self.grounder {
             Some(grounder) => grounder.probe().await.map_err(|error| error.to_string()),
             None => Ok(()),
@@ -155,62 +147,24 @@ impl Api {
     }
 }
 
-/// How the parts behind the API are.
+/// The health of the parts behind the API.
 #[derive(Debug, Clone)]
 pub struct Health {
     /// Whether usage can be recorded.
-    pub ledger: bool,
-    /// Whether there is a runtime at all.
+    pub is_ledger_healthy: bool,
     pub availability: Availability,
-    /// How every runtime is.
     pub runtimes: Vec<MemberStatus>,
-    /// How Search is, if facts are searched for.
+    /// If Search is configured.
     pub search: Option<SearchStatus>,
 }
 
-/// How Search is.
 #[derive(Debug, Clone)]
 pub struct SearchStatus {
-    /// Where it is: a URL without secrets, or `local`.
-    pub place: String,
-    /// Whether it has answered properly of late.
-    pub working: bool,
-    /// Whether nothing at all is answered without it.
-    pub required: bool,
-}
-
-/// One thread's place at the API: what is shared, its own connections to the runtimes, and its own counters.
-pub struct Worker {
-    pub(crate) api: Arc<Api>,
-    pub(crate) pool_client: Option<MeteredPoolClient>,
-    /// This thread's own.
-    pub(crate) counts: Arc<Counters>,
-    cut_off: Arc<Notify>,
-}
-
-impl Worker {
-    /// A place for one more thread.
-    pub fn new(api: Arc<Api>) -> Self {
-        let pool_client = api.pool.clone().map(|pool| MeteredPoolClient::new(PoolClient::new(pool)));
-        let counts = Arc::<Counters>::default();
-        api.counts.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
-        let cut_off = Arc::<Notify>::default();
-        api.cut_offs.lock().unwrap_or_else(PoisonError::into_inner).push(cut_off.clone());
-        Self { api, pool_client, counts, cut_off }
-    }
-
-    /// The API that this thread serves.
-    pub fn api(&self) -> &Api {
-        &self.api
-    }
-
-    /// Ends when the time for finishing requests is over.
-    pub(crate) async fn cut_off(&self) {
-        let notified = self.cut_off.notified(); // from here on nothing is missed
-        if !self.api.is_cut_off() {
-            notified.await;
-        }
-    }
+    /// A URL without secrets, or `local`.
+    pub address: String,
+    pub is_healthy: bool,
+    /// Whether every request needs it.
+    pub is_required: bool,
 }
 
 impl Site for Api {
@@ -233,6 +187,7 @@ impl Site for Api {
     }
 
     fn abort_in_flight(&self) {
-        self.mark_cut_off();
+        self.is_aborting.store(true, Ordering::SeqCst);
+        self.workers.lock().iter().for_each(|(_, abort)| abort.notify_waiters());
     }
 }

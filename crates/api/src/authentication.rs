@@ -1,17 +1,17 @@
-//! Who calls? Exactly one `Authorization: Bearer <API_KEY>`, and the database's word for it.
+//! Who calls, and may they? Exactly one `Authorization: Bearer <API_KEY>`, checked against the database every time.
 
-use chat::ApiKey;
+use chat::{ApiKey, KeyId};
 use http::{HeaderMap, header};
 use store::{Caller, Store};
 
 use crate::error::ApiError;
 
-/// The caller of a request. Whatever is wrong with a key, the refusal is the same.
+/// The caller of a request. Whatever is wrong with a key, the error is the same.
 pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
     match store.authenticate(&key).await {
         Ok(caller) => caller.ok_or_else(ApiError::invalid_api_key),
-        Err(error) => Err(ApiError::unavailable("The service cannot check API keys now.").because(error)),
+        Err(error) => Err(ApiError::unavailable("The service cannot check API keys now.").caused_by(error)),
     }
 }
 
@@ -20,4 +20,17 @@ fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
     let (Some(value), None) = (given.next(), given.next()) else { return None };
     let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| ApiKey::parse(key.trim_matches(' ')).ok())?
+}
+
+/// Proof that a caller's key has the permission `completions`.
+pub(crate) struct Authorized(KeyId);
+
+impl Authorized {
+    pub(crate) fn new(caller: &Caller) -> Result<Self, ApiError> {
+        caller.may_complete().then(|| Self(caller.key())).ok_or_else(ApiError::insufficient_permission)
+    }
+
+    pub(crate) fn key(&self) -> KeyId {
+        self.0
+    }
 }

@@ -1,5 +1,5 @@
-//! What is counted about requests while they run. Each thread that serves has counters of its own, made when it starts, so that
-//! counting is a few additions to memory that nobody else writes to; whoever reads adds them up.
+//! Request counters. Each worker has its own, allocated when it starts, so counting is a few additions to memory that
+//! no other thread writes to; a reader adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use wire::ErrorCode;
 
 use crate::error::{CLIENT_CLOSED, COMPLETED};
 
-/// By which whole requests are told apart, in microseconds: what OpenTelemetry recommends for language models, and finer
-/// below, because a refusal takes no hundredth of a second.
-const TOTALS: &[u64] = &[
+/// Bucket bounds in microseconds: what OpenTelemetry recommends for language models, and finer ones for errors, which
+/// take less than 10 ms.
+const TOTAL_BOUNDS: &[u64] = &[
     1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 640_000, 1_280_000, 2_560_000, 5_120_000,
     10_240_000, 20_480_000, 40_960_000, 81_920_000,
 ];
-/// By which phases are told apart, in microseconds.
-const PHASES: &[u64] = &[
+/// Bucket bounds in microseconds.
+const PHASE_BOUNDS: &[u64] = &[
     100,
     250,
     500,
@@ -39,26 +39,24 @@ const PHASES: &[u64] = &[
     60_000_000,
     120_000_000,
 ];
-/// By which prompts and completions are told apart, in tokens, as OpenTelemetry recommends.
-const TOKENS: &[u64] = &[1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536];
+/// Bucket bounds in tokens, as OpenTelemetry recommends.
+const TOKEN_BOUNDS: &[u64] = &[1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536];
 
 const OUTCOMES: usize = 2 + ErrorCode::ALL.len();
 
-/// What a request's time goes into, as operators know it.
+/// The label values of a request's phases.
 pub const PHASE_NAMES: [&str; 4] = ["queue", "search", "inference", "persist"];
 
-/// Every way in which a search can end.
 pub const SEARCH_OUTCOMES: [&str; 3] = ["found", "nothing", "failed"];
 
-/// How a search ended.
+/// In the order of `SEARCH_OUTCOMES`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Searched {
+pub(crate) enum SearchOutcome {
     Found,
     Nothing,
     Failed,
 }
 
-/// One thread's counters.
 pub(crate) struct Counters {
     ended: [(Outcome, Histogram); OUTCOMES],
     phases: [Histogram; PHASE_NAMES.len()],
@@ -67,32 +65,31 @@ pub(crate) struct Counters {
     searches: [AtomicU64; SEARCH_OUTCOMES.len()],
 }
 
-/// What all threads together have counted.
+/// The sums over all workers.
 pub struct Totals {
-    /// How long requests took, by how they ended.
+    /// Durations by outcome.
     pub ended: Vec<(Outcome, Distribution)>,
-    /// In the order of their names.
+    /// In the order of `PHASE_NAMES`.
     pub phases: [Distribution; PHASE_NAMES.len()],
     pub prompt: Distribution,
     pub completion: Distribution,
-    /// In the order of their names.
+    /// In the order of `SEARCH_OUTCOMES`.
     pub searches: [u64; SEARCH_OUTCOMES.len()],
 }
 
 impl Default for Counters {
     fn default() -> Self {
         Self {
-            ended: outcomes().map(|outcome| (outcome, Histogram::new(TOTALS))),
-            phases: PHASE_NAMES.map(|_| Histogram::new(PHASES)),
-            prompt: Histogram::new(TOKENS),
-            completion: Histogram::new(TOKENS),
+            ended: outcomes().map(|outcome| (outcome, Histogram::new(TOTAL_BOUNDS))),
+            phases: PHASE_NAMES.map(|_| Histogram::new(PHASE_BOUNDS)),
+            prompt: Histogram::new(TOKEN_BOUNDS),
+            completion: Histogram::new(TOKEN_BOUNDS),
             searches: Default::default(),
         }
     }
 }
 
 impl Counters {
-    /// A request that has ended.
     pub(crate) fn end(&self, outcome: Outcome, total: Duration, timings: &Timings, persist: Option<Duration>) {
         if let Some((_, ended)) = self.ended.iter().find(|(known, _)| *known == outcome) {
             ended.add(micros(total));
@@ -105,7 +102,7 @@ impl Counters {
         }
     }
 
-    /// What a runtime measured; what it did not is not counted.
+    /// Counts what a runtime measured.
     pub(crate) fn tokens(&self, usage: &TokenUsage) {
         for (histogram, tokens) in [(&self.prompt, usage.prompt), (&self.completion, usage.completion)] {
             if let Some(tokens) = tokens {
@@ -114,23 +111,22 @@ impl Counters {
         }
     }
 
-    /// A search that has ended. One whose caller has gone meanwhile says nothing, and is not counted.
-    pub(crate) fn searched(&self, how: Searched) {
-        self.searches[how as usize].fetch_add(1, Relaxed);
+    /// Counts a search that has ended; one whose client disconnected meanwhile is not counted.
+    pub(crate) fn search(&self, outcome: SearchOutcome) {
+        self.searches[outcome as usize].fetch_add(1, Relaxed);
     }
 }
 
 impl Totals {
-    /// Adds up what each thread has counted.
-    pub(crate) fn of<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Self {
+    pub(crate) fn of<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
         let mut totals = Self {
-            ended: outcomes().map(|outcome| (outcome, Distribution::none(TOTALS))).into(),
-            phases: PHASE_NAMES.map(|_| Distribution::none(PHASES)),
-            prompt: Distribution::none(TOKENS),
-            completion: Distribution::none(TOKENS),
+            ended: outcomes().map(|outcome| (outcome, Distribution::none(TOTAL_BOUNDS))).into(),
+            phases: PHASE_NAMES.map(|_| Distribution::none(PHASE_BOUNDS)),
+            prompt: Distribution::none(TOKEN_BOUNDS),
+            completion: Distribution::none(TOKEN_BOUNDS),
             searches: Default::default(),
         };
-        for counts in threads {
+        for counts in workers {
             totals.ended.iter_mut().zip(&counts.ended).for_each(|((_, sum), (_, more))| sum.merge(&more.read()));
             totals.phases.iter_mut().zip(&counts.phases).for_each(|(sum, more)| sum.merge(&more.read()));
             totals.prompt.merge(&counts.prompt.read());
@@ -141,7 +137,6 @@ impl Totals {
     }
 }
 
-/// Every way in which a request can end.
 fn outcomes() -> [Outcome; OUTCOMES] {
     let mut outcomes = [CLIENT_CLOSED; OUTCOMES];
     outcomes[0] = COMPLETED;

@@ -1,22 +1,27 @@
 //! The machine API: one request from its head to the durable ledger.
 //!
-//! `handler` reads like the diagram in ARCHITECTURE.md; each of its steps has a file of its own. Nothing here knows
-//! sockets, SQL, a runtime's JSON or configuration files.
+//! `handler` reads like the diagram in ARCHITECTURE.md; each of its steps has a file of its own, and what is known about
+//! the request so far lives in one `RequestRecord`. Nothing here knows sockets, SQL, a runtime's JSON or configuration
+//! files.
 
 mod address;
+mod admit;
 mod api;
 mod authentication;
 mod content_type;
 mod counters;
 mod error;
-mod meter;
-mod report;
+mod handler;
+mod inference;
+mod record;
 mod request_log;
+mod response;
 mod trace;
-mod walk;
+mod worker;
 
 pub use address::ApiAddress;
-pub use api::{Api, ApiSettings, Health, SearchStatus, Worker};
+pub use api::{Api, ApiSettings, Health, SearchStatus};
 pub use counters::{PHASE_NAMES, SEARCH_OUTCOMES, Totals};
+pub use handler::{handle_playground, reject, reject_foreign_host};
 pub use request_log::{Field, RequestLog};
-pub use walk::{handle_playground, reject, reject_foreign_host};
+pub use worker::Worker;

@@ -1,19 +1,16 @@
-//! What the log says about a request: names with their values. One for every request, so that it has to be cheap: it goes to
-//! whoever writes it as it is, beside what is logged now and then.
+//! The log line that every request leaves: names with their values. There are as many as requests, so they bypass
+//! `tracing` and must be cheap.
 
 use std::fmt::Debug;
 
-/// Takes what is to be said about requests; nobody waits for it to be written.
+/// Writes log lines of requests; nobody waits for it.
 pub trait RequestLog: Debug + Send + Sync {
-    /// One request has ended. Values that are not there are not told.
-    fn tell(&self, fields: &[(&'static str, Option<Field<'_>>)]);
+    /// Fields without a value are left out.
+    fn write(&self, fields: &[(&'static str, Option<Field<'_>>)]);
 }
 
-/// A value in the log.
 #[derive(Debug, Clone, Copy)]
 pub enum Field<'a> {
-    /// An id or a name.
     Text(&'a str),
-    /// A figure.
     Number(u64),
 }

@@ -1,7 +1,7 @@
-//! One request's trail in a trace: the place that its caller sent, and our own spans behind it where anybody collects them.
+//! A request's trace: the context that its caller sent, and our own spans below it where a collector is configured.
 //!
-//! Without a collector nothing is recorded; what the caller sent is passed on all the same. A span ends when it is dropped,
-//! so that a caller who hangs up leaves a whole trail. Spans hold figures and names, never text.
+//! Without a collector nothing is recorded; the caller's context is passed on all the same. A span ends when it is
+//! dropped, so that a client that disconnects leaves a whole trace. Spans hold figures and names, never text.
 
 use chat::{MODEL, RequestId, TokenUsage, Trace};
 use http::HeaderMap;
@@ -12,29 +12,28 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use store::Outcome;
 
-/// What a request's trail is in.
-pub(crate) struct Trail<'d> {
+pub(crate) struct RequestTrace<'w> {
     given: Option<Trace>,
-    own: Option<Own<'d>>,
+    server: Option<ServerSpan<'w>>,
 }
 
-struct Own<'d> {
-    tracer: &'d SdkTracer,
-    /// Holds the span of the whole request.
+/// The span of the whole request, in a context for its children.
+struct ServerSpan<'w> {
+    tracer: &'w SdkTracer,
     context: Context,
 }
 
-/// A part of the request's way; its span ends with it.
-pub(crate) struct Phase {
+/// The span of one step; ends when it is dropped.
+pub(crate) struct StepSpan {
     span: Option<Span>,
     trace: Option<Trace>,
 }
 
-impl<'d> Trail<'d> {
-    /// Goes on from where the caller is, if its headers say so.
-    pub(crate) fn begin(tracer: Option<&'d SdkTracer>, headers: Option<&HeaderMap>) -> Self {
+impl<'w> RequestTrace<'w> {
+    /// Continues the caller's trace, if its headers carry one.
+    pub(crate) fn begin(tracer: Option<&'w SdkTracer>, headers: Option<&HeaderMap>) -> Self {
         let given = headers.and_then(given);
-        let own = tracer.map(|tracer| {
+        let server = tracer.map(|tracer| {
             let before = given
                 .as_ref()
                 .map_or_else(Context::new, |given| Context::new().with_remote_span_context(remote(given)));
@@ -44,35 +43,33 @@ impl<'d> Trail<'d> {
                 KeyValue::new("gen_ai.request.model", MODEL),
             ];
             let span = tracer.span_builder("chat adriaticum").with_kind(SpanKind::Server).with_attributes(attributes);
-            Own { tracer, context: Context::new().with_span(span.start_with_context(tracer, &before)) }
+            ServerSpan { tracer, context: Context::new().with_span(span.start_with_context(tracer, &before)) }
         });
-        Self { given, own }
+        Self { given, server }
     }
 
-    /// The trace's id, for whoever wants to find it.
     pub(crate) fn id(&self) -> Option<TraceId> {
-        match &self.own {
-            Some(own) => Some(own.context.span().span_context().trace_id()),
+        match &self.server {
+            Some(server) => Some(server.context.span().span_context().trace_id()),
             None => self.given.as_ref().map(|given| TraceId::from_bytes(given.id)),
         }
     }
 
-    /// A part of the way within our own process.
-    pub(crate) fn phase(&self, name: &'static str) -> Phase {
-        self.part(name, SpanKind::Internal)
+    /// A step within our own process.
+    pub(crate) fn span(&self, name: &'static str) -> StepSpan {
+        self.start(name, SpanKind::Internal)
     }
 
-    /// A part of the way on which somebody else is asked.
-    pub(crate) fn errand(&self, name: &'static str) -> Phase {
-        self.part(name, SpanKind::Client)
+    /// A step that calls another service.
+    pub(crate) fn client_span(&self, name: &'static str) -> StepSpan {
+        self.start(name, SpanKind::Client)
     }
 
-    fn part(&self, name: &'static str, kind: SpanKind) -> Phase {
+    fn start(&self, name: &'static str, kind: SpanKind) -> StepSpan {
         let given = self.given.as_ref();
-        let span = self
-            .own
-            .as_ref()
-            .map(|own| own.tracer.span_builder(name).with_kind(kind).start_with_context(own.tracer, &own.context));
+        let span = self.server.as_ref().map(|server| {
+            server.tracer.span_builder(name).with_kind(kind).start_with_context(server.tracer, &server.context)
+        });
         let place = span.as_ref().map(|span| span.span_context()).filter(|place| place.is_valid());
         let trace = match place {
             Some(place) => Some(Trace::new(
@@ -83,13 +80,12 @@ impl<'d> Trail<'d> {
             )),
             None => given.cloned(),
         };
-        Phase { span, trace }
+        StepSpan { span, trace }
     }
 
-    /// Writes down how the whole request ended.
     pub(crate) fn end(&self, id: RequestId, outcome: Outcome, usage: &TokenUsage) {
-        let Some(own) = &self.own else { return };
-        let span = own.context.span();
+        let Some(server) = &self.server else { return };
+        let span = server.context.span();
         if !span.is_recording() {
             return;
         }
@@ -105,7 +101,7 @@ impl<'d> Trail<'d> {
         if let Some(code) = outcome.code {
             span.set_attribute(KeyValue::new("error.type", code));
         }
-        // What a caller did wrong is no fault of the service.
+        // A caller's error is no error of the service.
         if outcome.status >= 500 {
             span.set_status(Status::error(outcome.code.unwrap_or_default()));
         }
@@ -113,14 +109,13 @@ impl<'d> Trail<'d> {
     }
 }
 
-impl Phase {
-    /// The place from which others are asked.
+impl StepSpan {
+    /// The context for the service that is called.
     pub(crate) fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
 
-    /// Writes down who was asked.
-    pub(crate) fn asked(&mut self, name: &str) {
+    pub(crate) fn set_runtime(&mut self, name: &str) {
         if let Some(span) = self.span.as_mut().filter(|span| span.is_recording()) {
             span.set_attribute(KeyValue::new("gen_ai.operation.name", "chat"));
             span.set_attribute(KeyValue::new("gen_ai.request.model", MODEL));
@@ -128,15 +123,14 @@ impl Phase {
         }
     }
 
-    /// Ends it; whether it went well is written down.
-    pub(crate) fn end(mut self, well: bool) {
-        if let (Some(span), false) = (&mut self.span, well) {
+    pub(crate) fn end(mut self, is_ok: bool) {
+        if let (Some(span), false) = (&mut self.span, is_ok) {
             span.set_status(Status::error(""));
         }
     }
 }
 
-/// What the caller's headers say. Where `traceparent` stands twice, nobody knows which one is meant.
+/// The caller's trace context. A second `traceparent` makes it ambiguous, so it is ignored.
 fn given(headers: &HeaderMap) -> Option<Trace> {
     let mut parents = headers.get_all("traceparent").iter();
     let (Some(parent), None) = (parents.next(), parents.next()) else { return None };

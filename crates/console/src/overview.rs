@@ -91,9 +91,9 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                         @match &health.search {
                             None => { span.light {} "not configured: answers are not grounded" }
                             Some(search) => {
-                                span class=(light(search.working)) {}
-                                (if search.working { "grounds answers that need facts" } else { "does not answer: requests that need facts get 503" })
-                                @if room.is_admin() { " · " span.quiet { (search.place) } }
+                                span class=(light(search.is_healthy)) {}
+                                (if search.is_healthy { "grounds answers that need facts" } else { "does not answer: requests that need facts get 503" })
+                                @if room.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
                     }
@@ -101,8 +101,8 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                 div {
                     dt { "Ledger" }
                     dd {
-                        span class=(light(health.ledger)) {}
-                        (if health.ledger { "records" } else { "cannot write: requests get 503" })
+                        span class=(light(health.is_ledger_healthy)) {}
+                        (if health.is_ledger_healthy { "records" } else { "cannot write: requests get 503" })
                     }
                 }
             }

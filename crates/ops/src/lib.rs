@@ -69,7 +69,7 @@ impl Ops {
             return Decodes::Yes;
         }
         let api = self.api.clone();
-        match self.runtime.look("runtime", async move { api.prove_runtime().await }).await {
+        match self.runtime.look("runtime", async move { api.probe_runtime().await }).await {
             Some(true) => Decodes::Yes,
             Some(false) => Decodes::No,
             None => Decodes::NotYetKnown,
@@ -78,12 +78,13 @@ impl Ops {
 
     /// Where nothing is served without Search, no request would find out that it is back: it is asked from here.
     async fn look_at_search(&self, health: Health, phase: Lifecycle) -> Health {
-        if phase != Lifecycle::Serving || health.search.as_ref().is_none_or(|search| search.working || !search.required)
+        if phase != Lifecycle::Serving
+            || health.search.as_ref().is_none_or(|search| search.is_healthy || !search.is_required)
         {
             return health;
         }
         let api = self.api.clone();
-        self.search.look("search", async move { api.prove_search().await }).await;
+        self.search.look("search", async move { api.probe_search().await }).await;
         self.api.health()
     }
 

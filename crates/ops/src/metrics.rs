@@ -42,7 +42,7 @@ const OF_THE_SERVICE: &[Figure<Reading>] = &[
         name: "adriaticum_ledger_healthy",
         help: "Whether usage can be recorded",
         kind: MetricType::Gauge,
-        of: |reading| reading.health.ledger.into(),
+        of: |reading| reading.health.is_ledger_healthy.into(),
     },
     Figure {
         name: "adriaticum_requests_in_flight",

@@ -33,13 +33,13 @@ impl Readiness {
         let needed = |name, wrong| Part { name, wrong, needed: true };
         let mut parts = vec![needed("ledger", ledger(health)), needed("runtime", runtime(health, decodes))];
         if let Some(search) = &health.search {
-            let wrong = match search.required {
+            let wrong = match search.is_required {
                 true => "Search does not answer: requests get 503, because each of them is to have facts.",
                 false => "Search does not answer: requests that need facts get 503.",
             };
             // Where not everything is grounded, requests that need no facts are served without it.
-            let wrong = (!search.working).then_some(wrong);
-            parts.push(Part { name: "search", wrong, needed: search.required });
+            let wrong = (!search.is_healthy).then_some(wrong);
+            parts.push(Part { name: "search", wrong, needed: search.is_required });
         }
         parts.push(needed("stopping", stopping(phase)));
         Self { parts }
@@ -55,7 +55,7 @@ impl Readiness {
 }
 
 fn ledger(health: &Health) -> Option<&'static str> {
-    (!health.ledger).then_some("Usage cannot be recorded: requests get 503.")
+    (!health.is_ledger_healthy).then_some("Usage cannot be recorded: requests get 503.")
 }
 
 fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
@@ -122,10 +122,14 @@ mod tests {
         use Lifecycle::{Draining, Serving, Stopping};
         let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, phase| {
             let health = Health {
-                ledger,
+                is_ledger_healthy: ledger,
                 availability,
                 runtimes: members.iter().map(|&available| member(available)).collect(),
-                search: search.map(|(working, required)| SearchStatus { place: "local".into(), working, required }),
+                search: search.map(|(working, required)| SearchStatus {
+                    address: "local".into(),
+                    is_healthy: working,
+                    is_required: required,
+                }),
             };
             let readiness = Readiness::of(&health, decodes, phase);
             let wrong = readiness.parts().iter().filter(|part| part.wrong.is_some()).map(|part| part.name);

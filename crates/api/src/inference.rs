@@ -1,0 +1,159 @@
+//! Grounding and inference of one request, noted in its record.
+//!
+//! Only a record reaches a runtime (`Runtimes` is opaque to everyone else), and only after it is settled whether facts
+//! are needed and found: a completion takes `Facts`, which only `ground` makes.
+
+use std::time::Instant;
+
+use chat::{ChatRequest, Completion, Trace};
+use grounding::augment::{self, Source};
+use grounding::{Grounder, Passage};
+use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
+use store::{Caller, GroundingRecord};
+use wire::runtime::ContextOverflow;
+
+use crate::admit::Admitted;
+use crate::counters::SearchOutcome;
+use crate::error::ApiError;
+use crate::record::RequestRecord;
+
+/// When the runtime counts more tokens than estimated, sources get this fraction of the tokens at the next attempt.
+const FEWER_SOURCE_TOKENS: usize = 3;
+
+/// This worker's client of the pool, for records only.
+pub(crate) struct Runtimes(PoolClient);
+
+impl Runtimes {
+    pub(crate) fn new(client: PoolClient) -> Self {
+        Self(client)
+    }
+
+    pub(crate) fn availability(&self) -> Availability {
+        self.0.availability()
+    }
+}
+
+/// What Search found for a request; `None` if it was not asked.
+pub(crate) struct Facts(Option<Vec<Passage>>);
+
+/// A completion and the sources that it may cite.
+pub(crate) struct GroundedCompletion {
+    pub(crate) completion: Completion,
+    pub(crate) sources: Vec<Source>,
+}
+
+impl RequestRecord<'_> {
+    /// Searches for the facts that a request needs. If they are needed and Search is down, there is no completion.
+    pub(crate) async fn ground(&mut self, chat: &ChatRequest) -> Result<Facts, ApiError> {
+        let Some(grounder) = &self.worker.api.grounder else { return Ok(Facts(None)) };
+        let Some(assessment) = grounder.assess(chat.messages()) else { return Ok(Facts(None)) };
+        self.grounding = Some(GroundingRecord { score: assessment.score, scorer: assessment.scorer, sources: None });
+        if !assessment.is_grounded {
+            return Ok(Facts(None));
+        }
+        let began = Instant::now();
+        self.timings.queue = Some(began - self.arrived);
+        let span = self.trace.client_span("search");
+        let found = grounder.search(chat.messages(), span.trace()).await;
+        self.timings.search = Some(began.elapsed());
+        span.end(found.is_ok());
+        self.worker.counters.search(match &found {
+            Ok(passages) if passages.is_empty() => SearchOutcome::Nothing,
+            Ok(_) => SearchOutcome::Found,
+            Err(_) => SearchOutcome::Failed,
+        });
+        match found {
+            Ok(passages) => Ok(Facts(Some(passages))),
+            Err(error) => {
+                Err(ApiError::search_unavailable(format!("Search at {}: {error}", grounder.search_location())))
+            }
+        }
+    }
+
+    /// Runs a completion, with the facts in its prompt.
+    pub(crate) async fn complete(
+        &mut self,
+        admitted: &Admitted<'_>,
+        chat: &ChatRequest,
+        facts: &Facts,
+    ) -> Result<GroundedCompletion, ApiError> {
+        let began = Instant::now();
+        self.timings.queue.get_or_insert(began - self.arrived);
+        let mut span = self.trace.client_span("inference");
+        let inference = Inference { client: &admitted.runtimes.0, chat, trace: span.trace() };
+        let result = match (facts, &self.worker.api.grounder) {
+            (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(inference, grounder, passages).await,
+            _ => self.run(inference).await.map(|completion| GroundedCompletion { completion, sources: Vec::new() }),
+        };
+        self.timings.inference = Some(began.elapsed());
+        span.set_runtime(self.runtime.as_deref().unwrap_or_default());
+        span.end(result.is_ok());
+        result.map_err(|error| match error {
+            InferenceError::PromptTooLong { overflow, .. } => ApiError::invalid(too_long(overflow)),
+            InferenceError::NoCapacity { retry_after_seconds, .. } => ApiError::at_capacity_for(retry_after_seconds),
+            InferenceError::Failed { error: MemberError::Refused(_), .. } => ApiError::refused_by_runtime(error),
+            InferenceError::Failed { retry_after_seconds, .. } => ApiError::inference_error(error, retry_after_seconds),
+            InferenceError::NoneAvailable => ApiError::inference_error(error, None),
+        })
+    }
+
+    /// Sources get the tokens that the conversation and its completion leave. Where the runtime counts more tokens than
+    /// estimated, they get fewer, and none at last.
+    async fn complete_grounded(
+        &mut self,
+        inference: Inference<'_>,
+        grounder: &Grounder,
+        passages: &[Passage],
+    ) -> Result<GroundedCompletion, InferenceError> {
+        let mut tokens = grounder.source_budget(inference.chat, inference.client.context());
+        loop {
+            let augmentation = Grounder::augment(passages, tokens);
+            if let Some(grounding) = &mut self.grounding {
+                grounding.sources = u16::try_from(augmentation.sources.len()).ok();
+            }
+            match self.run(Inference { chat: &inference.chat.with_instructions(&augmentation.text), ..inference }).await
+            {
+                Err(InferenceError::PromptTooLong { .. }) if !augmentation.sources.is_empty() => {
+                    tokens /= FEWER_SOURCE_TOKENS;
+                }
+                Err(error) => return Err(error),
+                Ok(completion) => {
+                    let text = augment::strip_dangling_citations(&completion.text, augmentation.sources.len());
+                    let completion = Completion { text, ..completion };
+                    return Ok(GroundedCompletion { completion, sources: augmentation.sources });
+                }
+            }
+        }
+    }
+
+    async fn run(&mut self, inference: Inference<'_>) -> Result<Completion, InferenceError> {
+        let tag = self.caller.as_ref().map(Caller::key);
+        let attribution = Attribution { id: self.id, tag, trace: inference.trace };
+        let result = inference.client.complete(inference.chat, attribution).await;
+        self.runtime = match &result {
+            Ok(routed) => Some(routed.runtime.clone()),
+            Err(error) => error.runtime().cloned(),
+        };
+        result.map(|routed| routed.completion)
+    }
+}
+
+/// What is asked of a runtime.
+#[derive(Clone, Copy)]
+struct Inference<'a> {
+    client: &'a PoolClient,
+    chat: &'a ChatRequest,
+    trace: Option<&'a Trace>,
+}
+
+fn too_long(overflow: ContextOverflow) -> String {
+    let tokens = |count: Option<u64>, unknown: &str| count.map_or_else(|| unknown.into(), |count| count.to_string());
+    match overflow {
+        ContextOverflow { prompt: None, context: None } => "The prompt does not fit the model's context.".into(),
+        ContextOverflow { prompt, context } => format!(
+            "The prompt does not fit the model's context: the prompt has {} tokens, the context holds {} tokens.",
+            tokens(prompt, "more"),
+            tokens(context, "fewer"),
+        ),
+    }
+}

@@ -1,0 +1,191 @@
+//! What is known about one request, of whatever kind: one record, from its arrival to its end.
+//!
+//! However the request ends, it is told once, and to everyone the same: to the ledger (if its caller is known), the
+//! counters, the log and the trace. A record that is dropped before it was closed means that the client disconnected,
+//! or that the service aborted it. It holds ids, figures and names; never text, never a key.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chat::{RequestId, TokenUsage};
+use http::HeaderMap;
+use store::{Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt, Timings};
+use transport::Response;
+
+use crate::authentication::{Authorized, authenticate};
+use crate::error::{ABORTED, ApiError, CLIENT_CLOSED, COMPLETED};
+use crate::inference::GroundedCompletion;
+use crate::request_log::{Field, RequestLog};
+use crate::response;
+use crate::trace::RequestTrace;
+use crate::worker::Worker;
+
+pub(crate) struct RequestRecord<'w> {
+    pub(crate) worker: &'w Worker,
+    pub(crate) id: RequestId,
+    pub(crate) arrived: Instant,
+    pub(crate) trace: RequestTrace<'w>,
+    /// Once it is known, a row is due.
+    pub(crate) caller: Option<Caller>,
+    pub(crate) timings: Timings,
+    pub(crate) grounding: Option<GroundingRecord>,
+    /// The runtime that was asked last.
+    pub(crate) runtime: Option<Arc<str>>,
+    usage: TokenUsage,
+    /// How long it took until the row was durable.
+    persist: Option<Duration>,
+    /// What the row says, once it was handed to the ledger.
+    recorded: Option<Outcome>,
+    is_closed: bool,
+}
+
+impl<'w> RequestRecord<'w> {
+    /// Opens the record of a request that has just arrived, with its headers if it came over the network.
+    pub(crate) fn open(worker: &'w Worker, headers: Option<&HeaderMap>) -> Self {
+        Self {
+            worker,
+            id: RequestId::now(),
+            arrived: Instant::now(),
+            trace: RequestTrace::begin(worker.api.tracer.as_ref(), headers),
+            caller: None,
+            timings: Timings::default(),
+            grounding: None,
+            runtime: None,
+            usage: TokenUsage::default(),
+            persist: None,
+            recorded: None,
+            is_closed: false,
+        }
+    }
+
+    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let span = self.trace.span("authenticate");
+        let caller = authenticate(&self.worker.api.store, headers).await;
+        span.end(caller.is_ok());
+        caller
+    }
+
+    /// From here on the request belongs to a key: whatever happens, a row will say so.
+    pub(crate) fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
+        Authorized::new(self.caller.insert(caller))
+    }
+
+    /// Records a completion. The response is made of the ledger's receipt.
+    pub(crate) async fn persist(&mut self, grounded: &GroundedCompletion) -> Result<Response, ApiError> {
+        self.usage = grounded.completion.usage;
+        let row = self.row(COMPLETED, grounded.completion.usage).ok_or_else(|| ApiError::internal("no caller"))?;
+        let receipt = self.commit(row).await.map_err(ApiError::unrecorded)?;
+        Ok(response::completed(&receipt, grounded))
+    }
+
+    /// Ends the request. A failure is recorded first.
+    pub(crate) async fn close(mut self, result: Result<Response, ApiError>) -> Response {
+        match result {
+            Ok(response) => {
+                self.finish(COMPLETED);
+                response
+            }
+            Err(error) => {
+                self.persist_failure(error.outcome()).await;
+                self.reject(error)
+            }
+        }
+    }
+
+    /// Ends a request that leaves no row.
+    pub(crate) fn reject(mut self, error: ApiError) -> Response {
+        self.finish(error.outcome());
+        error.into_response(self.id)
+    }
+
+    /// If a failure cannot be recorded, that is logged, and the caller's response stays the same.
+    async fn persist_failure(&mut self, outcome: Outcome) {
+        let Some(row) = self.row(outcome, TokenUsage::default()) else { return };
+        let api = &self.worker.api;
+        // Neither a failing ledger nor an aborted request should keep the caller waiting for the commit.
+        let recorded = match api.ledger.is_healthy() && !api.is_aborting() {
+            true => self.commit(row).await.map(drop),
+            false => api.ledger.note(row),
+        };
+        self.log_unrecorded(recorded);
+    }
+
+    async fn commit(&mut self, row: Entry) -> Result<Receipt, NotRecorded> {
+        let began = Instant::now();
+        let span = self.trace.span("persist");
+        let recorded = self.worker.api.ledger.record(row).await;
+        self.persist = Some(began.elapsed());
+        span.end(recorded.is_ok());
+        recorded
+    }
+
+    /// The request's row, once: `None` if there was one already, or if nobody knows whose request it is.
+    fn row(&mut self, outcome: Outcome, usage: TokenUsage) -> Option<Entry> {
+        let caller = self.caller.as_ref().filter(|_| self.recorded.is_none())?;
+        self.recorded = Some(outcome);
+        self.timings.total = self.arrived.elapsed();
+        Some(Entry {
+            request_id: self.id,
+            key: caller.key(),
+            owner: caller.owner(),
+            outcome,
+            usage,
+            timings: self.timings,
+            grounding: self.grounding,
+        })
+    }
+
+    /// Tells counters, trace and log how the request ended.
+    fn finish(&mut self, outcome: Outcome) {
+        self.is_closed = true;
+        let total = self.arrived.elapsed();
+        self.worker.counters.end(outcome, total, &self.timings, self.persist);
+        self.worker.counters.tokens(&self.usage);
+        self.trace.end(self.id, outcome, &self.usage);
+        if let Some(log) = &self.worker.api.request_log {
+            self.log(log.as_ref(), outcome, total);
+        }
+    }
+
+    fn log(&self, log: &dyn RequestLog, outcome: Outcome, total: Duration) {
+        let tokens = |count: u32| Field::Number(count.into());
+        let micros = |time: Duration| Field::Number(time.as_micros() as u64);
+        let (id, trace) = (self.id.to_text(), self.trace.id().map(|id| id.to_string()));
+        let key = self.caller.as_ref().map(Caller::key);
+        log.write(&[
+            ("request_id", Some(Field::Text(id.as_str()))),
+            ("key", key.as_ref().map(|key| Field::Text(key.as_str()))),
+            ("status", Some(Field::Number(outcome.status.into()))),
+            ("code", outcome.code.map(Field::Text)),
+            ("runtime", self.runtime.as_deref().map(Field::Text)),
+            ("prompt_tokens", self.usage.prompt.map(tokens)),
+            ("completion_tokens", self.usage.completion.map(tokens)),
+            ("queue_us", self.timings.queue.map(micros)),
+            ("search_us", self.timings.search.map(micros)),
+            ("inference_us", self.timings.inference.map(micros)),
+            ("persist_us", self.persist.map(micros)),
+            ("total_us", Some(micros(total))),
+            ("trace_id", trace.as_deref().map(Field::Text)),
+        ]);
+    }
+
+    fn log_unrecorded(&self, recorded: Result<(), NotRecorded>) {
+        if let Err(reason) = recorded {
+            tracing::error!(request_id = %self.id, %reason, "a failed request was not recorded");
+        }
+    }
+}
+
+impl Drop for RequestRecord<'_> {
+    fn drop(&mut self) {
+        if self.is_closed {
+            return;
+        }
+        let is_aborted = std::thread::panicking() || self.worker.api.is_aborting();
+        let outcome = self.recorded.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
+        if let Some(row) = self.row(outcome, TokenUsage::default()) {
+            self.log_unrecorded(self.worker.api.ledger.note(row));
+        }
+        self.finish(outcome);
+    }
+}

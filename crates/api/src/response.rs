@@ -1,0 +1,31 @@
+//! Responses: the one for a recorded completion, and the JSON that every response is made of.
+
+use chat::RequestId;
+use http::header::{self, HeaderName};
+use http::{HeaderValue, StatusCode};
+use store::Receipt;
+use transport::Response;
+
+use crate::inference::GroundedCompletion;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The response to a completion whose row is durable. There is no other way to a 200.
+pub(crate) fn completed(receipt: &Receipt, grounded: &GroundedCompletion) -> Response {
+    let id = receipt.request_id();
+    let mut response = json(StatusCode::OK, wire::completion(&grounded.completion, id), id);
+    for source in &grounded.sources {
+        let link = HeaderValue::from_str(&source.link()).expect("a link is visible ASCII");
+        response.headers_mut().append(header::LINK, link);
+    }
+    response
+}
+
+pub(crate) fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(REQUEST_ID, HeaderValue::from_str(id.to_text().as_str()).expect("a request id is ASCII"));
+    response
+}

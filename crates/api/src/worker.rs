@@ -1,0 +1,58 @@
+//! What one worker thread holds for the API: its own connections to the runtimes and its own counters, so that threads
+//! share no memory that they write to.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use runtimes::PoolClient;
+use tokio::sync::Notify;
+
+use crate::api::Api;
+use crate::counters::Counters;
+use crate::error::ApiError;
+use crate::inference::Runtimes;
+
+pub struct Worker {
+    pub(crate) api: Arc<Api>,
+    pub(crate) runtimes: Option<Runtimes>,
+    pub(crate) counters: Arc<Counters>,
+    abort: Arc<Notify>,
+}
+
+impl Worker {
+    pub fn new(api: Arc<Api>) -> Self {
+        let runtimes = api.pool().map(|pool| Runtimes::new(PoolClient::new(pool)));
+        let (counters, abort) = (Arc::<Counters>::default(), Arc::<Notify>::default());
+        api.register(counters.clone(), abort.clone());
+        Self { api, runtimes, counters, abort }
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Runs a request's steps. A panic becomes an error; so does the end of the time for finishing requests.
+    pub(crate) async fn supervise<T>(&self, steps: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let steps = AssertUnwindSafe(steps).catch_unwind();
+        tokio::select! {
+            biased;
+            result = steps => result.unwrap_or_else(|panic| Err(ApiError::internal(panic_message(&*panic)))),
+            () = self.aborted() => Err(ApiError::stopping()),
+        }
+    }
+
+    async fn aborted(&self) {
+        let notified = self.abort.notified(); // registered first, so that no notification is missed
+        if !self.api.is_aborting() {
+            notified.await;
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("no message"))
+}
