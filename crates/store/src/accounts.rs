@@ -1,20 +1,12 @@
-//! Accounts of people, their sessions, and the links by which they get in. Passwords come here hashed.
+//! Accounts of people. Passwords come here hashed.
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
-use crate::id::{AccountId, LinkId, SessionId};
-use crate::token::Token;
-use crate::viewer::{Role, Viewer};
-
-/// How long a session lasts at the most, and how long without being used, in milliseconds.
-pub(crate) const SESSION_LIFE: u64 = 30 * 86_400_000;
-pub(crate) const SESSION_IDLE: u64 = 7 * 86_400_000;
-/// A session's last use is written down when it is off by so many milliseconds.
-pub(crate) const SEEN_EVERY: u64 = 60_000;
-/// How long a link can be used for resetting a password or setting up.
-pub(crate) const LINK_LIFE: Duration = Duration::from_secs(86_400);
+use crate::id::{AccountId, SessionId};
+use crate::sql::{Connection, Row, Transaction, params};
+use crate::viewer::{Admin, Role, Viewer};
+use crate::{Store, StoreError};
 
 /// An e-mail address as accounts have it: trimmed, in lower case, and plausible.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,64 +87,6 @@ pub struct Credentials {
     pub password: String,
 }
 
-/// Where somebody signs in from, as shown to them later.
-#[derive(Debug, Clone)]
-pub struct Origin {
-    /// The network address.
-    pub address: String,
-    /// What the browser calls itself.
-    pub agent: String,
-}
-
-/// A session that was just begun or found.
-pub struct Session {
-    /// Its public id.
-    pub id: SessionId,
-    /// Who it belongs to.
-    pub viewer: Viewer,
-}
-
-/// A session as it is listed. Times are milliseconds since 1970.
-#[derive(Debug, Clone)]
-pub struct SessionRecord {
-    /// Its public id.
-    pub id: SessionId,
-    /// Where from.
-    pub origin: Origin,
-    /// When it began.
-    pub created_at: u64,
-    /// When it was last used, to the minute.
-    pub seen_at: u64,
-}
-
-/// What a link lets its holder do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkFor {
-    /// Make the first account, an administrator.
-    SetUp,
-    /// Make an account with that role.
-    Join(Role),
-    /// Give that account another password.
-    Reset(Email),
-}
-
-/// A link that has not been used and has not expired.
-#[derive(Debug, Clone)]
-pub struct Link {
-    /// Its public id.
-    pub id: LinkId,
-    /// What it is for.
-    pub purpose: LinkFor,
-    /// Whom it was made for, if that was said.
-    pub note: String,
-    /// Who made it.
-    pub made_by: String,
-    /// When, in milliseconds since 1970.
-    pub created_at: u64,
-    /// Until when it works, in milliseconds since 1970.
-    pub expires_at: u64,
-}
-
 /// Why a change of accounts was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum Declined {
@@ -173,45 +107,132 @@ pub enum Declined {
     Store(#[from] crate::StoreError),
 }
 
-impl From<rusqlite::Error> for Declined {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error.into())
+impl Store {
+    /// How many accounts there are.
+    pub async fn count_accounts(&self) -> Result<u64, StoreError> {
+        self.connection().await?.query_value("SELECT count(*) FROM accounts", &[]).await
+    }
+
+    /// What is needed to check who signs in; `None` for an unknown or disabled account.
+    pub async fn credentials(&self, email: &Email) -> Result<Option<Credentials>, StoreError> {
+        let find = "SELECT id, password FROM accounts WHERE email = $1 AND disabled_at IS NULL";
+        let read = |row: &Row<'_>| Ok(Credentials { account: row.get(0)?, password: row.get(1)? });
+        self.connection().await?.query_optional(find, params![email.as_str()], read).await
+    }
+
+    /// The hash of the viewer's own password.
+    pub async fn password(&self, viewer: &Viewer) -> Result<Option<String>, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(None) };
+        let find = "SELECT password FROM accounts WHERE id = $1";
+        self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
+    }
+
+    /// Changes the viewer's own password, and ends all their sessions but one.
+    pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
+        let Some(account) = viewer.id() else { return Ok(()) };
+        self.change(async |transaction| {
+            let set = "UPDATE accounts SET password = $2 WHERE id = $1";
+            transaction.execute(set, params![&account, password]).await?;
+            let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
+            transaction.execute(end, params![&account, &but]).await?;
+            transaction.audit(viewer, "changed the password", viewer.name()).await
+        })
+        .await
+    }
+
+    /// Changes what the viewer is called.
+    pub async fn set_own_name(&self, viewer: &Viewer, name: &str) -> Result<(), StoreError> {
+        let Some(account) = viewer.id() else { return Ok(()) };
+        self.change(async |transaction| {
+            let set = "UPDATE accounts SET name = $2 WHERE id = $1";
+            transaction.execute(set, params![&account, name]).await?;
+            transaction.audit(viewer, "changed their name to", name).await
+        })
+        .await
+    }
+
+    /// Everyone's account.
+    pub async fn accounts(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
+        let list = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY created_at, id");
+        self.connection().await?.query(&list, &[], account).await
+    }
+
+    /// Gives an account another role.
+    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, Declined> {
+        self.change(async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(Declined::NoSuchAccount)?;
+            let set = "UPDATE accounts SET role = $2 WHERE id = $1";
+            transaction.execute(set, params![&of, role.as_str()]).await?;
+            require_an_admin(transaction).await?;
+            transaction.audit(admin.0, &format!("gave the role {role} to"), found.email.as_str()).await?;
+            Ok(Account { role, ..found })
+        })
+        .await
+    }
+
+    /// Disables an account, which ends its sessions, or enables it again. Its keys go on working.
+    pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, Declined> {
+        self.change(async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(Declined::NoSuchAccount)?;
+            let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
+            let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
+            transaction.execute(set, params![&of, disabled_at]).await?;
+            require_an_admin(transaction).await?;
+            if disabled {
+                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            }
+            let what = if disabled { "disabled the account" } else { "enabled the account" };
+            transaction.audit(admin.0, what, found.email.as_str()).await?;
+            Ok(Account { disabled_at, ..found })
+        })
+        .await
     }
 }
 
-impl From<tokio_postgres::Error> for Declined {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Store(error.into())
+/// The columns that `account` reads.
+pub(crate) const ACCOUNT_COLUMNS: &str =
+    "accounts.id, email, accounts.name, role, accounts.created_at, signed_in_at, disabled_at";
+
+/// Reads an account at a row's beginning.
+pub(crate) fn account(row: &Row<'_>) -> Result<Account, StoreError> {
+    Ok(Account {
+        id: row.get(0)?,
+        email: row.get(1)?,
+        name: row.get(2)?,
+        role: row.get(3)?,
+        created_at: row.get(4)?,
+        signed_in_at: row.get_optional(5)?,
+        disabled_at: row.get_optional(6)?,
+    })
+}
+
+pub(crate) async fn find_account(
+    connection: &mut Connection<'_>,
+    of: AccountId,
+) -> Result<Option<Account>, StoreError> {
+    let find = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1");
+    connection.query_optional(&find, params![&of], account).await
+}
+
+pub(crate) async fn insert_account(
+    transaction: &mut Transaction<'_>,
+    new: &NewAccount,
+    role: Role,
+) -> Result<AccountId, Declined> {
+    let (id, now) = (AccountId::generate()?, transaction.now());
+    let insert = "INSERT INTO accounts (id, email, name, password, role, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (email) DO NOTHING";
+    let (email, name, password) = (new.email.as_str(), new.name.as_str(), new.password.as_str());
+    if transaction.execute(insert, params![&id, email, name, password, role.as_str(), now]).await? == 0 {
+        return Err(Declined::EmailTaken);
     }
+    // Where there is an account, there is nothing to be set up.
+    transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
+    Ok(id)
 }
 
-impl From<getrandom::Error> for Declined {
-    fn from(error: getrandom::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-/// One line of the audit log.
-#[derive(Debug, Clone)]
-pub struct AuditRecord {
-    /// Its number; later ones are larger.
-    pub number: u64,
-    /// When, in milliseconds since 1970.
-    pub at: u64,
-    /// Who: an e-mail address, or `operator` for the command line.
-    pub who: String,
-    /// From where: a network address, or `command line`.
-    pub address: String,
-    /// What was done.
-    pub what: String,
-    /// To what.
-    pub subject: String,
-}
-
-/// A new session's secret and the session itself.
-pub struct Begun {
-    /// For the cookie.
-    pub token: Token,
-    /// The session.
-    pub session: Session,
+/// Declines a change after which nobody could undo it.
+async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), Declined> {
+    let any = "SELECT count(*) > 0 FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
+    if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(Declined::LastAdmin) }
 }

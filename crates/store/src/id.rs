@@ -4,6 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use crate::StoreError;
+
 const LEN: usize = 12;
 
 /// The public id of something.
@@ -28,7 +30,7 @@ pub type SessionId = Id<ASession>;
 pub type LinkId = Id<ALink>;
 
 impl<Of> Id<Of> {
-    pub(crate) fn generate() -> Result<Self, getrandom::Error> {
+    pub(crate) fn generate() -> Result<Self, StoreError> {
         let mut id = [0; LEN];
         id.copy_from_slice(chat::random_base62(LEN)?.as_bytes());
         Ok(Self(id, PhantomData))

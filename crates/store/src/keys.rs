@@ -3,6 +3,9 @@
 use chat::{ApiKey, KeyDigest, KeyId};
 
 use crate::id::AccountId;
+use crate::sql::{Row, Transaction, params};
+use crate::viewer::Viewer;
+use crate::{Backend, Store, StoreError, now_millis};
 
 /// An authenticated caller. Exists only for a key that was just found active in the database.
 #[derive(Debug)]
@@ -96,6 +99,144 @@ impl KeyRecord {
     }
 }
 
+impl Store {
+    /// Who presents that key? `None` for a key that is unknown, expired or revoked, whichever it is.
+    ///
+    /// Asks the database every time, so that a key revoked by any process is refused by the next request.
+    pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
+        let found = dispatch!(self, find_key(key.id()))?;
+        Ok(verify(key, found, now_millis()))
+    }
+
+    /// Makes a key of the viewer's; the plaintext is in the answer and nowhere else.
+    pub async fn create_key(&self, viewer: &Viewer, new: NewKey) -> Result<ApiKey, StoreError> {
+        let key = ApiKey::generate()?;
+        self.change(async |transaction| {
+            insert(transaction, &key, &new, viewer.id(), false).await?;
+            transaction.audit(viewer, "created the key", &label(key.id(), &new.name)).await
+        })
+        .await?;
+        Ok(key)
+    }
+
+    /// The viewer's keys, or everyone's for an administrator; the newest last.
+    pub async fn list_keys(&self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
+        let list = format!("{SELECT_RECORD} WHERE {VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
+        self.connection().await?.query(&list, params![viewer.scope()], record).await
+    }
+
+    /// One of them.
+    pub async fn key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
+        self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await
+    }
+
+    /// Whether there are any.
+    pub async fn has_keys(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        let any = format!("SELECT EXISTS (SELECT 1 FROM keys WHERE {VISIBLE} AND NOT playground)");
+        self.connection().await?.query_value(&any, params![viewer.scope()]).await
+    }
+
+    /// How many keys there are, revoked ones included.
+    pub async fn count_keys(&self) -> Result<u64, StoreError> {
+        self.connection().await?.query_value("SELECT count(*) FROM keys WHERE NOT playground", &[]).await
+    }
+
+    /// Gives a key another name; `false` if there is no such key.
+    pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &str) -> Result<bool, StoreError> {
+        let rename = format!("UPDATE keys SET name = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
+        self.change(async |transaction| {
+            let renamed = transaction.execute(&rename, params![viewer.scope(), &id, name]).await? == 1;
+            if renamed {
+                transaction.audit(viewer, "renamed the key", &label(id, name)).await?;
+            }
+            Ok(renamed)
+        })
+        .await
+    }
+
+    /// Ends a key for good. `None` if there is no such key; otherwise when it was revoked, now or before.
+    pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<u64>, StoreError> {
+        let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
+        self.change(async |transaction| {
+            let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
+            let name = match transaction.query_optional(&find, params![viewer.scope(), &id], read).await? {
+                None => return Ok(None),
+                Some((Some(before), _)) => return Ok(Some(before)),
+                Some((None, name)) => name,
+            };
+            let now = transaction.now();
+            transaction.execute("UPDATE keys SET revoked_at = $2 WHERE id = $1", params![&id, now]).await?;
+            transaction.audit(viewer, "revoked the key", &label(id, &name)).await?;
+            Ok(Some(now))
+        })
+        .await
+    }
+
+    /// The signed-in viewer as a caller of the API, for the console's playground: a caller without a key that anybody
+    /// could present.
+    pub async fn playground(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(None) };
+        let key = self.change(async |transaction| {
+            let find = "SELECT id FROM keys WHERE owner = $1 AND playground";
+            if let Some(found) = transaction.query_optional(find, params![&account], |row| row.get(0)).await? {
+                return Ok::<_, StoreError>(found);
+            }
+            let key = ApiKey::generate()?;
+            let new = NewKey { name: "Playground".into(), completions: true, expires_at: None };
+            insert(transaction, &key, &new, Some(account), true).await?;
+            Ok(key.id())
+        });
+        Ok(Some(Caller::at_the_playground(key.await?, account)))
+    }
+}
+
+/// The keys that a viewer may see: everyone's, or those with an owner.
+const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
+
+const SELECT_RECORD: &str =
+    "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground
+    FROM keys LEFT JOIN accounts ON accounts.id = owner";
+
+fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
+    Ok(KeyRecord {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        completions: row.get(2)?,
+        created_at: row.get(3)?,
+        expires_at: row.get_optional(4)?,
+        revoked_at: row.get_optional(5)?,
+        last_used_at: row.get_optional(6)?,
+        owner: row.get_optional(7)?,
+        playground: row.get(8)?,
+    })
+}
+
+async fn insert(
+    transaction: &mut Transaction<'_>,
+    key: &ApiKey,
+    new: &NewKey,
+    owner: Option<AccountId>,
+    playground: bool,
+) -> Result<(), StoreError> {
+    let insert = "INSERT INTO keys (id, digest, name, completions, created_at, expires_at, owner, playground)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let (id, digest, now) = (key.id(), key.digest(), transaction.now());
+    let name = new.name.as_str();
+    let parameters =
+        params![&id, digest.as_bytes(), name, new.completions, now, new.expires_at, owner.as_ref(), playground];
+    transaction.execute(insert, parameters).await?;
+    Ok(())
+}
+
+/// The audit log's name for a key.
+fn label(id: KeyId, name: &str) -> String {
+    format!("{name} ({id})")
+}
+
+/// Looks up a key for every request, so both backends keep it prepared.
+pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner FROM keys WHERE id = $1";
+
 /// What the database holds of a key that a caller presents.
 pub(crate) struct StoredKey {
     pub(crate) digest: KeyDigest,
@@ -105,8 +246,21 @@ pub(crate) struct StoredKey {
     pub(crate) owner: Option<AccountId>,
 }
 
+impl StoredKey {
+    /// Reads the columns of `FIND_KEY`.
+    pub(crate) fn read(row: &Row<'_>) -> Result<Self, StoreError> {
+        Ok(Self {
+            digest: KeyDigest::from_bytes(row.get(0)?),
+            completions: row.get(1)?,
+            expires_at: row.get_optional(2)?,
+            revoked_at: row.get_optional(3)?,
+            owner: row.get_optional(4)?,
+        })
+    }
+}
+
 /// Accepts a key or not. Unknown, expired and revoked keys take the same steps, so that time tells nothing apart.
-pub(crate) fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) -> Option<Caller> {
+fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) -> Option<Caller> {
     let known = stored.is_some();
     let nobody = StoredKey {
         digest: KeyDigest::from_bytes([0; 32]),
@@ -123,9 +277,4 @@ pub(crate) fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) ->
         owner: stored.owner,
         completions: stored.completions,
     })
-}
-
-/// How the audit log names a key.
-pub(crate) fn named(id: KeyId, name: &str) -> String {
-    format!("{name} ({id})")
 }

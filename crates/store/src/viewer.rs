@@ -34,8 +34,13 @@ impl Viewer {
     }
 
     /// Whose keys and requests the viewer may see; everyone's if `None`.
-    pub(crate) fn scope(&self) -> Option<AccountId> {
-        self.account.as_ref().filter(|account| account.role != Role::Admin).map(|account| account.id)
+    pub(crate) fn scope(&self) -> Option<&AccountId> {
+        self.account.as_ref().filter(|account| account.role != Role::Admin).map(|account| &account.id)
+    }
+
+    /// `scope`, as columns hold it.
+    pub(crate) fn scope_text(&self) -> Option<&str> {
+        self.scope().map(AccountId::as_str)
     }
 
     pub(crate) fn id(&self) -> Option<AccountId> {

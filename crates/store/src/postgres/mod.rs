@@ -4,34 +4,30 @@
 //! Keys are looked up over one connection that all requests share, their questions one behind the other; the ledger
 //! has a connection of its own; everything else takes one from a pool. Whatever breaks is opened anew by the next use.
 
-mod accounts;
-mod audit;
+mod client;
 mod columns;
 mod import;
-mod keys;
 mod ledger;
-mod links;
 mod schema;
 mod server;
-mod sessions;
 mod shared;
 mod tls;
 mod url;
 mod usage;
 
 use std::error::Error;
-use std::str::FromStr;
 use std::time::Duration;
 
 use chat::KeyId;
-use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, TimeoutType, Timeouts};
+use deadpool::managed::{Pool, Timeouts};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
 
-use crate::StoreError;
-use crate::id::Id;
-use crate::viewer::Viewer;
+use crate::keys::StoredKey;
+use crate::{StoreError, sql};
 
+use client::Manager;
+pub(crate) use client::PooledClient;
 pub(crate) use import::Import;
 use ledger::LedgerLink;
 use server::Server;
@@ -51,7 +47,7 @@ pub struct PostgresSettings {
 
 pub(crate) struct Postgres {
     server: Server,
-    pool: Pool<Connections>,
+    pool: Pool<Manager>,
     keys: Shared,
 }
 
@@ -61,7 +57,7 @@ impl Postgres {
         let server = Server::new(settings)?;
         schema::migrate(&mut server.connect().await?).await?;
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
-        let pool = Pool::builder(Connections(server.clone()))
+        let pool = Pool::builder(Manager(server.clone()))
             .max_size(settings.connections)
             .timeouts(limits)
             .runtime(deadpool::Runtime::Tokio1)
@@ -84,67 +80,9 @@ impl Postgres {
         rows.iter().map(told).collect()
     }
 
-    /// A connection from the pool.
-    async fn client(&self) -> Result<Object<Connections>, StoreError> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            PoolError::Timeout(TimeoutType::Wait) => StoreError::Busy,
-            other => StoreError::Unreachable(other.to_string()),
-        })
-    }
-
-    /// A view of the database that does not change while it is looked at.
-    async fn snapshot(&self) -> Result<Transaction, StoreError> {
-        self.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await
-    }
-
-    async fn begin(&self, how: &str) -> Result<Transaction, StoreError> {
-        let client = self.client().await?;
-        client.batch_execute(how).await?;
-        Ok(Transaction(Some(client)))
-    }
-}
-
-/// A transaction. Dropped before its commit, it takes its connection along, which is how the server rolls it back.
-struct Transaction(Option<Object<Connections>>);
-
-impl Transaction {
-    async fn commit(mut self) -> Result<(), StoreError> {
-        self.batch_execute("COMMIT").await?;
-        self.0 = None; // back to the pool
-        Ok(())
-    }
-}
-
-impl std::ops::Deref for Transaction {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        self.0.as_ref().expect("a transaction has its connection until its end")
-    }
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if let Some(client) = self.0.take() {
-            drop(Object::take(client));
-        }
-    }
-}
-
-/// What the pool is made of.
-struct Connections(Server);
-
-impl managed::Manager for Connections {
-    type Type = Client;
-    type Error = StoreError;
-
-    async fn create(&self) -> Result<Client, StoreError> {
-        self.0.connect().await
-    }
-
-    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<StoreError> {
-        if client.is_closed() { Err(RecycleError::message("closed")) } else { Ok(()) }
+    pub(crate) async fn find_key(&self, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
+        let row = self.keys.find_key(id.as_str()).await?;
+        row.as_ref().map(|row| StoredKey::read(&sql::Row::Postgres(row))).transpose()
     }
 }
 
@@ -163,15 +101,6 @@ fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
     (value, Type::BYTEA)
 }
 
-fn flag(value: &bool) -> Parameter<'_> {
-    (value, Type::BOOL)
-}
-
-/// Whose rows a viewer may see, as a parameter.
-fn scope(viewer: &Viewer) -> Option<String> {
-    viewer.scope().map(|account| account.to_string())
-}
-
 /// A time or a count as columns hold them.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -188,19 +117,9 @@ fn count_if_any(row: &Row, column: usize) -> Result<Option<u64>, StoreError> {
     value.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
 }
 
-/// A column that holds an id.
-fn id<Of>(row: &Row, column: usize) -> Result<Id<Of>, StoreError> {
-    parsed(row, column, "id")
-}
-
 /// A column that holds a key's id.
 fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
-    parsed(row, column, "key id")
-}
-
-/// A column that holds what reads back from its text.
-fn parsed<T: FromStr>(row: &Row, column: usize, what: &'static str) -> Result<T, StoreError> {
-    row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt(what))
+    row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt("key id"))
 }
 
 /// An error with all that is behind it: the driver's own words alone say little.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use super::keys::FIND_KEY;
 use super::server::Server;
 use crate::StoreError;
+use crate::keys::FIND_KEY;
 
 /// After a failed attempt to connect, for so long nobody tries again.
 const PAUSE: Duration = Duration::from_millis(200);

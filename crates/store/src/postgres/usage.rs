@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::{Postgres, count, count_if_any, key_id, number, scope, signed, text};
+use super::{Postgres, count, count_if_any, key_id, number, signed, text};
 use crate::latency::Latencies;
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
 use crate::summing::{ByKey, NamedKey, Part, Summing};
@@ -22,11 +22,14 @@ impl Postgres {
         now: u64,
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
-        let snapshot = self.snapshot().await?;
+        let mut snapshot = self.snapshot().await?;
         let party = match (query.key, viewer.scope()) {
-            (Some(key), _) if !is_visible(&snapshot, viewer, key).await? => return Ok(None),
+            (Some(key), _) if !is_visible(&snapshot, viewer, key).await? => {
+                snapshot.commit().await?;
+                return Ok(None);
+            }
             (Some(key), _) => Party::Key(key),
-            (None, Some(account)) => Party::Owner(account),
+            (None, Some(account)) => Party::Owner(*account),
             (None, None) => Party::Everyone,
         };
         let mut report = read(&snapshot, party, query, now).await?;
@@ -38,7 +41,7 @@ impl Postgres {
     }
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        let snapshot = self.snapshot().await?;
+        let mut snapshot = self.snapshot().await?;
         let usage = by_key(&snapshot, viewer, period, None).await?;
         snapshot.commit().await?;
         Ok(usage)
@@ -62,7 +65,7 @@ impl Postgres {
         let (wanted, limit) = (query.status.map(i64::from), i64::from(query.limit));
         let mut parameters =
             vec![(&first as _, Type::UUID), (&before as _, Type::UUID), number(&wanted), number(&limit)];
-        let (scope, key) = (scope(viewer), query.key.map(|key| key.to_string()));
+        let (scope, key) = (viewer.scope_text(), query.key.map(|key| key.to_string()));
         let newest = if query.key.is_none() && viewer.scope().is_none() {
             format!("SELECT * FROM requests WHERE {within} ORDER BY id DESC LIMIT $4")
         } else {
@@ -84,8 +87,11 @@ impl Postgres {
             "{} WHERE $2 IS NULL OR keys.owner = $2",
             ROWS.replace("{requests}", "SELECT * FROM requests WHERE id = $1")
         );
-        let found =
-            self.client().await?.query_typed_opt(&find, &[(&uuid(id) as _, Type::UUID), text(&scope(viewer))]).await?;
+        let found = self
+            .client()
+            .await?
+            .query_typed_opt(&find, &[(&uuid(id) as _, Type::UUID), text(&viewer.scope_text())])
+            .await?;
         found.as_ref().map(request).transpose()
     }
 }
@@ -100,7 +106,7 @@ pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreErro
 
 async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool, StoreError> {
     let find = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND ($2 IS NULL OR owner = $2)";
-    Ok(client.query_typed_one(find, &[text(&key.as_str()), text(&scope(viewer))]).await?.try_get(0)?)
+    Ok(client.query_typed_one(find, &[text(&key.as_str()), text(&viewer.scope_text())]).await?.try_get(0)?)
 }
 
 /// Sums up a party's roll-ups in one pass, by everything but the key.
@@ -138,7 +144,7 @@ async fn by_key(
         WHERE ($1 IS NULL OR owner = $1) AND ($2 IS NULL OR id = $2) ORDER BY id";
     let only = only.map(|key| key.to_string());
     let mut keys = Vec::new();
-    for row in client.query_typed(names, &[text(&scope(viewer)), text(&only)]).await? {
+    for row in client.query_typed(names, &[text(&viewer.scope_text()), text(&only)]).await? {
         keys.push(NamedKey { id: key_id(&row, 0)?, name: row.try_get(1)?, last_used_at: count_if_any(&row, 2)? });
     }
     let mut sums = ByKey::new(keys);

@@ -1,14 +1,10 @@
 //! The SQLite backend: one file, write-ahead log, `synchronous=FULL`. Any process may have it open beside us.
 
-mod accounts;
-mod audit;
 mod backup;
+mod connection;
 mod export;
-mod keys;
 mod ledger;
-mod links;
 mod schema;
-mod sessions;
 mod usage;
 
 use std::fs::File;
@@ -17,12 +13,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Row};
+use chat::KeyId;
+use rusqlite::{Connection, OpenFlags};
 
 use crate::StoreError;
-use crate::id::Id;
+use crate::keys::{FIND_KEY, StoredKey};
+use crate::sql::Row;
 
 pub use backup::{BackedUp, NotBackedUp, back_up};
+pub(crate) use connection::PooledConnection;
 pub(crate) use export::Export;
 use ledger::LedgerFile;
 
@@ -56,19 +55,12 @@ impl Sqlite {
         self.with(|connection| Ok(faults(connection)?))
     }
 
-    /// Runs something on an idle connection, or on a new one if all are in use.
-    fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let idle = self.lock().pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => connect(&self.path)?,
-        };
-        let result = run(&mut connection);
-        // After an error the connection may be in any state: it is closed instead of kept.
-        if result.is_ok() {
-            self.lock().push(connection);
-        }
-        result
+    pub(crate) fn find_key(&self, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
+        self.with(|connection| {
+            let mut find = connection.prepare_cached(FIND_KEY)?;
+            let mut rows = find.query([id.as_str()])?;
+            rows.next()?.map(|row| StoredKey::read(&Row::Sqlite(row))).transpose()
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
@@ -95,15 +87,4 @@ fn faults(connection: &Connection) -> Result<Vec<String>, rusqlite::Error> {
     let mut check = connection.prepare("PRAGMA quick_check")?;
     let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
     Ok(lines.into_iter().filter(|line| line != "ok").collect())
-}
-
-/// A column that holds an id.
-fn id<Of>(row: &Row<'_>, column: usize) -> Result<Id<Of>, rusqlite::Error> {
-    parsed(row, column, "id")
-}
-
-/// A column that holds what reads back from its text.
-fn parsed<T: std::str::FromStr>(row: &Row<'_>, column: usize, what: &str) -> Result<T, rusqlite::Error> {
-    let text = row.get_ref(column)?.as_str()?;
-    text.parse().map_err(|_| rusqlite::Error::InvalidColumnType(column, what.to_owned(), rusqlite::types::Type::Text))
 }

@@ -4,7 +4,6 @@ use chat::{KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::keys::{key_id, scope};
 use crate::latency::Latencies;
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
 use crate::summing::{ByKey, NamedKey, Part, Summing};
@@ -30,7 +29,7 @@ impl Sqlite {
             let party = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
                 (Some(key), _) => Party::Key(key),
-                (None, Some(account)) => Party::Owner(account),
+                (None, Some(account)) => Party::Owner(*account),
                 (None, None) => Party::Everyone,
             };
             let mut report = read(&snapshot, party, query, now)?;
@@ -69,8 +68,8 @@ impl Sqlite {
             // The newest of each key, by the index on keys; of these, the newest.
             let mut keys = connection
                 .prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
-            let keys =
-                keys.query_map(params![scope(viewer), query.key.as_ref().map(KeyId::as_str)], |row| key_id(row, 0))?;
+            let keys = keys
+                .query_map(params![viewer.scope_text(), query.key.as_ref().map(KeyId::as_str)], |row| key_id(row, 0))?;
             let mut newest = connection
                 .prepare(&format!("{ROWS} WHERE key_id = ?5 AND {within} ORDER BY requests.id DESC LIMIT ?4"))?;
             let mut all = Vec::new();
@@ -91,7 +90,7 @@ impl Sqlite {
         self.with(|connection| {
             let mut find =
                 connection.prepare(&format!("{ROWS} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
-            Ok(find.query_row(params![id.to_bytes(), scope(viewer)], request).optional()?)
+            Ok(find.query_row(params![id.to_bytes(), viewer.scope_text()], request).optional()?)
         })
     }
 }
@@ -107,7 +106,7 @@ pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreEr
 fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bool, rusqlite::Error> {
     let mut find =
         connection.prepare_cached("SELECT count(*) > 0 FROM keys WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)")?;
-    find.query_row(params![key.as_str(), scope(viewer)], |row| row.get(0))
+    find.query_row(params![key.as_str(), viewer.scope_text()], |row| row.get(0))
 }
 
 /// Sums up a party's roll-ups in one pass, by everything but the key.
@@ -143,7 +142,7 @@ fn by_key(
     let mut names = connection.prepare_cached(
         "SELECT id, name, last_used_at FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
-    let named = names.query_map(params![scope(viewer), only.as_ref().map(KeyId::as_str)], |row| {
+    let named = names.query_map(params![viewer.scope_text(), only.as_ref().map(KeyId::as_str)], |row| {
         Ok(NamedKey { id: key_id(row, 0)?, name: row.get(1)?, last_used_at: row.get(2)? })
     })?;
     let mut sums = ByKey::new(named.collect::<Result<_, _>>()?);
@@ -213,6 +212,11 @@ fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
         persist_us: row.get::<_, Option<u64>>(11)?.and_then(|at| persist_us(request_id, total_us, at)),
         grounding: grounding(row)?,
     })
+}
+
+fn key_id(row: &Row<'_>, column: usize) -> Result<KeyId, rusqlite::Error> {
+    let text = row.get_ref(column)?.as_str()?;
+    text.parse().map_err(|_| rusqlite::Error::InvalidColumnType(column, "key id".into(), rusqlite::types::Type::Text))
 }
 
 fn grounding(row: &Row<'_>) -> Result<Option<GroundingRecord>, rusqlite::Error> {

@@ -1,0 +1,62 @@
+//! The audit log: a line for every change, written in the change's own transaction.
+
+use crate::sql::{Row, Transaction, params};
+use crate::viewer::{Admin, Viewer};
+use crate::{Store, StoreError};
+
+/// One line of the audit log.
+#[derive(Debug, Clone)]
+pub struct AuditRecord {
+    /// Its number; later ones are larger.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// Who: an e-mail address, or `operator` for the command line.
+    pub who: String,
+    /// From where: a network address, or `command line`.
+    pub address: String,
+    /// What was done.
+    pub what: String,
+    /// To what.
+    pub subject: String,
+}
+
+impl Store {
+    /// Lines of the audit log before a number, the newest first.
+    pub async fn audit(&self, _admin: Admin<'_>, before: u64, limit: u32) -> Result<Vec<AuditRecord>, StoreError> {
+        let list = "SELECT number, at, who, address, what, subject FROM audit WHERE number < $1
+            ORDER BY number DESC LIMIT $2";
+        let record = |row: &Row<'_>| {
+            Ok(AuditRecord {
+                number: row.get(0)?,
+                at: row.get(1)?,
+                who: row.get(2)?,
+                address: row.get(3)?,
+                what: row.get(4)?,
+                subject: row.get(5)?,
+            })
+        };
+        self.connection().await?.query(list, params![before, u64::from(limit)], record).await
+    }
+}
+
+impl Transaction<'_> {
+    /// Writes a line of the audit log.
+    pub(crate) async fn audit(&mut self, viewer: &Viewer, what: &str, subject: &str) -> Result<(), StoreError> {
+        self.audit_as(viewer.name(), viewer.address(), what, subject).await
+    }
+
+    /// The same, for somebody who is not signed in yet.
+    pub(crate) async fn audit_as(
+        &mut self,
+        who: &str,
+        address: &str,
+        what: &str,
+        subject: &str,
+    ) -> Result<(), StoreError> {
+        let line = "INSERT INTO audit (at, who, address, what, subject) VALUES ($1, $2, $3, $4, $5)";
+        let now = self.now();
+        self.execute(line, params![now, who, address, what, subject]).await?;
+        Ok(())
+    }
+}

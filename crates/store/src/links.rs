@@ -1,0 +1,202 @@
+//! Links by which people get in, kept by the digest of their secret: the first set-up, invitations, new passwords.
+
+use std::time::Duration;
+
+use crate::accounts::{Declined, Email, NewAccount, insert_account};
+use crate::id::{AccountId, LinkId};
+use crate::sql::{Connection, Row, Transaction, params};
+use crate::token::Token;
+use crate::viewer::{Admin, Role};
+use crate::{Store, StoreError, now_millis};
+
+/// How long a link can be used for resetting a password or setting up.
+const LINK_LIFE: Duration = Duration::from_secs(86_400);
+
+/// What a link lets its holder do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkFor {
+    /// Make the first account, an administrator.
+    SetUp,
+    /// Make an account with that role.
+    Join(Role),
+    /// Give that account another password.
+    Reset(Email),
+}
+
+/// A link that has not been used and has not expired.
+#[derive(Debug, Clone)]
+pub struct Link {
+    /// Its public id.
+    pub id: LinkId,
+    /// What it is for.
+    pub purpose: LinkFor,
+    /// Whom it was made for, if that was said.
+    pub note: String,
+    /// Who made it.
+    pub made_by: String,
+    /// When, in milliseconds since 1970.
+    pub created_at: u64,
+    /// Until when it works, in milliseconds since 1970.
+    pub expires_at: u64,
+}
+
+impl Store {
+    /// A link for making the first account; `None` once there is an account. Earlier links work until then, too.
+    pub async fn set_up(&self) -> Result<Option<Token>, StoreError> {
+        self.change(async |transaction| {
+            if transaction.query_value("SELECT count(*) > 0 FROM accounts", &[]).await? {
+                return Ok(None);
+            }
+            Ok(Some(insert_link(transaction, &LinkFor::SetUp, None, "", "operator", LINK_LIFE).await?))
+        })
+        .await
+    }
+
+    /// What a link is for; `None` if it does not work (any more).
+    pub async fn link(&self, token: &Token) -> Result<Option<Link>, StoreError> {
+        let found = find_link(&mut self.connection().await?, token, now_millis()).await?;
+        Ok(found.map(|(link, _)| link))
+    }
+
+    /// Makes an account by a link, which then works no more.
+    pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, Declined> {
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let (link, _) = find_link(transaction, token, now).await?.ok_or(Declined::LinkGone)?;
+            let role = match link.purpose {
+                LinkFor::SetUp => Role::Admin,
+                LinkFor::Join(role) => role,
+                LinkFor::Reset(_) => return Err(Declined::LinkGone),
+            };
+            delete_link(transaction, token).await?;
+            let id = insert_account(transaction, new, role).await?;
+            let what = format!("joined as {role}, by a link of {}", link.made_by);
+            transaction.audit_as(new.email.as_str(), address, &what, new.email.as_str()).await?;
+            Ok(id)
+        })
+        .await
+    }
+
+    /// Gives an account another password by a link, which then works no more, and ends all its sessions.
+    pub async fn reset_password(&self, token: &Token, password: &str, address: &str) -> Result<AccountId, Declined> {
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let found = find_link(transaction, token, now).await?;
+            let Some((Link { purpose: LinkFor::Reset(email), .. }, Some(account))) = found else {
+                return Err(Declined::LinkGone);
+            };
+            delete_link(transaction, token).await?;
+            let set = "UPDATE accounts SET password = $2 WHERE id = $1";
+            transaction.execute(set, params![&account, password]).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
+            transaction.audit_as(email.as_str(), address, "reset the password", email.as_str()).await?;
+            Ok(account)
+        })
+        .await
+    }
+
+    /// Makes a link by which somebody can make an account; `note` says for whom it is.
+    pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
+        self.change(async |transaction| {
+            let token = insert_link(transaction, &LinkFor::Join(role), None, note, admin.0.name(), life).await?;
+            transaction.audit(admin.0, &format!("made an invitation as {role} for"), note).await?;
+            Ok(token)
+        })
+        .await
+    }
+
+    /// Makes a link by which somebody can choose another password.
+    pub async fn reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, Declined> {
+        self.change(async |transaction| {
+            let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
+            let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
+            let account: AccountId = found.ok_or(Declined::NoSuchAccount)?;
+            let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
+            transaction.execute(earlier, params![&account]).await?;
+            let purpose = LinkFor::Reset(email.clone());
+            let token = insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFE).await?;
+            transaction.audit(admin.0, "made a link to reset the password of", address).await?;
+            Ok(token)
+        })
+        .await
+    }
+
+    /// All links that still work, the newest last.
+    pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
+        let list = format!("{SELECT_LINK} WHERE expires_at > $1 ORDER BY links.created_at, links.id");
+        self.connection().await?.query(&list, params![now_millis()], |row| Ok(read_link(row)?.0)).await
+    }
+
+    /// Makes a link work no more; `false` if there is none.
+    pub async fn withdraw(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
+        self.change(async |transaction| {
+            let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
+            let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
+            if let Some(note) = &note {
+                transaction.audit(admin.0, "withdrew the link for", note).await?;
+            }
+            Ok(note.is_some())
+        })
+        .await
+    }
+}
+
+const SELECT_LINK: &str =
+    "SELECT links.id, purpose, links.role, account, email, note, made_by, links.created_at, expires_at
+    FROM links LEFT JOIN accounts ON accounts.id = account";
+
+/// A link that still works, and whose password it resets.
+async fn find_link(
+    connection: &mut Connection<'_>,
+    token: &Token,
+    now: u64,
+) -> Result<Option<(Link, Option<AccountId>)>, StoreError> {
+    let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2");
+    connection.query_optional(&find, params![&token.digest(), now], read_link).await
+}
+
+fn read_link(row: &Row<'_>) -> Result<(Link, Option<AccountId>), StoreError> {
+    let purpose: String = row.get(1)?;
+    let (purpose, account) = match purpose.as_str() {
+        "join" => (LinkFor::Join(row.get(2)?), None),
+        "reset" => (LinkFor::Reset(row.get(4)?), Some(row.get(3)?)),
+        _ => (LinkFor::SetUp, None),
+    };
+    let link = Link {
+        id: row.get(0)?,
+        purpose,
+        note: row.get(5)?,
+        made_by: row.get(6)?,
+        created_at: row.get(7)?,
+        expires_at: row.get(8)?,
+    };
+    Ok((link, account))
+}
+
+async fn insert_link(
+    transaction: &mut Transaction<'_>,
+    purpose: &LinkFor,
+    account: Option<AccountId>,
+    note: &str,
+    made_by: &str,
+    life: Duration,
+) -> Result<Token, StoreError> {
+    let (token, id, now) = (Token::generate()?, LinkId::generate()?, transaction.now());
+    let (word, role) = match purpose {
+        LinkFor::SetUp => ("set-up", None),
+        LinkFor::Join(role) => ("join", Some(role.as_str())),
+        LinkFor::Reset(_) => ("reset", None),
+    };
+    transaction.execute("DELETE FROM links WHERE expires_at <= $1", params![now]).await?;
+    let insert = "INSERT INTO links (digest, id, purpose, role, account, note, made_by, created_at, expires_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let (digest, expires_at) = (token.digest(), now + life.as_millis() as u64);
+    let parameters = params![&digest, &id, word, role, account.as_ref(), note, made_by, now, expires_at];
+    transaction.execute(insert, parameters).await?;
+    Ok(token)
+}
+
+async fn delete_link(transaction: &mut Transaction<'_>, token: &Token) -> Result<(), StoreError> {
+    transaction.execute("DELETE FROM links WHERE digest = $1", params![&token.digest()]).await?;
+    Ok(())
+}

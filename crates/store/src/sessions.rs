@@ -1,0 +1,143 @@
+//! Sessions of people who have signed in, kept by the digest of their secret.
+
+use crate::accounts::{ACCOUNT_COLUMNS, account, find_account};
+use crate::id::{AccountId, SessionId};
+use crate::sql::{Row, params};
+use crate::token::Token;
+use crate::viewer::Viewer;
+use crate::{Store, StoreError, now_millis};
+
+/// How long a session lasts at the most, and how long without being used, in milliseconds.
+const SESSION_LIFE: u64 = 30 * 86_400_000;
+const SESSION_IDLE: u64 = 7 * 86_400_000;
+/// A session's last use is written down when it is off by so many milliseconds.
+const SEEN_EVERY: u64 = 60_000;
+
+/// Where somebody signs in from, as shown to them later.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// The network address.
+    pub address: String,
+    /// What the browser calls itself.
+    pub agent: String,
+}
+
+/// A session that was just begun or found.
+pub struct Session {
+    /// Its public id.
+    pub id: SessionId,
+    /// Who it belongs to.
+    pub viewer: Viewer,
+}
+
+/// A session as it is listed. Times are milliseconds since 1970.
+#[derive(Debug, Clone)]
+pub struct SessionRecord {
+    /// Its public id.
+    pub id: SessionId,
+    /// Where from.
+    pub origin: Origin,
+    /// When it began.
+    pub created_at: u64,
+    /// When it was last used, to the minute.
+    pub seen_at: u64,
+}
+
+/// A new session's secret and the session itself.
+pub struct Begun {
+    /// For the cookie.
+    pub token: Token,
+    /// The session.
+    pub session: Session,
+}
+
+impl Store {
+    /// Begins a session for somebody whose password was checked; `None` if the account is gone or disabled.
+    pub async fn begin_session(&self, account: AccountId, origin: &Origin) -> Result<Option<Begun>, StoreError> {
+        self.change(async |transaction| {
+            let found = find_account(transaction, account).await?;
+            let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
+            let (token, id, now) = (Token::generate()?, SessionId::generate()?, transaction.now());
+            let [began, seen] = oldest(now);
+            let ended = "DELETE FROM sessions WHERE created_at < $1 OR seen_at < $2";
+            transaction.execute(ended, params![began, seen]).await?;
+            let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at)
+                VALUES ($1, $2, $3, $4, $5, $6, $6)";
+            let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
+            transaction.execute(insert, params![&token.digest(), &id, &account, address, agent, now]).await?;
+            let signed_in = "UPDATE accounts SET signed_in_at = $2 WHERE id = $1";
+            transaction.execute(signed_in, params![&account, now]).await?;
+            transaction.audit_as(found.email.as_str(), address, "signed in", found.email.as_str()).await?;
+            let viewer = Viewer::signed_in(found, address);
+            Ok(Some(Begun { token, session: Session { id, viewer } }))
+        })
+        .await
+    }
+
+    /// The session with that secret, if it has not ended; `address` is where it is used from.
+    pub async fn session(&self, token: &Token, address: &str) -> Result<Option<Session>, StoreError> {
+        let find = format!(
+            "SELECT {ACCOUNT_COLUMNS}, sessions.id, seen_at FROM sessions JOIN accounts ON accounts.id = account
+             WHERE digest = $1 AND disabled_at IS NULL AND sessions.created_at >= $2 AND seen_at >= $3"
+        );
+        let (digest, now) = (token.digest(), now_millis());
+        let [began, seen] = oldest(now);
+        let mut connection = self.connection().await?;
+        let read = |row: &Row<'_>| Ok((account(row)?, row.get(7)?, row.get::<u64>(8)?));
+        let found = connection.query_optional(&find, params![&digest, began, seen], read).await?;
+        let Some((account, id, seen_at)) = found else { return Ok(None) };
+        if seen_at + SEEN_EVERY < now {
+            let update = "UPDATE sessions SET seen_at = $2 WHERE digest = $1";
+            connection.execute(update, params![&digest, now]).await?;
+        }
+        Ok(Some(Session { id, viewer: Viewer::signed_in(account, address) }))
+    }
+
+    /// The viewer's own sessions, the last used first.
+    pub async fn sessions(&self, viewer: &Viewer) -> Result<Vec<SessionRecord>, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(Vec::new()) };
+        let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
+            WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
+        let [began, seen] = oldest(now_millis());
+        let record = |row: &Row<'_>| {
+            Ok(SessionRecord {
+                id: row.get(0)?,
+                origin: Origin { address: row.get(1)?, agent: row.get(2)? },
+                created_at: row.get(3)?,
+                seen_at: row.get(4)?,
+            })
+        };
+        self.connection().await?.query(list, params![&account, began, seen], record).await
+    }
+
+    /// Ends one of the viewer's sessions; `false` if there is no such session.
+    pub async fn end_session(&self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
+        let Some(owner) = viewer.id() else { return Ok(false) };
+        self.change(async |transaction| {
+            let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
+            let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
+            if ended {
+                transaction.audit(viewer, "ended the session", session.as_str()).await?;
+            }
+            Ok(ended)
+        })
+        .await
+    }
+
+    /// Ends all the viewer's sessions but one; says how many.
+    pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
+        let Some(owner) = viewer.id() else { return Ok(0) };
+        self.change(async |transaction| {
+            let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
+            let ended = transaction.execute(end, params![&but, &owner]).await?;
+            transaction.audit(viewer, "ended all other sessions", &ended.to_string()).await?;
+            Ok(ended as usize)
+        })
+        .await
+    }
+}
+
+/// The oldest start and the oldest use of a session that is still good.
+fn oldest(now: u64) -> [u64; 2] {
+    [now.saturating_sub(SESSION_LIFE), now.saturating_sub(SESSION_IDLE)]
+}

@@ -1,0 +1,376 @@
+//! One interface to both databases, over which keys, accounts, sessions, links and the audit log are written once.
+//!
+//! Statements number their parameters `$1`, `$2` and so on. SQLite runs them at once, on the calling thread; PostgreSQL
+//! is awaited. Every change runs in `Store::change`, the only place that commits. What runs for every request
+//! (looking up a key, the ledger) and what differs between the databases does not go through here.
+
+use std::ops::{Deref, DerefMut};
+
+use chat::KeyId;
+
+use crate::accounts::Email;
+use crate::id::Id;
+use crate::postgres::PooledClient;
+use crate::sqlite::PooledConnection;
+use crate::viewer::Role;
+use crate::{Backend, Store, StoreError, now_millis};
+
+/// A connection from the pool of either database. It goes back to the pool when it is dropped, unless it failed or is
+/// in the middle of a transaction: then it is closed, which rolls the transaction back.
+pub(crate) enum Connection<'a> {
+    Sqlite(PooledConnection<'a>),
+    Postgres(PooledClient),
+}
+
+impl Connection<'_> {
+    /// Runs a statement, and returns how many rows it changed.
+    pub(crate) async fn execute(&mut self, sql: &str, parameters: &[Value<'_>]) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(connection) => connection.execute(sql, parameters),
+            Self::Postgres(client) => client.execute(sql, parameters).await,
+        }
+    }
+
+    pub(crate) async fn query<T>(
+        &mut self,
+        sql: &str,
+        parameters: &[Value<'_>],
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        match self {
+            Self::Sqlite(connection) => connection.query(sql, parameters, read),
+            Self::Postgres(client) => client.query(sql, parameters, read).await,
+        }
+    }
+
+    pub(crate) async fn query_optional<T>(
+        &mut self,
+        sql: &str,
+        parameters: &[Value<'_>],
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        Ok(self.query(sql, parameters, read).await?.into_iter().next())
+    }
+
+    /// The first column of the one row that a statement always returns.
+    pub(crate) async fn query_value<T: FromColumn>(
+        &mut self,
+        sql: &str,
+        parameters: &[Value<'_>],
+    ) -> Result<T, StoreError> {
+        self.query_optional(sql, parameters, |row| row.get(0)).await?.ok_or(StoreError::Corrupt("result"))
+    }
+}
+
+/// A change that has not been committed yet.
+pub(crate) struct Transaction<'a> {
+    connection: Connection<'a>,
+    now: u64,
+}
+
+impl Transaction<'_> {
+    /// The time of the change, in milliseconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    async fn begin(&mut self) -> Result<(), StoreError> {
+        match &mut self.connection {
+            Connection::Sqlite(connection) => connection.begin_change(),
+            Connection::Postgres(client) => client.begin_change().await,
+        }
+    }
+
+    async fn commit(mut self) -> Result<(), StoreError> {
+        match &mut self.connection {
+            Connection::Sqlite(connection) => connection.commit(),
+            Connection::Postgres(client) => client.commit().await,
+        }
+    }
+
+    /// If this fails, the connection is closed and the database rolls back by itself.
+    async fn roll_back(mut self) {
+        let _ = match &mut self.connection {
+            Connection::Sqlite(connection) => connection.roll_back(),
+            Connection::Postgres(client) => client.roll_back().await,
+        };
+    }
+}
+
+impl<'a> Deref for Transaction<'a> {
+    type Target = Connection<'a>;
+
+    fn deref(&self) -> &Connection<'a> {
+        &self.connection
+    }
+}
+
+impl<'a> DerefMut for Transaction<'a> {
+    fn deref_mut(&mut self) -> &mut Connection<'a> {
+        &mut self.connection
+    }
+}
+
+impl Store {
+    pub(crate) async fn connection(&self) -> Result<Connection<'_>, StoreError> {
+        Ok(match &self.backend {
+            Backend::Sqlite(backend) => Connection::Sqlite(backend.connection()?),
+            Backend::Postgres(backend) => Connection::Postgres(backend.client().await?),
+        })
+    }
+
+    /// Makes a change in one transaction: committed if it succeeds, rolled back if it fails or is declined. Changes are
+    /// made one after the other, also by different processes, so that each sees all earlier ones.
+    pub(crate) async fn change<T, E: From<StoreError>>(
+        &self,
+        change: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let now = now_millis();
+        let mut transaction = Transaction { connection: self.connection().await?, now };
+        transaction.begin().await?;
+        let result = change(&mut transaction).await;
+        match result {
+            Ok(_) => transaction.commit().await?,
+            Err(_) => transaction.roll_back().await,
+        }
+        result
+    }
+}
+
+/// A statement's parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Text(Option<&'a str>),
+    Integer(Option<i64>),
+    Bytes(&'a [u8]),
+    Bool(bool),
+}
+
+/// The parameters of a statement, `$1` first.
+macro_rules! params {
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
+}
+pub(crate) use params;
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Some(text))
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Value<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a KeyId> for Value<'a> {
+    fn from(id: &'a KeyId) -> Self {
+        id.as_str().into()
+    }
+}
+
+impl<'a, Of> From<&'a Id<Of>> for Value<'a> {
+    fn from(id: &'a Id<Of>) -> Self {
+        id.as_str().into()
+    }
+}
+
+impl<'a, Of> From<Option<&'a Id<Of>>> for Value<'a> {
+    fn from(id: Option<&'a Id<Of>>) -> Self {
+        Self::Text(id.map(Id::as_str))
+    }
+}
+
+impl From<u64> for Value<'_> {
+    fn from(number: u64) -> Self {
+        Some(number).into()
+    }
+}
+
+impl From<Option<u64>> for Value<'_> {
+    fn from(number: Option<u64>) -> Self {
+        Self::Integer(number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+}
+
+impl<'a> From<&'a [u8; 32]> for Value<'a> {
+    fn from(digest: &'a [u8; 32]) -> Self {
+        Self::Bytes(digest)
+    }
+}
+
+impl From<bool> for Value<'_> {
+    fn from(flag: bool) -> Self {
+        Self::Bool(flag)
+    }
+}
+
+/// One row of a result.
+pub(crate) enum Row<'a> {
+    Sqlite(&'a rusqlite::Row<'a>),
+    Postgres(&'a tokio_postgres::Row),
+}
+
+impl Row<'_> {
+    pub(crate) fn get<T: FromColumn>(&self, column: usize) -> Result<T, StoreError> {
+        T::from_column(self, column)?.ok_or(StoreError::Corrupt("value"))
+    }
+
+    pub(crate) fn get_optional<T: FromColumn>(&self, column: usize) -> Result<Option<T>, StoreError> {
+        T::from_column(self, column)
+    }
+
+    fn text(&self, column: usize) -> Result<Option<&str>, StoreError> {
+        match self {
+            Self::Sqlite(row) => row.get_ref(column)?.as_str_or_null().map_err(|_| StoreError::Corrupt("text")),
+            Self::Postgres(row) => Ok(row.try_get(column)?),
+        }
+    }
+
+    fn parse<T: std::str::FromStr>(&self, column: usize, what: &'static str) -> Result<Option<T>, StoreError> {
+        self.text(column)?.map(str::parse).transpose().map_err(|_| StoreError::Corrupt(what))
+    }
+}
+
+/// What a column can hold; `None` for NULL.
+pub(crate) trait FromColumn: Sized {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError>;
+}
+
+impl FromColumn for String {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(row.text(column)?.map(str::to_owned))
+    }
+}
+
+impl FromColumn for u64 {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        let number: Option<i64> = match row {
+            Row::Sqlite(row) => row.get(column)?,
+            Row::Postgres(row) => row.try_get(column)?,
+        };
+        number.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
+    }
+}
+
+impl FromColumn for bool {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(match row {
+            Row::Sqlite(row) => row.get(column)?,
+            Row::Postgres(row) => row.try_get(column)?,
+        })
+    }
+}
+
+/// A digest.
+impl FromColumn for [u8; 32] {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        let bytes = match row {
+            Row::Sqlite(row) => row.get_ref(column)?.as_blob_or_null().map_err(|_| StoreError::Corrupt("digest"))?,
+            Row::Postgres(row) => row.try_get(column)?,
+        };
+        bytes.map(Self::try_from).transpose().map_err(|_| StoreError::Corrupt("digest"))
+    }
+}
+
+impl FromColumn for KeyId {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        row.parse(column, "key id")
+    }
+}
+
+impl<Of> FromColumn for Id<Of> {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        row.parse(column, "id")
+    }
+}
+
+impl FromColumn for Role {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        row.parse(column, "role")
+    }
+}
+
+impl FromColumn for Email {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(String::from_column(row, column)?.map(Self::stored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Database, PostgresSettings};
+
+    /// A store on each backend, with one connection in its pool.
+    async fn stores(folder: &tempfile::TempDir) -> [Store; 2] {
+        let url = testbed::Cluster::shared().create_database().parse().unwrap();
+        let server = PostgresSettings { url, connections: 1, timeout: Duration::from_secs(5) };
+        let file = Database::Sqlite(folder.path().join("test.db"));
+        [Store::open(&file).await.unwrap(), Store::open(&Database::Postgres(server)).await.unwrap()]
+    }
+
+    /// Leaves something behind that only this connection knows.
+    async fn mark(store: &Store) {
+        store.connection().await.unwrap().execute("CREATE TEMP TABLE mark (id bigint)", &[]).await.unwrap();
+    }
+
+    async fn is_marked(store: &Store) -> bool {
+        store.connection().await.unwrap().execute("INSERT INTO mark VALUES (1)", &[]).await.is_ok()
+    }
+
+    async fn audit_lines(store: &Store) -> u64 {
+        store.connection().await.unwrap().query_value("SELECT count(*) FROM audit", &[]).await.unwrap()
+    }
+
+    const WRITE: &str = "INSERT INTO audit (at, who, address, what, subject) VALUES (1, '', '', '', '')";
+
+    #[tokio::test]
+    async fn a_declined_change_is_rolled_back_and_keeps_its_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        for store in stores(&folder).await {
+            mark(&store).await;
+            let declined = store.change(async |transaction| {
+                transaction.execute(WRITE, &[]).await?;
+                Err::<(), _>(StoreError::Busy)
+            });
+            assert!(matches!(declined.await, Err(StoreError::Busy)));
+            assert_eq!(audit_lines(&store).await, 0);
+            assert!(is_marked(&store).await);
+            store.change(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
+            assert_eq!(audit_lines(&store).await, 1);
+            assert!(is_marked(&store).await);
+        }
+    }
+
+    /// Callers may run on any thread.
+    #[tokio::test]
+    async fn reads_and_changes_can_be_spawned() {
+        let folder = tempfile::tempdir().unwrap();
+        for store in stores(&folder).await {
+            let task = tokio::spawn(async move {
+                store.set_up().await?.ok_or(StoreError::Busy)?;
+                store.count_accounts().await
+            });
+            assert_eq!(task.await.unwrap().unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_dropped_midway_is_rolled_back_with_its_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        for store in stores(&folder).await {
+            mark(&store).await;
+            let stuck = store.change(async |transaction| {
+                transaction.execute(WRITE, &[]).await?;
+                std::future::pending::<Result<(), StoreError>>().await
+            });
+            assert!(tokio::time::timeout(Duration::from_millis(200), stuck).await.is_err());
+            assert_eq!(audit_lines(&store).await, 0);
+            assert!(!is_marked(&store).await);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Connections to the file, kept open between uses, and SQLite's side of `sql::Connection`.
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, ToSql, params_from_iter};
+
+use super::{Sqlite, connect};
+use crate::StoreError;
+use crate::sql::{Row, Value};
+
+pub(crate) struct PooledConnection<'a> {
+    sqlite: &'a Sqlite,
+    /// `None` only while it is being dropped.
+    connection: Option<Connection>,
+    failed: bool,
+}
+
+impl Sqlite {
+    /// An idle connection, or a new one if all are in use.
+    pub(crate) fn connection(&self) -> Result<PooledConnection<'_>, StoreError> {
+        let idle = self.lock().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => connect(&self.path)?,
+        };
+        Ok(PooledConnection { sqlite: self, connection: Some(connection), failed: false })
+    }
+
+    /// Runs something on a connection.
+    pub(super) fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.connection()?.run(run)
+    }
+}
+
+impl PooledConnection<'_> {
+    pub(crate) fn execute(&mut self, sql: &str, parameters: &[Value<'_>]) -> Result<u64, StoreError> {
+        self.run(|connection| {
+            let changed = connection.prepare_cached(&numbered(sql))?.execute(params_from_iter(parameters))?;
+            Ok(changed as u64)
+        })
+    }
+
+    pub(crate) fn query<T>(
+        &mut self,
+        sql: &str,
+        parameters: &[Value<'_>],
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.run(|connection| {
+            let mut statement = connection.prepare_cached(&numbered(sql))?;
+            let mut rows = statement.query(params_from_iter(parameters))?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                all.push(read(&Row::Sqlite(row))?);
+            }
+            Ok(all)
+        })
+    }
+
+    /// Takes the file's write lock at once, so that the change cannot fail for lack of it later.
+    pub(crate) fn begin_change(&mut self) -> Result<(), StoreError> {
+        self.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))
+    }
+
+    pub(crate) fn commit(&mut self) -> Result<(), StoreError> {
+        self.run(|connection| Ok(connection.execute_batch("COMMIT")?))
+    }
+
+    pub(crate) fn roll_back(&mut self) -> Result<(), StoreError> {
+        self.run(|connection| Ok(connection.execute_batch("ROLLBACK")?))
+    }
+
+    fn run<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let connection = self.connection.as_mut().expect("there is a connection until the drop");
+        let result = run(connection);
+        self.failed |= result.is_err();
+        result
+    }
+}
+
+impl Drop for PooledConnection<'_> {
+    fn drop(&mut self) {
+        // After an error a connection may be in any state: it is closed instead of kept.
+        if let Some(connection) = self.connection.take()
+            && !self.failed
+            && connection.is_autocommit()
+        {
+            self.sqlite.lock().push(connection);
+        }
+    }
+}
+
+/// A statement with SQLite's `?1` instead of `$1`, which SQLite would number by first appearance.
+fn numbered(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Text(text) => text.to_sql(),
+            Self::Integer(number) => number.to_sql(),
+            Self::Bytes(bytes) => bytes.to_sql(),
+            Self::Bool(flag) => flag.to_sql(),
+        }
+    }
+}
