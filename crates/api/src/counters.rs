@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use chat::TokenUsage;
-use figures::{Distribution, Histogram};
+use histogram::{Histogram, Snapshot};
 use store::{Outcome, Timings};
 use wire::ErrorCode;
 
@@ -68,11 +68,11 @@ pub(crate) struct Counters {
 /// The sums over all workers.
 pub struct Totals {
     /// Durations by outcome.
-    pub ended: Vec<(Outcome, Distribution)>,
+    pub ended: Vec<(Outcome, Snapshot)>,
     /// In the order of `PHASE_NAMES`.
-    pub phases: [Distribution; PHASE_NAMES.len()],
-    pub prompt: Distribution,
-    pub completion: Distribution,
+    pub phases: [Snapshot; PHASE_NAMES.len()],
+    pub prompt: Snapshot,
+    pub completion: Snapshot,
     /// In the order of `SEARCH_OUTCOMES`.
     pub searches: [u64; SEARCH_OUTCOMES.len()],
 }
@@ -92,12 +92,12 @@ impl Default for Counters {
 impl Counters {
     pub(crate) fn end(&self, outcome: Outcome, total: Duration, timings: &Timings, persist: Option<Duration>) {
         if let Some((_, ended)) = self.ended.iter().find(|(known, _)| *known == outcome) {
-            ended.add(micros(total));
+            ended.record(micros(total));
         }
         let phases = [timings.queue, timings.search, timings.inference, persist];
         for (phase, took) in self.phases.iter().zip(phases) {
             if let Some(took) = took {
-                phase.add(micros(took));
+                phase.record(micros(took));
             }
         }
     }
@@ -106,7 +106,7 @@ impl Counters {
     pub(crate) fn tokens(&self, usage: &TokenUsage) {
         for (histogram, tokens) in [(&self.prompt, usage.prompt), (&self.completion, usage.completion)] {
             if let Some(tokens) = tokens {
-                histogram.add(tokens.into());
+                histogram.record(tokens.into());
             }
         }
     }
@@ -120,17 +120,17 @@ impl Counters {
 impl Totals {
     pub(crate) fn of<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
         let mut totals = Self {
-            ended: outcomes().map(|outcome| (outcome, Distribution::none(TOTAL_BOUNDS))).into(),
-            phases: PHASE_NAMES.map(|_| Distribution::none(PHASE_BOUNDS)),
-            prompt: Distribution::none(TOKEN_BOUNDS),
-            completion: Distribution::none(TOKEN_BOUNDS),
+            ended: outcomes().map(|outcome| (outcome, Snapshot::empty(TOTAL_BOUNDS))).into(),
+            phases: PHASE_NAMES.map(|_| Snapshot::empty(PHASE_BOUNDS)),
+            prompt: Snapshot::empty(TOKEN_BOUNDS),
+            completion: Snapshot::empty(TOKEN_BOUNDS),
             searches: Default::default(),
         };
         for counts in workers {
-            totals.ended.iter_mut().zip(&counts.ended).for_each(|((_, sum), (_, more))| sum.merge(&more.read()));
-            totals.phases.iter_mut().zip(&counts.phases).for_each(|(sum, more)| sum.merge(&more.read()));
-            totals.prompt.merge(&counts.prompt.read());
-            totals.completion.merge(&counts.completion.read());
+            totals.ended.iter_mut().zip(&counts.ended).for_each(|((_, sum), (_, more))| sum.merge(&more.snapshot()));
+            totals.phases.iter_mut().zip(&counts.phases).for_each(|(sum, more)| sum.merge(&more.snapshot()));
+            totals.prompt.merge(&counts.prompt.snapshot());
+            totals.completion.merge(&counts.completion.snapshot());
             totals.searches.iter_mut().zip(&counts.searches).for_each(|(sum, more)| *sum += more.load(Relaxed));
         }
         totals

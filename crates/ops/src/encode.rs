@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use figures::Distribution;
+use histogram::Snapshot;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
@@ -54,7 +54,7 @@ pub(crate) fn histograms<'a>(
     name: &str,
     help: &str,
     unit: f64,
-    rows: impl IntoIterator<Item = (Labels<'a>, &'a Distribution)>,
+    rows: impl IntoIterator<Item = (Labels<'a>, &'a Snapshot)>,
 ) -> fmt::Result {
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for (labels, counted) in rows {

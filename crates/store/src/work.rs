@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use figures::{Distribution, Histogram};
+use histogram::{Histogram, Snapshot};
 
 /// By which groups are told apart: rows, and microseconds of a commit.
 const GROUP_SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
@@ -17,9 +17,9 @@ pub struct LedgerFigures {
     /// Rows that wait for the writer.
     pub waiting: u64,
     /// How many rows were committed together.
-    pub group_rows: Distribution,
+    pub group_rows: Snapshot,
     /// How long commits took that succeeded, in microseconds.
-    pub commit_micros: Distribution,
+    pub commit_micros: Snapshot,
     /// Commits that failed.
     pub failed_commits: u64,
     /// Rows that were not written, whether or not anybody waited for them.
@@ -51,8 +51,8 @@ impl Work {
     pub(crate) fn read(&self) -> LedgerFigures {
         LedgerFigures {
             waiting: self.waiting.load(Relaxed),
-            group_rows: self.group_rows.read(),
-            commit_micros: self.commit_micros.read(),
+            group_rows: self.group_rows.snapshot(),
+            commit_micros: self.commit_micros.snapshot(),
             failed_commits: self.failed_commits.load(Relaxed),
             not_recorded: self.not_recorded.load(Relaxed),
         }
@@ -69,8 +69,8 @@ impl Work {
     }
 
     pub(crate) fn committed(&self, rows: usize, took: Duration) {
-        self.group_rows.add(rows as u64);
-        self.commit_micros.add(took.as_micros() as u64);
+        self.group_rows.record(rows as u64);
+        self.commit_micros.record(took.as_micros() as u64);
     }
 
     /// A commit failed, and with it all its rows.
