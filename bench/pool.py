@@ -8,7 +8,7 @@ from pathlib import Path
 
 import report
 
-SIMULATE = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "runtimes", "--example", "simulate", "--"]
+SIMULATE = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "simulator", "--"]
 
 
 def main() -> None:

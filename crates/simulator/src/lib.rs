@@ -1,10 +1,10 @@
 //! A fleet of runtimes behind several gateways, simulated event by event: the production balance against simple ones.
 //!
-//! Time, chance and everything else is inside, so that the same seed gives the same figures on every machine.
+//! It reads no clock and no system randomness, so the same seed gives the same results on every machine.
 
-mod figures;
 mod fleet;
 mod gateway;
+mod results;
 mod traffic;
 
 use std::cmp::Reverse;
@@ -14,35 +14,34 @@ use breaker::Verdict;
 use fastrand::Rng;
 use runtimes::balance::Ending;
 
-pub(crate) use figures::Figures;
-pub(crate) use gateway::Policy;
+pub use gateway::Policy;
+pub use results::Results;
 
 use fleet::{Fleet, Health};
 use gateway::{Gateway, Ticket};
 use traffic::{Prompt, Traffic};
 
 /// Microseconds.
-pub(crate) type Time = u64;
-pub(crate) const SECOND: Time = 1_000_000;
+pub type Time = u64;
+pub const SECOND: Time = 1_000_000;
 
-/// How long a request may take, as `runtime.timeout`; shorter than its default, so that runs are.
+/// The equivalent of `runtime.timeout`. Shorter than its default, so that runs are short.
 const TIMEOUT: Time = 30 * SECOND;
-const CHECK_EVERY: Time = SECOND;
-/// Nothing is measured before caches have filled.
-const WARM_UP: f64 = 0.2;
+const CHECK_INTERVAL: Time = SECOND;
+/// The part of a run that is not measured, because caches have to fill first.
+const WARM_UP_FRACTION: f64 = 0.2;
 
-/// What is simulated.
 #[derive(Debug, Clone)]
-pub(crate) struct Scenario {
-    pub(crate) members: usize,
-    pub(crate) gateways: usize,
-    pub(crate) per_second: f64,
-    pub(crate) duration: Time,
-    /// Whether members fail on the way: one dies and returns, one is five times slower for a while, one hangs.
-    pub(crate) failures: bool,
-    /// Tokens that a member's cache holds.
-    pub(crate) cache: u32,
-    pub(crate) seed: u64,
+pub struct Scenario {
+    pub members: usize,
+    pub gateways: usize,
+    pub per_second: f64,
+    pub duration: Time,
+    /// Whether members fail: one dies and returns, one is five times slower for a while, one hangs.
+    pub failures: bool,
+    /// Capacity of a member's cache in tokens.
+    pub cache: u32,
+    pub seed: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +53,7 @@ enum Event {
     Health(usize, Health),
 }
 
-/// A request under way.
+/// A request in flight.
 struct Request {
     prompt: Prompt,
     arrived: Time,
@@ -65,8 +64,7 @@ struct Request {
     measured: bool,
 }
 
-/// One run of a scenario under a policy.
-pub(crate) struct Run {
+struct Simulation {
     scenario: Scenario,
     now: Time,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
@@ -77,18 +75,22 @@ pub(crate) struct Run {
     gateways: Vec<Gateway>,
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
-    figures: Figures,
+    results: Results,
     checks: u64,
 }
 
-impl Run {
-    /// Runs a scenario to its end.
-    pub(crate) fn of(scenario: &Scenario, policy: Policy) -> Figures {
-        // The traffic is the same whatever stands in front of the fleet.
+/// Runs a scenario to its end.
+pub fn simulate(scenario: &Scenario, policy: Policy) -> Results {
+    Simulation::new(scenario, policy).run()
+}
+
+impl Simulation {
+    fn new(scenario: &Scenario, policy: Policy) -> Self {
+        // The traffic must not depend on the policy.
         let mut rng = Rng::with_seed(scenario.seed);
         let traffic = Traffic::new(scenario.per_second, rng.u64(..));
         let gateways = (0..scenario.gateways).map(|_| Gateway::new(policy, scenario.members, rng.u64(..))).collect();
-        let mut run = Self {
+        Self {
             now: 0,
             events: BinaryHeap::new(),
             sequence: 0,
@@ -97,24 +99,27 @@ impl Run {
             gateways,
             requests: Vec::new(),
             free: Vec::new(),
-            figures: Figures::new(policy.name(), scenario.members),
+            results: Results::new(policy.name(), scenario.members),
             checks: 0,
             rng,
             scenario: scenario.clone(),
-        };
-        run.script();
-        while let Some(Reverse((at, _, event))) = run.events.pop() {
-            run.now = at;
-            run.happens(event);
         }
-        run.figures.lost = run.requests.iter().flatten().count();
-        run.figures.finish();
-        run.figures
     }
 
-    fn script(&mut self) {
+    fn run(mut self) -> Results {
+        self.schedule_scenario();
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            self.now = at;
+            self.handle(event);
+        }
+        self.results.lost = self.requests.iter().flatten().count();
+        self.results.finish();
+        self.results
+    }
+
+    fn schedule_scenario(&mut self) {
         self.at(0, Event::Arrival);
-        self.at(CHECK_EVERY, Event::Check);
+        self.at(CHECK_INTERVAL, Event::Check);
         if self.scenario.failures {
             let hundredth = self.scenario.duration / 100;
             for (percent, member, health) in [
@@ -130,11 +135,11 @@ impl Run {
         }
     }
 
-    fn happens(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Arrival => self.arrive(),
             Event::Finished(id, tries) if self.is_current(id, tries) => self.finish(id),
-            Event::TimedOut(id, tries) if self.is_current(id, tries) => self.give_up(id),
+            Event::TimedOut(id, tries) if self.is_current(id, tries) => self.time_out(id),
             Event::Finished(..) | Event::TimedOut(..) => {}
             Event::Check => self.check(),
             Event::Health(member, health) => self.change(member, health),
@@ -149,7 +154,7 @@ impl Run {
             member: 0,
             ticket: None,
             tries: 0,
-            measured: self.now as f64 >= self.scenario.duration as f64 * WARM_UP,
+            measured: self.now as f64 >= self.scenario.duration as f64 * WARM_UP_FRACTION,
         };
         let id = self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
@@ -157,14 +162,14 @@ impl Run {
         });
         self.requests[id] = Some(request);
         self.send(id, None);
-        let pause = -(1.0 - self.rng.f64()).ln() / self.scenario.per_second;
-        let next = self.now + (pause * SECOND as f64) as Time;
+        let interval = -(1.0 - self.rng.f64()).ln() / self.scenario.per_second;
+        let next = self.now + (interval * SECOND as f64) as Time;
         if next < self.scenario.duration {
             self.at(next, Event::Arrival);
         }
     }
 
-    /// Sends a request to the member that its gateway chooses, as the pool does: once more elsewhere if that is not there.
+    /// Sends a request to the member that its gateway chooses. Like the pool, it retries once on another member.
     fn send(&mut self, id: usize, failed: Option<usize>) {
         let Some(request) = &mut self.requests[id] else { return };
         let chosen = self.gateways[request.gateway].choose(request.prompt.affinity(), failed, self.now);
@@ -179,7 +184,7 @@ impl Run {
             Health::Well | Health::Slow => {
                 let (end, found) = self.fleet.begin(member, &request.prompt, self.now);
                 if request.measured {
-                    self.figures.looked_up(found, request.prompt.tokens(), member);
+                    self.results.record_lookup(found, request.prompt.tokens(), member);
                 }
                 match end <= deadline {
                     true => self.at(end, Event::Finished(id, tries)),
@@ -189,7 +194,7 @@ impl Run {
         }
     }
 
-    fn give_up(&mut self, id: usize) {
+    fn time_out(&mut self, id: usize) {
         self.release(id, Ending::silent(Verdict::Bad));
         if let Some(request) = &self.requests[id] {
             self.fleet.drop_one(request.member);
@@ -212,16 +217,16 @@ impl Run {
         self.release(id, Ending::completed(completion));
         if let Some(request) = self.end(id) {
             self.fleet.end(request.member, &request.prompt);
-            self.traffic.answered(&request.prompt);
+            self.traffic.append_completion(&request.prompt);
             if request.measured {
-                self.figures.completed(self.now - request.arrived);
+                self.results.record_latency(self.now - request.arrived);
             }
         }
     }
 
     fn fail(&mut self, id: usize) {
         if self.end(id).is_some_and(|request| request.measured) {
-            self.figures.failed += 1;
+            self.results.failed += 1;
         }
     }
 
@@ -237,7 +242,7 @@ impl Run {
         }
     }
 
-    /// What happens to a member happens to what it has under way.
+    /// Changes a member's health; its requests in flight fail or hang with it.
     fn change(&mut self, member: usize, health: Health) {
         self.fleet.change(member, health, self.now);
         let here = |request: &Request| request.member == member && request.ticket.is_some();
@@ -248,7 +253,7 @@ impl Run {
             match health {
                 Health::Dead => self.refused(id),
                 Health::Hung => {
-                    // What would have finished does not.
+                    // Invalidates the event that would have finished it.
                     request.tries += 1;
                     let (deadline, tries) = (request.arrived + TIMEOUT, request.tries);
                     self.at(deadline, Event::TimedOut(id, tries));
@@ -258,21 +263,21 @@ impl Run {
         }
     }
 
-    /// Health checks: one that hangs passes them, as runtimes do whose workers are stuck. ExchangeError ones are looked at more often.
+    /// A hung member passes its health checks, like a runtime whose workers are stuck. Unhealthy ones are checked more often.
     fn check(&mut self) {
         self.checks += 1;
         for gateway in &mut self.gateways {
             for member in 0..self.scenario.members {
                 if self.checks.is_multiple_of(5) || !gateway.is_healthy(member) {
-                    gateway.checked(member, self.fleet.health(member) != Health::Dead, self.now);
+                    gateway.record_health_check(member, self.fleet.health(member) != Health::Dead, self.now);
                 }
             }
         }
-        if self.now as f64 >= self.scenario.duration as f64 * WARM_UP && self.now < self.scenario.duration {
-            self.figures.weighed(&self.fleet);
+        if self.now as f64 >= self.scenario.duration as f64 * WARM_UP_FRACTION && self.now < self.scenario.duration {
+            self.results.record_load(&self.fleet);
         }
         if self.now < self.scenario.duration {
-            self.at(self.now + CHECK_EVERY, Event::Check);
+            self.at(self.now + CHECK_INTERVAL, Event::Check);
         }
     }
 

@@ -1,15 +1,14 @@
-//! One replica of the service, as far as it chooses members: it knows only its own requests.
+//! One replica of the service, reduced to choosing members. It knows only its own requests.
 
 use breaker::{Attempt, Breaker};
 use fastrand::Rng;
 use runtimes::balance::{Affinity, Balance, Ending, Lease};
 
-use super::Time;
+use crate::Time;
 
-/// How members are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// As the service does.
+pub enum Policy {
+    /// `runtimes::balance`.
     Production,
     Random,
     RoundRobin,
@@ -17,14 +16,14 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    pub(crate) const ALL: [Self; 4] = [Self::Production, Self::LeastOutstanding, Self::RoundRobin, Self::Random];
+    pub const ALL: [Self; 4] = [Self::Production, Self::LeastOutstanding, Self::RoundRobin, Self::Random];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Production => "production",
             Self::Random => "random",
             Self::RoundRobin => "round-robin",
-            Self::LeastOutstanding => "least in_flight",
+            Self::LeastOutstanding => "least outstanding",
         }
     }
 }
@@ -34,15 +33,15 @@ pub(crate) enum Gateway {
     Simple(Simple),
 }
 
-/// A request that a gateway has sent.
 pub(crate) enum Ticket {
     Production(Lease),
     Simple(usize, Attempt),
 }
 
-/// The others have breakers, too, and step over members that are known to be broken.
+/// The simple policies have breakers, too, and skip members whose breaker is open.
 pub(crate) struct Simple {
     policy: Policy,
+    /// Requests in flight, and the breaker.
     members: Vec<(usize, Breaker)>,
     next: usize,
     rng: Rng,
@@ -85,14 +84,14 @@ impl Gateway {
                 *in_flight -= 1;
                 breaker.end(attempt, ending.verdict(), millis(now));
             }
-            _ => unreachable!("a ticket goes back to where it came from"),
+            _ => unreachable!("a ticket is returned to the gateway that issued it"),
         }
     }
 
-    pub(crate) fn checked(&mut self, member: usize, alive: bool, now: Time) {
+    pub(crate) fn record_health_check(&mut self, member: usize, passed: bool, now: Time) {
         match self {
-            Self::Production(balance) => balance.checked(member, alive, millis(now)),
-            Self::Simple(simple) if alive => simple.members[member].1.looks_alive(),
+            Self::Production(balance) => balance.checked(member, passed, millis(now)),
+            Self::Simple(simple) if passed => simple.members[member].1.looks_alive(),
             Self::Simple(simple) => simple.members[member].1.looks_dead(millis(now)),
         }
     }

@@ -1,9 +1,7 @@
-//! The balance over a simulated fleet, against simpler ones, as Markdown: `cargo run --release -p runtimes --example simulate`.
+//! Prints the results of the production balance and of simpler ones as Markdown: `cargo run --release -p simulator`.
 //! `--quick` leaves out the large fleet.
 
-mod simulation;
-
-use simulation::{Figures, Policy, Run, SECOND, Scenario};
+use simulator::{Policy, Results, SECOND, Scenario, simulate};
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
@@ -20,47 +18,48 @@ fn main() {
     println!("{}", include_str!("method.md").trim_end());
     for scenario in [Some(small), (!quick).then_some(large)].into_iter().flatten() {
         for failures in [false, true] {
-            let what = if failures {
+            let condition = if failures {
                 "one dies and returns, one is 5 times slower for a while, one hangs"
             } else {
                 "all is well"
             };
             let per_minute = (scenario.per_second * 60.0).round() as u64;
-            println!("\n### {} runtimes, {} requests a minute, {what}\n", scenario.members, grouped(per_minute));
-            heading();
+            println!("\n### {} runtimes, {} requests a minute, {condition}\n", scenario.members, grouped(per_minute));
+            print_heading();
             for gateways in [1, 3, 12] {
                 for policy in Policy::ALL {
-                    row(gateways, &Run::of(&Scenario { gateways, failures, ..scenario.clone() }, policy));
+                    print_row(gateways, &simulate(&Scenario { gateways, failures, ..scenario.clone() }, policy));
                 }
             }
         }
     }
 }
 
-fn heading() {
+fn print_heading() {
     println!(
         "| gateways | balance | prompt tokens found in caches | mean | p50 | p99 | p99.9 | failed | busiest ÷ mean, at a time | busiest ÷ mean, in all |"
     );
     println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
 }
 
-fn row(gateways: usize, figures: &Figures) {
-    assert_eq!(figures.lost, 0, "every request ends");
+fn print_row(gateways: usize, results: &Results) {
+    assert_eq!(results.lost, 0, "every request ends");
     println!(
         "| {gateways} | {} | {:.1} % | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} ms | {} of {} | {:.2} | {:.2} |",
-        figures.policy,
-        figures.hit_rate() * 100.0,
-        figures.mean(),
-        figures.quantile(0.5),
-        figures.quantile(0.99),
-        figures.quantile(0.999),
-        grouped(figures.failed),
-        grouped(figures.failed + figures.completed_count() as u64),
-        figures.peak(),
-        figures.most_asked(),
+        results.policy,
+        results.hit_rate() * 100.0,
+        results.mean(),
+        results.quantile(0.5),
+        results.quantile(0.99),
+        results.quantile(0.999),
+        grouped(results.failed),
+        grouped(results.failed + results.completed_count() as u64),
+        results.peak(),
+        results.busiest(),
     );
 }
 
+/// With commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

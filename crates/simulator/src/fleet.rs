@@ -1,24 +1,23 @@
-//! The runtimes: each computes prompts one after the other, as far as its cache does not hold them, and generates for all
-//! together, the slower the more they are.
+//! The runtimes. Each computes what its cache does not hold of a prompt, one prompt after the other, and decodes for all its
+//! requests together: the more there are, the slower each token.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::traffic::Prompt;
-use super::{SECOND, Time};
+use crate::traffic::Prompt;
+use crate::{SECOND, Time};
 
-/// Prompt tokens computed in a second.
-const PROMPT_PACE: f64 = 60_000.0;
-/// A token's time for one alone, and how many together make it twice that.
-const TOKEN: f64 = 0.006 * SECOND as f64;
-const TWICE_AT: f64 = 64.0;
-const SLOW: f64 = 5.0;
+const PROMPT_TOKENS_PER_SECOND: f64 = 60_000.0;
+/// The time for a token of a single request, and the number of requests at which it doubles.
+const TOKEN_TIME: f64 = 0.006 * SECOND as f64;
+const DOUBLED_AT: f64 = 64.0;
+const SLOW_FACTOR: f64 = 5.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
     Well,
-    /// Five times slower.
+    /// Slower by `SLOW_FACTOR`.
     Slow,
-    /// Takes requests and answers none.
+    /// Accepts requests and responds to none.
     Hung,
     /// Refuses connections.
     Dead,
@@ -49,7 +48,7 @@ impl Fleet {
         self.members.iter().map(|member| member.running)
     }
 
-    /// Who dies or hangs has nothing when it returns.
+    /// A member that dies or hangs loses its cache and its requests.
     pub(crate) fn change(&mut self, member: usize, health: Health, now: Time) {
         let member = &mut self.members[member];
         if matches!(health, Health::Dead | Health::Hung) {
@@ -59,35 +58,36 @@ impl Fleet {
         member.health = health;
     }
 
-    /// Takes a request; says when it will be done and how many tokens of its prompt were there already.
+    /// Starts a request. Returns when it will be done and how many tokens of its prompt were cached.
     pub(crate) fn begin(&mut self, member: usize, prompt: &Prompt, now: Time) -> (Time, u32) {
         let member = &mut self.members[member];
-        let slowness = if member.health == Health::Slow { SLOW } else { 1.0 };
+        let slowness = if member.health == Health::Slow { SLOW_FACTOR } else { 1.0 };
         let found = member.cache.look_up(prompt);
-        let compute = f64::from(prompt.tokens() - found) / PROMPT_PACE * SECOND as f64 * slowness;
+        let compute = f64::from(prompt.tokens() - found) / PROMPT_TOKENS_PER_SECOND * SECOND as f64 * slowness;
         member.computing_until = member.computing_until.max(now) + compute as Time;
         member.running += 1;
-        let token = TOKEN * slowness * (1.0 + f64::from(member.running) / TWICE_AT);
+        let token = TOKEN_TIME * slowness * (1.0 + f64::from(member.running) / DOUBLED_AT);
         (member.computing_until + (f64::from(prompt.completion) * token) as Time, found)
     }
 
     pub(crate) fn end(&mut self, member: usize, prompt: &Prompt) {
         self.drop_one(member);
-        self.members[member].cache.keep(prompt);
+        self.members[member].cache.insert(prompt);
     }
 
-    /// Somebody has hung up.
+    /// A request was given up.
     pub(crate) fn drop_one(&mut self, member: usize) {
         let running = &mut self.members[member].running;
         *running = running.saturating_sub(1);
     }
 }
 
-/// System prompts and conversations, of which the least recently used go first.
+/// System prompts and conversations, evicted by least recent use.
 struct Cache {
     capacity: u32,
     used: u32,
-    kept: HashMap<Key, (u32, u64)>,
+    /// Tokens and the time of the last use.
+    entries: HashMap<Key, (u32, u64)>,
     order: VecDeque<(Key, u64)>,
     clock: u64,
 }
@@ -100,20 +100,20 @@ enum Key {
 
 impl Cache {
     fn new(capacity: u32) -> Self {
-        Self { capacity, used: 0, kept: HashMap::new(), order: VecDeque::new(), clock: 0 }
+        Self { capacity, used: 0, entries: HashMap::new(), order: VecDeque::new(), clock: 0 }
     }
 
-    /// Tokens of a prompt that need not be computed. Its system prompt is kept from now on.
+    /// The number of cached tokens of a prompt. Inserts its system prompt.
     fn look_up(&mut self, prompt: &Prompt) -> u32 {
         let system = Key::System(prompt.system);
         let conversation = Key::Conversation(prompt.conversation);
-        let has_system = self.kept.contains_key(&system);
-        let history = self.kept.get(&conversation).map_or(0, |(tokens, _)| (*tokens).min(prompt.history));
+        let has_system = self.entries.contains_key(&system);
+        let history = self.entries.get(&conversation).map_or(0, |(tokens, _)| (*tokens).min(prompt.history));
         self.put(system, prompt.system_tokens);
         if has_system { prompt.system_tokens + history } else { 0 }
     }
 
-    fn keep(&mut self, prompt: &Prompt) {
+    fn insert(&mut self, prompt: &Prompt) {
         self.put(Key::System(prompt.system), prompt.system_tokens);
         let whole = prompt.history + prompt.message + prompt.completion;
         self.put(Key::Conversation(prompt.conversation), whole);
@@ -121,14 +121,14 @@ impl Cache {
 
     fn put(&mut self, key: Key, tokens: u32) {
         self.clock += 1;
-        let before = self.kept.insert(key, (tokens, self.clock)).map_or(0, |(tokens, _)| tokens);
+        let before = self.entries.insert(key, (tokens, self.clock)).map_or(0, |(tokens, _)| tokens);
         self.used = self.used - before + tokens;
         self.order.push_back((key, self.clock));
         while self.used > self.capacity {
             let Some((oldest, stamp)) = self.order.pop_front() else { return };
-            // Whoever was used since stands further back once more.
-            if self.kept.get(&oldest).is_some_and(|(_, last)| *last == stamp)
-                && let Some((tokens, _)) = self.kept.remove(&oldest)
+            // An entry that was used since is in the queue once more, further back.
+            if self.entries.get(&oldest).is_some_and(|(_, last)| *last == stamp)
+                && let Some((tokens, _)) = self.entries.remove(&oldest)
             {
                 self.used -= tokens;
             }
