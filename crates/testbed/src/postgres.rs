@@ -1,9 +1,7 @@
 //! A PostgreSQL cluster in a temporary folder. However the test's process ends, the cluster ends with it: a small program
 //! waits for the end of its standard input, which that process holds.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::Permissions;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +9,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::free_port;
 
 /// Who owns the cluster's databases; nobody has a password.
 const USER: &str = "adriaticum";
@@ -199,8 +199,4 @@ fn run(command: &mut Command) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {told}");
     String::from_utf8(output.stdout).unwrap()
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -7,9 +7,6 @@
 mod kinds;
 mod reader;
 #[cfg(test)]
-#[path = "../../tests/model/sample.rs"]
-pub(super) mod sample;
-#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -7,19 +7,16 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use testbed::file_server::{Reply, Server};
+use testbed::gguf::Sample;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::download::RetryPolicy;
 use super::gguf::Summary;
-use super::gguf::sample::Sample;
 use super::model_dir::{ModelDir, is_disk_full, write_error};
 use super::package::PackagedModel;
 use crate::error::CliError;
-use server::{Reply, Server};
-
-#[path = "../../tests/model/server.rs"]
-mod server;
 
 const MEMBER: &str = "carrier/model.gguf";
 const NO_BACKOFF: &[Duration] = &[Duration::ZERO; 3];

@@ -1,16 +1,18 @@
 //! Part 5, authentication: one header, one place for a key, one refusal for whatever is wrong with it.
 
-use crate::harness::{Answer, Home, Reply, Request, Runtime, Service, Setup, ask, eventually};
+use testbed::{Answer, Reply, Request, Runtime, Service, ask, eventually};
+
+use crate::ADRIATICUM;
 
 fn service() -> (Runtime, Service) {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     (runtime, service)
 }
 
 #[test]
 fn a_key_is_shaped_as_published() {
-    let key = Home::new().key();
+    let key = ADRIATICUM.home().key();
     let (id, secret) = key.strip_prefix("adria_").and_then(|rest| rest.split_once('_')).unwrap();
     assert_eq!((id.len(), secret.len()), (12, 43 + 6), "{key}");
     assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{key}");
@@ -43,7 +45,7 @@ fn every_key_that_is_not_active_gets_the_same_401() {
 
     let revoked = service.key();
     service.output(&["keys", "revoke", id_of(&revoked)]);
-    let unknown = Home::new().key();
+    let unknown = ADRIATICUM.home().key();
     let expired = service.key_with("short", &["--expires", "1ms"]);
     let forged = with_checksum(&format!("adria_{}_{}", id_of(&key), "0".repeat(43)));
     let other_id = with_checksum(&format!("adria_{}_{}", id_of(&unknown), &key[19..62]));
@@ -109,7 +111,7 @@ fn every_key_that_is_not_active_gets_the_same_401() {
 #[test]
 fn a_key_revoked_by_another_process_is_refused_by_the_next_request() {
     let (runtime, service) = service();
-    let replica = Setup::with(&[&runtime]).beside(&service).start();
+    let replica = ADRIATICUM.setup_with(&[&runtime]).beside(&service).start();
     let (key, other) = (service.key(), service.key());
     let request = Request::chat(&key, ask("hello")).bytes();
     let (mut here, mut there) = (service.connect(), replica.connect());

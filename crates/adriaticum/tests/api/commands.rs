@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use testbed::{Connection, Home, Ran, Reply, Request, Runtime, eventually, on_postgres, unreachable_url};
 
-use crate::harness::{Connection, Home, Ran, Reply, Request, Runtime, Setup, eventually, on_postgres, unreachable_url};
+use crate::ADRIATICUM;
 
 fn keys(home: &Home) -> Vec<Value> {
     serde_json::from_str(&home.output(&["keys", "list", "--json"])).unwrap()
@@ -35,7 +36,7 @@ fn complains(ran: &Ran, says: &[&str]) {
 
 #[test]
 fn a_key_is_shown_once_and_listed_without_its_secret() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     assert_eq!(keys(&home), Vec::<Value>::new());
     assert!(home.output(&["keys", "list"]).contains("adriaticum keys create NAME"));
 
@@ -63,7 +64,7 @@ fn a_key_is_shown_once_and_listed_without_its_secret() {
 
 #[test]
 fn keys_are_renamed_and_revoked_by_their_id() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let (key, other) = (home.key(), home.key());
     let id = id_of(&key);
     home.output(&["keys", "rename", &id, "  другое имя 🗝 "]);
@@ -86,7 +87,7 @@ fn keys_are_renamed_and_revoked_by_their_id() {
 #[test]
 fn a_key_that_was_used_says_when() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (used, unused) = (service.key(), service.key());
     service.ask(&used, "hello").completed();
     let listed = keys(&service);
@@ -97,7 +98,7 @@ fn a_key_that_was_used_says_when() {
 
 #[test]
 fn an_expiry_is_counted_from_now() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     for (expires, days) in [("30d", 30), ("12h", 0), ("1year", 365)] {
         home.key_with(expires, &["--expires", expires]);
         let row = keys(&home).into_iter().find(|row| row["name"] == expires).unwrap();
@@ -113,7 +114,7 @@ fn an_expiry_is_counted_from_now() {
 /// Whatever is accepted must not spoil the list.
 #[test]
 fn an_expiry_in_the_far_future_is_refused_or_listed() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     for expires in ["7900y", "9000y", "100000y", "500000000000y"] {
         let ran = home.run(&["keys", "create", "far", "--expires", expires]);
         assert!(!ran.stderr.contains("panicked"), "{expires}: {ran:?}");
@@ -125,7 +126,7 @@ fn an_expiry_in_the_far_future_is_refused_or_listed() {
 
 #[test]
 fn wrong_input_is_refused_and_changes_nothing() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let id = id_of(&home.key());
     let before = keys(&home);
     let long = "x".repeat(101);
@@ -163,14 +164,14 @@ fn wrong_input_is_refused_and_changes_nothing() {
 /// A key that would never work is a mistake, not a wish.
 #[test]
 fn an_expiry_of_no_time_is_refused() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     refuses(&home.run(&["keys", "create", "a", "--expires", "0s"]), 2, &["--expires"]);
     assert_eq!(keys(&home).len(), 0);
 }
 
 #[test]
 fn usage_of_nothing_is_nothing() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     assert_eq!(home.rows(), Vec::<Value>::new());
     let sums = home.sums();
     assert_eq!((&sums["requests"], &sums["total_tokens"]), (&json!(0), &Value::Null), "unmeasured is not zero");
@@ -181,7 +182,7 @@ fn usage_of_nothing_is_nothing() {
 
 #[test]
 fn settings_come_from_file_environment_and_flags_in_that_order() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let file = "[api]\nmax_requests = 7\nmax_connections = 8\nhead_timeout = \"9s\"\n[runtime]\nurls = [\"http://a:1\", \"http://b:2/v1\"]\n";
     std::fs::write(home.folder().join("adriaticum.toml"), file).unwrap();
     home.set("api.max_connections", "80");
@@ -221,7 +222,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
     ] {
         line(name);
     }
-    let other = Home::new();
+    let other = ADRIATICUM.home();
     std::fs::write(other.folder().join("other.toml"), &config).unwrap();
     let again = other.output(&["--config", "other.toml", "config"]);
     assert!(
@@ -232,7 +233,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
 
 #[test]
 fn unknown_settings_name_the_nearest_known() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let with_file = |text: &str| {
         std::fs::write(home.folder().join("adriaticum.toml"), text).unwrap();
         home.run(&["config"])
@@ -252,7 +253,7 @@ fn unknown_settings_name_the_nearest_known() {
 
 #[test]
 fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     for (name, value, says) in [
         ("api.listen", "localhost:8080", "127.0.0.1:8080"),
         ("api.listen", "8080", "127.0.0.1:8080"),
@@ -287,7 +288,7 @@ fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
 
 #[test]
 fn secrets_in_settings_are_never_printed() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     for (name, value) in [
         ("runtime.urls", "http://user:Quagga@localhost:8000/v1"),
         ("database_url", "postgres://user:Quagga@localhost/adriaticum"),
@@ -304,7 +305,7 @@ fn secrets_in_settings_are_never_printed() {
 fn an_address_in_use_is_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     for setting in ["api.listen", "console.listen", "ops.listen"] {
         home.set(setting, &address);
         complains(&home.run(&["serve"]), &[&address, setting, "Stop the program"]);
@@ -316,7 +317,7 @@ fn an_address_in_use_is_one_sentence() {
 
 #[test]
 fn a_data_folder_that_cannot_be_is_one_sentence() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let file = home.folder().join("file");
     std::fs::write(&file, "not a folder").unwrap();
     home.set_data(file.join("data"));
@@ -330,7 +331,7 @@ fn a_data_folder_that_cannot_be_is_one_sentence() {
 
 #[test]
 fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     complains(&home.run(&["--data-dir", "", "keys", "list"]), &["`data_dir`", "folder"]);
     let shared = home.folder().join("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -347,7 +348,7 @@ fn a_file_that_is_no_database_is_one_sentence() {
     if on_postgres() {
         return;
     }
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     std::fs::create_dir(home.data()).unwrap();
     std::fs::write(
         home.data().join("adriaticum.db"),
@@ -371,7 +372,7 @@ fn checks(ran: &Ran, code: i32, lines: &[(&str, &str, &str)]) {
 #[test]
 fn check_says_what_would_not_work_and_how_to_mend_it() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let database = if on_postgres() { "postgres://127.0.0.1" } else { "adriaticum.db" };
     let good = [("ok", "settings", ""), ("ok", "storage", database), ("ok", "api", "free")];
     checks(
@@ -405,7 +406,7 @@ fn check_says_what_would_not_work_and_how_to_mend_it() {
 
 #[test]
 fn check_counts_an_unusable_data_folder_once() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let file = home.folder().join("a-file");
     std::fs::write(&file, "").unwrap();
     home.set_data(file);
@@ -422,7 +423,7 @@ fn check_counts_an_unusable_data_folder_once() {
 
 #[test]
 fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let key = home.key();
     let ran = home.run(&["keys", "revoke", &key]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -434,7 +435,7 @@ fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
 #[test]
 fn check_beside_a_running_service_knows_it() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let address = service.address().to_string();
     let ops = service.ops().to_string();
     let set = [format!("--set=api.listen={address}"), format!("--set=ops.listen={ops}")];
@@ -444,7 +445,7 @@ fn check_beside_a_running_service_knows_it() {
 
 #[test]
 fn version_and_help_are_to_be_had() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let ran = home.run(&["--version"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), concat!("adriaticum ", env!("CARGO_PKG_VERSION"), "\n")));
     let help = home.output(&["--help"]);
@@ -456,7 +457,7 @@ fn version_and_help_are_to_be_had() {
 /// `adriaticum config | head -1` must not end in a panic, nor a service whose greeting finds no room.
 #[test]
 fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     for arguments in [&["config"][..], &["keys", "list"], &["keys", "list", "--json"], &["usage"], &["check"]] {
         let output = home.command(arguments).stdout(full()).output().unwrap();
@@ -475,6 +476,6 @@ fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
 
 #[test]
 fn a_csv_has_its_header_also_without_rows() {
-    let csv = Home::new().output(&["usage", "--requests", "--csv"]);
+    let csv = ADRIATICUM.home().output(&["usage", "--requests", "--csv"]);
     assert!(csv.starts_with("request_id,"), "{csv:?}");
 }

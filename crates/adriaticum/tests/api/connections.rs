@@ -6,7 +6,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Connection, Home, PATIENCE, Reply, Request, Runtime, Service, Setup, ask, eventually};
+use testbed::{Connection, Reply, Request, Runtime, Service, TIMEOUT, ask, eventually};
+
+use crate::ADRIATICUM;
 
 const SHORT: &str = "300ms";
 /// A little less than `SHORT`: clocks are read on both sides.
@@ -28,7 +30,7 @@ fn assert_times_out(connection: &mut Connection, what: &str) {
 #[test]
 fn a_head_must_arrive_in_time() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
     let request = Request::chat(&service.key(), ask("hello"));
     let head = request.head();
     for start in [&b""[..], b"P", b"PO", b"POST /v1/chat", &head[..head.len() - 2], b"\r\n"] {
@@ -59,7 +61,7 @@ fn a_head_must_arrive_in_time() {
 #[test]
 fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
     let request = Request::chat(&service.key(), ask("hello")).bytes();
     let mut connection = service.connect();
     connection.send(&request).answer().completed();
@@ -71,7 +73,7 @@ fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
 #[test]
 fn a_body_must_keep_arriving() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).set("api.body_timeout", SHORT).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.body_timeout", SHORT).start();
     let request = Request::chat(&service.key(), ask("hello"));
     for bytes in [request.bytes(), request.clone().chunked(10).bytes()] {
         let mut connection = service.connect();
@@ -88,7 +90,7 @@ fn a_body_must_keep_arriving() {
     let began = Instant::now();
     let drip = thread::spawn(move || {
         sender.send_while_open(slow.head());
-        while began.elapsed() < PATIENCE && sender.send_while_open(b" ") {
+        while began.elapsed() < TIMEOUT && sender.send_while_open(b" ") {
             thread::sleep(Duration::from_millis(20));
         }
     });
@@ -112,7 +114,7 @@ fn an_idle_connection_is_closed_also_if_a_head_has_longer() {
 
 fn idle_connections_are_closed(head_timeout: &str) {
     let runtime = echoing();
-    let setup = Setup::with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", head_timeout);
+    let setup = ADRIATICUM.setup_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", head_timeout);
     let service = setup.start();
     let request = Request::chat(&service.key(), ask("hello"));
     let mut connection = service.connect();
@@ -135,7 +137,7 @@ fn idle_connections_are_closed(head_timeout: &str) {
 fn a_request_under_way_is_not_idle() {
     let runtime = Runtime::that(Reply::EchoesAfter(Duration::from_millis(900)));
     let short = ["api.head_timeout", "api.idle_timeout", "api.body_timeout"];
-    let setup = short.iter().fold(Setup::with(&[&runtime]), |setup, name| setup.set(name, "200ms"));
+    let setup = short.iter().fold(ADRIATICUM.setup_with(&[&runtime]), |setup, name| setup.set(name, "200ms"));
     let service = setup.start();
     service.ask(&service.key(), "hello").completed();
 }
@@ -143,7 +145,7 @@ fn a_request_under_way_is_not_idle() {
 #[test]
 fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).set("api.max_connections", "5").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_connections", "5").start();
     let request = Request::chat(&service.key(), ask("hello")).bytes();
     // One address may hold four of five places.
     let mut held: Vec<_> = (0..4).map(|_| service.connect()).collect();
@@ -170,7 +172,7 @@ fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
 #[test]
 fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
     let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let service = Setup::with(&[&runtime]).set("api.max_requests", "5").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "5").start();
     let (greedy, modest) = (service.key(), service.key());
     let begin = |key: &str, expected: usize| {
         let mut connection = service.connect();
@@ -202,7 +204,7 @@ fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
 #[test]
 fn a_refusal_reaches_a_client_that_is_still_sending() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let large = Request::chat(&service.key(), vec![b' '; 4 << 20]);
     for (what, request, code) in [
         ("401", large.clone().header("Authorization", "Bearer x"), "invalid_api_key"),
@@ -224,7 +226,7 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
 #[test]
 fn a_refusal_reaches_a_client_that_never_stops_sending() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for (key, code) in [("nonsense", "invalid_api_key"), (key.as_str(), "payload_too_large")] {
         let head = Request::chat(key, "").chunked(1).head();
@@ -247,7 +249,7 @@ fn a_refusal_reaches_a_client_that_never_stops_sending() {
 #[test]
 fn a_body_is_invited_only_once_the_key_is_accepted() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
     let request = Request::chat(&key, ask("hello")).header("Expect", "100-continue");
     for request in [request.clone(), request.clone().chunked(9), request.clone().header("Expect", "100-Continue")] {
@@ -279,7 +281,7 @@ fn a_body_is_invited_only_once_the_key_is_accepted() {
 #[test]
 fn requests_sent_at_once_are_answered_in_their_order() {
     let runtime = Runtime::that(Reply::EchoesAfter(Duration::from_millis(20)));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let mut connection = service.connect();
     let contents: Vec<_> = (0..12).map(|number| format!("number {number}")).collect();
@@ -298,7 +300,7 @@ fn requests_sent_at_once_are_answered_in_their_order() {
 #[test]
 fn a_request_may_arrive_byte_by_byte() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let request = Request::chat(&service.key(), ask("hello"));
     for bytes in [request.bytes(), request.chunked(3).bytes()] {
         let mut connection = service.connect();
@@ -312,7 +314,7 @@ fn a_request_may_arrive_byte_by_byte() {
 #[test]
 fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let mut connection = service.connect();
     let request = Request::chat(&service.key(), ask("hello")).header("Connection", "close");
     connection.send(request.bytes()).answer().completed();
@@ -323,7 +325,7 @@ fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
 #[test]
 fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
     let runtime = echoing();
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     home.set("runtime.urls", &runtime.url());
     let key = home.key();
     let serve = home.command(&["serve"]);
@@ -351,7 +353,7 @@ fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
 #[test]
 fn connections_that_say_nothing_do_not_keep_others_waiting() {
     let runtime = echoing();
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let mut silent = Vec::new();
     for number in 0..200 {
@@ -366,7 +368,7 @@ fn connections_that_say_nothing_do_not_keep_others_waiting() {
 
 #[test]
 fn nothing_listens_but_the_address_that_was_given() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let elsewhere = (Ipv4Addr::new(127, 0, 0, 9), service.address().port());
     let refused = std::net::TcpStream::connect(elsewhere).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
+use testbed::{Connection, Reply, Request, Runtime, ask};
 
-use crate::harness::{Connection, Home, Reply, Request, Runtime, Setup, ask};
+use crate::ADRIATICUM;
 
 fn get(address: SocketAddr, host: &str, target: &str) -> (u16, String) {
     let request = Request::chat("", "").without("Authorization").method("GET").target(target).header("Host", host);
@@ -14,7 +15,7 @@ fn get(address: SocketAddr, host: &str, target: &str) -> (u16, String) {
 
 #[test]
 fn the_set_up_link_is_printed_until_there_is_an_account() {
-    let mut service = Setup::new().start();
+    let mut service = ADRIATICUM.setup().start();
     let link = service.told("Set up").unwrap();
     let (origin, path) = link.split_at(link.find("/welcome/").unwrap());
     let port: u16 = origin.strip_prefix("http://localhost:").unwrap().parse().unwrap();
@@ -30,8 +31,8 @@ fn the_set_up_link_is_printed_until_there_is_an_account() {
 
 #[test]
 fn a_second_service_leaves_the_first_ones_set_up_link_alone() {
-    let first = Setup::new().start();
-    let second = Setup::new().beside(&first).start();
+    let first = ADRIATICUM.setup().start();
+    let second = ADRIATICUM.setup().beside(&first).start();
     for service in [&first, &second] {
         let link = service.told("Set up").unwrap();
         let (origin, path) = link.split_at(link.find("/welcome/").unwrap());
@@ -45,7 +46,8 @@ fn one_address_serves_both_hosts() {
     let runtime = Runtime::that(Reply::Echoes);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let service = Setup::with(&[&runtime])
+    let service = ADRIATICUM
+        .setup_with(&[&runtime])
         .set("api.listen", &address)
         .set("console.listen", &address)
         .set("api.base_url", "http://api.example.com/v1")
@@ -62,7 +64,7 @@ fn one_address_serves_both_hosts() {
 
 #[test]
 fn one_address_for_one_host_is_refused_with_a_sentence() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     home.set("api.listen", "127.0.0.1:18099");
     home.set("console.listen", "127.0.0.1:18099");
     let ran = home.run(&["serve"]);
@@ -72,13 +74,13 @@ fn one_address_for_one_host_is_refused_with_a_sentence() {
 
 #[test]
 fn a_service_can_do_without_its_console() {
-    let service = Setup::new().set("console.listen", "none").start();
+    let service = ADRIATICUM.setup().set("console.listen", "none").start();
     assert!(service.told("Console").is_none() && service.told("Set up").is_none());
 }
 
 #[test]
 fn an_operator_lists_invites_and_is_refused_with_a_sentence() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     home.set("console.listen", "127.0.0.1:8091");
     let link = home.output(&["accounts", "invite", "Ada", "--role", "admin", "--expires", "2d"]);
     assert!(link.trim().starts_with("http://localhost:8091/welcome/") && link.lines().count() == 1, "{link}");

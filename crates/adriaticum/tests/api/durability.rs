@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::{Home, Reply, Request, Runtime, Service, ask, eventually, on_postgres};
 
-use crate::harness::{Home, Reply, Request, Runtime, Service, Setup, ask, eventually, on_postgres};
+use crate::ADRIATICUM;
 
 const ROUNDS: u32 = 15;
 
 #[test]
 fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     // Failures are acknowledged, too.
     let requests =
@@ -120,7 +121,7 @@ fn a_full_disk_is_told_before_inference_and_service_resumes_by_itself() {
         return eprintln!("skipped: mounting needs root; the limit on file sizes stands in for it");
     };
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).data(disk.path().join("data")).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).data(disk.path().join("data")).start();
     survives_a_ledger_that_cannot_write(&service, &runtime, || disk.fill(), || disk.free());
 }
 
@@ -130,7 +131,7 @@ fn a_limit_on_file_sizes_is_told_before_inference_and_service_resumes_by_itself(
         return;
     }
     let runtime = Runtime::that(Reply::Echoes);
-    survives_a_limit_on_file_sizes(&Setup::with(&[&runtime]).start(), &runtime);
+    survives_a_limit_on_file_sizes(&ADRIATICUM.setup_with(&[&runtime]).start(), &runtime);
 }
 
 fn survives_a_limit_on_file_sizes(service: &Service, runtime: &Runtime) {
@@ -192,7 +193,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fil
 #[test]
 fn a_log_that_cannot_be_written_does_no_harm() {
     let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let key = home.key();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut command = home.command(&["serve"]);

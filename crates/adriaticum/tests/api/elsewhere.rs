@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::{Connection, Reply, Request, Runtime, Service, Setup, ask};
+use testbed::{Connection, Reply, Request, Runtime, Service, ask, eventually};
+
+use crate::ADRIATICUM;
 
 const METHODS: [&str; 7] = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"];
 const TARGETS: [&str; 5] = ["/v1/chat/completions", "/v1/chat/completions?a=b", "/v1", "/v1/", "/v1/models"];
@@ -42,7 +44,7 @@ fn address_of(service: &Service, what: &str) -> SocketAddr {
 #[test]
 fn consoles_and_ops_addresses_do_not_serve_the_api() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     for what in ["Console", "Ops"] {
         assert_not_served(&service, address_of(&service, what), &["localhost", "127.0.0.1", "other.example.com"]);
     }
@@ -54,7 +56,8 @@ fn consoles_and_ops_addresses_do_not_serve_the_api() {
 fn on_one_address_the_consoles_host_does_not_serve_the_api() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let service = Setup::new()
+    let service = ADRIATICUM
+        .setup()
         .set("api.listen", &address)
         .set("console.listen", &address)
         .set("api.base_url", "http://api.example.com/v1")
@@ -65,18 +68,16 @@ fn on_one_address_the_consoles_host_does_not_serve_the_api() {
 
 #[test]
 fn what_is_sent_to_the_wrong_place_is_logged_under_its_id() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let mut connection = Connection::to(address_of(&service, "Console"));
     let refused = connection.send(Request::chat("x", ask("Hello!")).bytes()).answer().refused();
-    let log = crate::harness::eventually("the log line", || {
-        Some(service.log()).filter(|log| log.contains(&refused.request_id))
-    });
+    let log = eventually("the log line", || Some(service.log()).filter(|log| log.contains(&refused.request_id)));
     assert!(log.contains("not_found"), "{log}");
 }
 
 #[test]
 fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let base_url = service.told("API").unwrap();
     let good = Request::chat("x", ask("Hello!"));
     let cases = [
@@ -96,7 +97,7 @@ fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
 #[test]
 fn serve_warns_where_only_this_machine_could_name_the_api() {
     let warned = |listen: &str, base_url: Option<&str>| {
-        let mut setup = Setup::new().set("api.listen", listen);
+        let mut setup = ADRIATICUM.setup().set("api.listen", listen);
         if let Some(base_url) = base_url {
             setup = setup.set("api.base_url", base_url);
         }

@@ -2,8 +2,9 @@
 //! reaches a runtime, and the refusal says what is wrong.
 
 use serde_json::{Value, json};
+use testbed::{Reply, Request, Runtime, Service, ask};
 
-use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+use crate::ADRIATICUM;
 
 /// A body with one good message and these members beside it.
 fn with(members: &str) -> String {
@@ -89,7 +90,7 @@ fn what_is_not_json_is_refused() {
 #[test]
 fn what_is_not_utf_8_is_refused() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     // A byte alone, an overlong slash, a surrogate, a value above the last; UTF-16 of a good body.
     for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"] {
@@ -264,7 +265,7 @@ fn numbers_far_out_of_bounds_are_shown_as_they_were_sent() {
 #[test]
 fn only_plain_json_is_taken_by_its_headers() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let request = Request::chat(&service.key(), ask("hi"));
     for good in [
         request.clone().header("Content-Type", "application/json; charset=utf-8"),
@@ -299,7 +300,7 @@ fn only_plain_json_is_taken_by_its_headers() {
 /// Each body is completed, and the runtime is asked for all of what stands beside it.
 fn accepted(cases: &[(String, Value)]) {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for (body, expected) in cases {
         service.send(&Request::chat(&key, body.as_str())).completed();
@@ -317,7 +318,7 @@ fn accepted(cases: &[(String, Value)]) {
 /// Each body is a 400 that says all of what stands beside it, in reasonable length; the runtime is never asked.
 fn refused(cases: &[Invalid]) {
     let runtime = Runtime::that(Reply::Echoes);
-    let service: Service = Setup::with(&[&runtime]).start();
+    let service: Service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for (body, says) in cases {
         let shown = &body[..body.floor_char_boundary(200)];

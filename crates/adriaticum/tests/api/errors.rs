@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use crate::harness::{Answer, Http2, Reply, Request, Runtime, Service, Setup, ask, unreachable_url};
+use testbed::{Answer, Http2, Reply, Request, Runtime, Service, ask, unreachable_url};
+
+use crate::ADRIATICUM;
 
 /// What can be wrong with a request, in the order in which the errors win.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,18 +54,18 @@ fn first_fault_wins(service: &Service, without_fault: (u16, &str)) {
 
 #[test]
 fn the_first_fault_wins_over_no_runtime() {
-    first_fault_wins(&Setup::new().start(), (503, "service_unavailable"));
+    first_fault_wins(&ADRIATICUM.setup().start(), (503, "service_unavailable"));
 }
 
 #[test]
 fn the_first_fault_wins_over_a_runtime_that_is_down() {
-    first_fault_wins(&Setup::new().set("runtime.urls", &unreachable_url()).start(), (502, "inference_error"));
+    first_fault_wins(&ADRIATICUM.setup().set("runtime.urls", &unreachable_url()).start(), (502, "inference_error"));
 }
 
 #[test]
 fn the_first_fault_wins_over_no_room() {
     let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let service = Setup::with(&[&runtime]).set("api.max_requests", "1").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "1").start();
     let mut held = service.connect();
     held.send(Request::chat(&service.key(), ask("hello")).bytes());
     runtime.wait_until_asked(1);
@@ -77,13 +79,14 @@ fn the_first_fault_wins_over_no_room() {
 fn every_error_says_whether_the_same_request_is_worth_sending_again() {
     let runtime = Runtime::that(Reply::Says(500, "{}".into()));
     let unreachable = unreachable_url();
-    let failing = Setup::with(&[&runtime]).start();
-    let searching = Setup::with(&[&runtime])
+    let failing = ADRIATICUM.setup_with(&[&runtime]).start();
+    let searching = ADRIATICUM
+        .setup_with(&[&runtime])
         .set("grounding", "always")
         .set("search.url", &format!("searxng+{unreachable}"))
         .start();
     let slow = Runtime::that(Reply::EchoesOnceReleased);
-    let full = Setup::with(&[&slow]).set("api.max_requests", "1").start();
+    let full = ADRIATICUM.setup_with(&[&slow]).set("api.max_requests", "1").start();
     let mut held = full.connect();
     held.send(Request::chat(&full.key(), ask("hello")).bytes());
     slow.wait_until_asked(1);
@@ -103,7 +106,7 @@ fn every_error_says_whether_the_same_request_is_worth_sending_again() {
         answer.refused_as(code);
         assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{code}");
     }
-    let unconfigured = Setup::new().start();
+    let unconfigured = ADRIATICUM.setup().start();
     let answer = unconfigured.ask(&unconfigured.key(), "hello");
     answer.refused_as("service_unavailable");
     assert_eq!(answer.header("x-should-retry"), Some("false"), "no runtime comes by itself");
@@ -113,7 +116,7 @@ fn every_error_says_whether_the_same_request_is_worth_sending_again() {
 
 #[test]
 fn the_header_of_a_body_that_is_not_json_counts_as_its_content() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let plain = Request::chat(&service.key(), ask("hello")).header("Content-Type", "text/plain");
     service.send(&plain).refused_as("invalid_request");
     service.send(&plain.clone().body(vec![b' '; 262_145])).refused_as("payload_too_large");
@@ -124,7 +127,7 @@ fn the_header_of_a_body_that_is_not_json_counts_as_its_content() {
 #[test]
 fn other_routes_and_methods_are_not_found() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let good = Request::chat(&service.key(), ask("hello"));
     for target in [
         "/",
@@ -169,7 +172,7 @@ fn other_routes_and_methods_are_not_found() {
 #[test]
 fn a_base_url_with_a_path_serves_that_path_alone() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).set("api.base_url", "http://localhost/llm/v1/").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.base_url", "http://localhost/llm/v1/").start();
     let good = Request::chat(&service.key(), ask("hello"));
     service.send(&good.clone().target("/llm/v1/chat/completions")).completed();
     service.send(&good).refused_as("not_found");
@@ -235,7 +238,7 @@ fn only_the_apis_host_serves_it() {
 
 fn hosts(base_url: &str, cases: &[HostCase]) {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).set("api.base_url", base_url).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.base_url", base_url).start();
     let good = Request::chat(&service.key(), ask("hello")).without("Host");
     for (target, hosts, ours) in cases {
         let request = hosts.iter().fold(good.clone().target(target), |request, host| request.also("Host", host));
@@ -260,7 +263,7 @@ fn what_is_no_host_is_not_found() {
 #[test]
 fn http_1_0_gets_the_same_answers() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let old = |request: &Request| String::from_utf8(request.bytes()).unwrap().replacen("HTTP/1.1", "HTTP/1.0", 1);
     let good = Request::chat(&service.key(), ask("hello"));
     for (request, expected) in [
@@ -278,7 +281,7 @@ fn http_1_0_gets_the_same_answers() {
 #[test]
 fn http_2_gets_the_same_answers() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
     let to = |uri: &str| {
         let mut request = Http2::request(&key, ask("hello"));
@@ -320,7 +323,7 @@ fn http_2_gets_the_same_answers() {
 fn nothing_of_a_runtime_reaches_the_caller() {
     const SECRET: &str = "Ozymandias";
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let error = format!(r#"{{"error":{{"message":"{SECRET}","type":"{SECRET}","code":"{SECRET}"}}}}"#);
     let overflow = format!(
@@ -365,7 +368,7 @@ fn nothing_of_a_runtime_reaches_the_caller() {
 
 #[test]
 fn every_answer_has_a_request_id_of_its_own() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let key = service.key();
     let ids: Vec<Vec<String>> = thread::scope(|scope| {
         let ask = |_| {

@@ -5,12 +5,13 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testbed::{Home, Ran, Reply, Runtime, Service, eventually};
 
-use crate::harness::{Home, Ran, Reply, Runtime, Service, eventually};
+use crate::ADRIATICUM;
 
 /// A home in front of a runtime.
 fn home(runtime: &Runtime) -> Home {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     home.set("runtime.urls", &runtime.url());
     home
 }
@@ -101,7 +102,7 @@ fn a_service_goes_with_the_terminal_that_it_was_started_on() {
 
 #[test]
 fn a_model_that_is_not_there_is_told_and_how_to_get_it() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     home.set("model", "");
     let service = started(home, &["--first-key"]);
     let greeting = service.greeting();
@@ -111,7 +112,7 @@ fn a_model_that_is_not_there_is_told_and_how_to_get_it() {
 
 #[test]
 fn a_runtime_that_does_not_answer_is_told() {
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     home.set("runtime.urls", &format!("http://{gone}/v1"));
     let service = started(home, &["--first-key"]);

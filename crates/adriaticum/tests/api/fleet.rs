@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Connection, Home, Reply, Request, Runtime, Setup, ask, eventually, unreachable_url};
+use testbed::{Connection, Reply, Request, Runtime, ask, eventually, unreachable_url};
+
+use crate::ADRIATICUM;
 
 fn urls(runtimes: &[&Runtime]) -> String {
     let urls: Vec<_> = runtimes.iter().map(|runtime| format!("{:?}", runtime.url())).collect();
@@ -18,7 +20,7 @@ fn keyed(runtime: &Runtime, key: &str) -> String {
 #[test]
 fn members_come_and_go_without_a_failed_request() {
     let [old, kept, new] = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
-    let service = Setup::configured(&urls(&[&old, &kept])).start();
+    let service = ADRIATICUM.setup_configured(&urls(&[&old, &kept])).start();
     let key = service.key();
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -62,7 +64,7 @@ impl Drop for StopAtEnd<'_> {
 #[test]
 fn a_member_that_leaves_finishes_what_it_has() {
     let (leaving, staying) = (Runtime::that(Reply::EchoesOnceReleased), Runtime::that(Reply::Echoes));
-    let service = Setup::configured(&urls(&[&leaving])).start();
+    let service = ADRIATICUM.setup_configured(&urls(&[&leaving])).start();
     let key = service.key();
     let mut waiting = service.connect();
     waiting.send(Request::chat(&key, ask("hello")).bytes());
@@ -78,7 +80,7 @@ fn a_member_that_leaves_finishes_what_it_has() {
 #[test]
 fn a_wrong_configuration_changes_nothing() {
     let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
-    let service = Setup::configured(&urls(&[&runtime])).start();
+    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
     let key = service.key();
     for wrong in [
         "runtime.urls = [\"ftp://Quagga@nowhere/v1\"]\n".to_owned(),
@@ -98,7 +100,7 @@ fn a_wrong_configuration_changes_nothing() {
 #[test]
 fn what_needs_a_restart_is_said() {
     let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
-    let service = Setup::configured(&urls(&[&runtime])).start();
+    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("{}api.max_requests = 7\nlog = \"debug\"\n", urls(&[&other])));
     let told = service.reload();
@@ -113,7 +115,7 @@ fn what_needs_a_restart_is_said() {
     service.reload();
     eventually("the warning", || service.log().contains(r#""settings":"runtime.urls""#).then_some(()));
     service.ask(&key, "hello").completed();
-    let none = Setup::configured("").start();
+    let none = ADRIATICUM.setup_configured("").start();
     none.configure(&urls(&[&runtime]));
     none.reload();
     eventually("the warning", || none.log().contains(r#""settings":"runtime.urls""#).then_some(()));
@@ -126,7 +128,7 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
     let file = |own_key: &str, common_key: &str| {
         format!("runtime.urls = [{:?}, {:?}]\nruntime.key = {common_key:?}\n", keyed(&own, own_key), common.url())
     };
-    let service = Setup::configured(&file(":Quagga-own", "Quagga-common")).start();
+    let service = ADRIATICUM.setup_configured(&file(":Quagga-own", "Quagga-common")).start();
     let key = service.key();
     let told = |runtime: &Runtime, secret: &str| {
         let header = format!("authorization: bearer {secret}\r\n").to_ascii_lowercase();
@@ -166,7 +168,7 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
 
 #[test]
 fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     for setting in ["runtime.key=Quag ga", "runtime.urls=http://Quag%20ga@a/v1", "runtime.urls=http://Qua:gga@a/v1"] {
         let ran = home.run(&["--set", setting, "config"]);
         assert_ne!(ran.code, Some(0), "{ran:?}");
@@ -177,7 +179,7 @@ fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
 /// Status, code and `Retry-After` of an answer from a service before runtimes that reply so.
 fn refusal(replies: &[Reply]) -> (u16, String, Option<String>) {
     let runtimes: Vec<_> = replies.iter().map(|reply| Runtime::that(reply.clone())).collect();
-    let service = Setup::with(&runtimes.iter().collect::<Vec<_>>()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start();
     let answer = service.ask(&service.key(), "hello");
     let refused = answer.refused();
     (refused.status, refused.code, answer.header("retry-after").map(str::to_owned))
@@ -211,7 +213,7 @@ fn saturation_is_passed_back() {
 #[test]
 fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
     let (full, other) = (Runtime::that(Reply::SaysLater(429, "{}".into(), 60)), Runtime::that(Reply::Echoes));
-    let service = Setup::with(&[&full, &other]).start();
+    let service = ADRIATICUM.setup_with(&[&full, &other]).start();
     let key = service.key();
     for number in 0..60 {
         service.ask(&key, &format!("question {number}")).completed();
@@ -222,7 +224,7 @@ fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
 #[test]
 fn a_runtime_that_comes_back_alone_serves_everyone_at_once() {
     let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     (0..4).for_each(|_| drop(service.ask(&key, "hello").refused_as("inference_error")));
     runtime.now(Reply::EchoesOnceReleased);
@@ -246,7 +248,7 @@ fn a_runtime_that_comes_back_alone_serves_everyone_at_once() {
 fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
     let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
     let [weak, ..] = &runtimes;
-    let service = Setup::with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
     let key = service.key();
     let mut connection = service.connect();
     let mut number = 0;
@@ -272,7 +274,7 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
 fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
     let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
     let [hung, others @ ..] = &runtimes;
-    let service = Setup::with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
     let key = service.key();
     let mut number = 0;
     // Asks the next question; gives the connection if it is stuck with the runtime that hangs.
@@ -318,7 +320,7 @@ fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
 fn a_name_of_this_machine_is_one_runtime() {
     let runtime = Runtime::that(Reply::Echoes);
     let url = runtime.url().replace("127.0.0.1", "localhost");
-    let service = Setup::new().set("runtime.urls", &url).start();
+    let service = ADRIATICUM.setup().set("runtime.urls", &url).start();
     assert_eq!(service.greeting().matches("  Runtime ").count(), 1);
     assert!(service.greeting().contains(&format!("{url}  (model scripted)")), "{}", service.greeting());
     service.ask(&service.key(), "hello").completed();
@@ -329,7 +331,7 @@ fn a_name_of_this_machine_is_one_runtime() {
 #[test]
 fn a_member_that_is_not_there_may_join() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::configured(&urls(&[&runtime])).start();
+    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("runtime.urls = [{:?}, {:?}]\n", runtime.url(), unreachable_url()));
     let told = service.reload();

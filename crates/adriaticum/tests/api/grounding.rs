@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testbed::{Answer, Reply, Request, Runtime, Service, ask, eventually, unreachable_url};
 
-use crate::harness::{Answer, Home, Reply, Request, Runtime, Service, Setup, ask, eventually, unreachable_url};
+use crate::ADRIATICUM;
 
 const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia have?";
 const CREATIVE: &str = "Write a short poem about the sea.";
@@ -38,7 +39,7 @@ fn split() -> Value {
 }
 
 fn grounded(runtime: &Runtime, search: &Runtime) -> Service {
-    Setup::with(&[runtime]).set("search.url", &searxng_url(search)).start()
+    ADRIATICUM.setup_with(&[runtime]).set("search.url", &searxng_url(search)).start()
 }
 
 fn links(answer: &Answer) -> Vec<&str> {
@@ -116,7 +117,7 @@ fn what_needs_no_facts_never_meets_search() {
 fn everything_or_nothing_can_be_grounded() {
     for (mode, searched) in [("always", 1), ("off", 0)] {
         let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&split()));
-        let setup = Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).set("grounding", mode);
+        let setup = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("grounding", mode);
         let service = setup.start();
         let asked = if mode == "always" { CREATIVE } else { FACTUAL };
         service.ask(&service.key(), asked).completed();
@@ -145,7 +146,8 @@ fn without_search_there_is_no_guess() {
         let runtime = Runtime::that(Reply::Echoes);
         let search = Runtime::that(Reply::Closes);
         search.models_now(outage.clone());
-        let setup = Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "300ms");
+        let setup =
+            ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "300ms");
         let service = setup.start();
         let key = service.key();
         let message = service.ask(&key, FACTUAL).refused_as("search_unavailable");
@@ -165,7 +167,7 @@ fn without_search_there_is_no_guess() {
 fn a_search_server_that_is_not_there_is_an_outage_and_its_return_is_noticed() {
     let runtime = Runtime::that(Reply::Echoes);
     let url = unreachable_url().replace("http://", "opensearch+http://").replace("/v1", "/docs");
-    let service = Setup::with(&[&runtime]).set("search.url", &url).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).start();
     let key = service.key();
     (0..5).for_each(|_| drop(service.ask(&key, FACTUAL).refused_as("search_unavailable")));
 
@@ -199,7 +201,7 @@ fn opensearch_is_asked_in_its_own_way() {
     ]}});
     let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&hits));
     let url = format!("opensearch+http://reader:secret@{}/docs", search.address());
-    let service = Setup::with(&[&runtime]).set("search.url", &url).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).start();
     let answer = service.ask(&service.key(), FACTUAL);
     answer.completed();
     assert_eq!(links(&answer).len(), 1);
@@ -213,7 +215,7 @@ fn opensearch_is_asked_in_its_own_way() {
 fn errors_win_in_their_order() {
     let search = Runtime::that(Reply::Closes);
     search.models_now(Reply::Says(500, "{}".into()));
-    let service = Setup::new().set("search.url", &searxng_url(&search)).start();
+    let service = ADRIATICUM.setup().set("search.url", &searxng_url(&search)).start();
     let key = service.key();
     service.ask(&key, FACTUAL).refused_as("service_unavailable");
     service.send(&Request::chat(&key, "{")).refused_as("invalid_request");
@@ -299,7 +301,7 @@ fn write(folder: &Path, name: &str, text: &str) {
 #[test]
 fn documents_of_ones_own_are_found_cited_and_can_be_added_while_it_runs() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let question = "What is the notice period for employees of Nordwind GmbH after 5 years?";
     assert!(links(&service.ask(&key, question)).is_empty(), "nothing is indexed, nothing is grounded");
@@ -345,7 +347,7 @@ fn documents_of_ones_own_are_found_cited_and_can_be_added_while_it_runs() {
 #[test]
 fn an_index_that_cannot_be_read_is_an_outage() {
     let runtime = Runtime::that(Reply::Echoes);
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     write(&home.folder().join("docs"), "a.md", "Split has 160,577 inhabitants.");
     home.output(&["index", "add", "docs"]);
     std::fs::write(home.data().join("index/meta.json"), "{").unwrap();
@@ -370,7 +372,7 @@ fn check_says_what_is_wrong_with_search() {
     for (reply, finding, remedy) in cases {
         let search = Runtime::that(Reply::Closes);
         search.models_now(reply);
-        let mut home = Home::new();
+        let mut home = ADRIATICUM.home();
         home.set("runtime.urls", &runtime.url());
         home.set("search.url", &searxng_url(&search));
         let checked = home.run(&["check"]);
@@ -386,7 +388,7 @@ fn wrong_settings_are_told_before_anything_runs() {
         ("grounding", "sometimes", "off, auto or always"),
         ("search.timeout", "soon", "30s"),
     ] {
-        let mut home = Home::new();
+        let mut home = ADRIATICUM.home();
         home.set(setting, value);
         let ran = home.run(&["serve"]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -397,7 +399,7 @@ fn wrong_settings_are_told_before_anything_runs() {
 
 #[test]
 fn the_scorer_can_be_asked_by_itself() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let rows = [
         json!({ "id": "a", "required": true, "lang": "en", "category": "statistics", "messages": [{ "role": "user", "content": FACTUAL }] }),
         json!({ "id": 2, "messages": [{ "role": "user", "content": CREATIVE }] }),
@@ -443,7 +445,8 @@ fn the_scorer_can_be_asked_by_itself() {
 fn a_caller_that_hangs_up_while_search_is_asked_costs_no_inference() {
     let (runtime, search) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Closes));
     search.models_now(Reply::Hangs);
-    let setup = Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "20s");
+    let setup =
+        ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "20s");
     let service = setup.start();
     let key = service.key();
     let mut connection = service.connect();

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
+use testbed::{Reply, Request, Runtime, Service, ask, eventually};
 
-use crate::harness::{Reply, Request, Runtime, Service, Setup, ask, eventually};
+use crate::ADRIATICUM;
 
 const FIGURES: [&str; 3] = ["prompt_tokens", "completion_tokens", "total_tokens"];
 
@@ -53,7 +54,7 @@ fn request_key(request: &Request) -> String {
 #[test]
 fn every_answered_request_is_there_once_with_its_outcome() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     let expected = one_of_each(&runtime, &service, &keys);
 
@@ -81,7 +82,7 @@ fn every_answered_request_is_there_once_with_its_outcome() {
 #[test]
 fn every_sum_equals_its_rows() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     (0..3).for_each(|_| drop(one_of_each(&runtime, &service, &keys)));
 
@@ -111,7 +112,7 @@ fn every_sum_equals_its_rows() {
 #[test]
 fn the_same_figures_come_as_csv_and_as_a_table() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     let sent = one_of_each(&runtime, &service, &keys);
 
@@ -150,7 +151,7 @@ fn the_same_figures_come_as_csv_and_as_a_table() {
 #[test]
 fn rows_are_limited_and_the_newest_come_first() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let sent: Vec<_> = (0..6).map(|_| service.ask(&key, "hello").completed().id).collect();
     let ids = |options: &[&str]| -> Vec<String> {
@@ -168,7 +169,7 @@ fn rows_are_limited_and_the_newest_come_first() {
 #[test]
 fn old_rows_go_and_their_sums_stay() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     (0..5).for_each(|_| drop(service.ask(&key, "hello").completed()));
     let before = figures(&service.sums());

@@ -1,8 +1,9 @@
 //! Part 8, limits: each at its bound and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
 
 use serde_json::json;
+use testbed::{Reply, Request, Runtime, Service, ask};
 
-use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+use crate::ADRIATICUM;
 
 const LARGEST: usize = 262_144;
 
@@ -15,7 +16,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let runtime = Runtime::that(Reply::completion("x", "stop", None));
-        let service = Setup::with(&[&runtime]).start();
+        let service = ADRIATICUM.setup_with(&[&runtime]).start();
         let key = service.key();
         Self { runtime, service, key }
     }

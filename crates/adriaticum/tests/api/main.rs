@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod authentication;
+mod collector;
 mod commands;
 mod connections;
 mod console;
@@ -16,7 +17,6 @@ mod errors;
 mod first_minutes;
 mod fleet;
 mod grounding;
-mod harness;
 mod ledger;
 mod limits;
 mod ops;
@@ -28,3 +28,7 @@ mod stopping;
 mod streams;
 mod telemetry;
 mod tls;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));

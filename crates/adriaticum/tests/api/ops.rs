@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testbed::{Connection, Reply, Request, Runtime, Service, ask, eventually, unreachable_url};
 
-use crate::harness::{Connection, Home, Reply, Request, Runtime, Service, Setup, ask, eventually, unreachable_url};
+use crate::ADRIATICUM;
 
 fn ready(service: &Service) -> (u16, Value) {
     let (status, body) = service.look_at("/readyz");
@@ -26,7 +27,7 @@ fn figure(service: &Service, name: &str) -> Option<f64> {
 #[test]
 fn a_service_that_can_serve_is_alive_and_ready() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).set("search.url", "searxng+http://127.0.0.1:1").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", "searxng+http://127.0.0.1:1").start();
     assert_eq!(service.look_at("/healthz"), (200, "ok\n".into()));
     let well = json!({ "ok": true });
     let parts = json!({ "ledger": well, "runtime": well, "search": well, "stopping": well });
@@ -37,7 +38,7 @@ fn a_service_that_can_serve_is_alive_and_ready() {
 fn what_keeps_it_from_serving_is_told_in_a_sentence() {
     let nobody = unreachable_url();
     for (setting, value, reason) in [("runtime.urls", nobody.as_str(), "answers"), ("model", "none", "no runtime")] {
-        let service = Setup::new().set(setting, value).start();
+        let service = ADRIATICUM.setup().set(setting, value).start();
         let says = |told: &Value| told["parts"]["runtime"]["reason"].as_str().is_some_and(|told| told.contains(reason));
         let (status, told) =
             eventually("the first look at the runtime", || Some(ready(&service)).filter(|(_, told)| says(told)));
@@ -52,7 +53,7 @@ fn what_keeps_it_from_serving_is_told_in_a_sentence() {
 #[test]
 fn readiness_comes_and_goes_with_the_runtime() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     wait_until_ready(&service);
     runtime.now(Reply::Closes);
@@ -69,7 +70,7 @@ fn readiness_comes_and_goes_with_the_runtime() {
 #[test]
 fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
     let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (status, told) = eventually("the answer of the runtime", || {
         let (status, told) = ready(&service);
         let reason = told["parts"]["runtime"]["reason"].as_str()?.to_owned();
@@ -95,7 +96,7 @@ fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
 #[test]
 fn a_runtime_that_serves_requests_is_asked_nothing_else() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     service.ask(&service.key(), "hello").completed();
     assert_eq!(ready(&service).0, 200);
     assert_eq!(runtime.asked().len(), 1);
@@ -106,7 +107,7 @@ fn where_everything_is_grounded_nothing_is_served_without_search() {
     let (runtime, search) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Closes));
     search.models_now(Reply::Says(500, "{}".into()));
     let url = format!("searxng+http://{}", search.address());
-    let service = Setup::with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
     let key = service.key();
     eventually("trouble", || {
         service.ask(&key, "hello").refused_as("search_unavailable");
@@ -121,7 +122,7 @@ fn where_everything_is_grounded_nothing_is_served_without_search() {
 fn figures_tell_of_the_service_and_of_each_runtime() {
     let (runtime, other) = (Runtime::that(Reply::EchoesOnceReleased), unreachable_url());
     let url = runtime.url();
-    let service = Setup::new().set("runtime.urls", &format!("{url},{other}")).start();
+    let service = ADRIATICUM.setup().set("runtime.urls", &format!("{url},{other}")).start();
     let key = service.key();
     let of = |name: &str, url: &str| figure(&service, &format!("{name}{{runtime=\"{url}\"}}"));
     assert_eq!(figure(&service, "adriaticum_ledger_healthy"), Some(1.0));
@@ -164,7 +165,7 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
 
 #[test]
 fn nothing_else_is_there() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     for (method, path, status) in [
         ("GET", "/", 404),
         ("GET", "/v1/chat/completions", 404),
@@ -184,7 +185,7 @@ fn nothing_else_is_there() {
 
 #[test]
 fn a_service_can_do_without_it() {
-    let service = Setup::new().set("ops.listen", "none").start();
+    let service = ADRIATICUM.setup().set("ops.listen", "none").start();
     assert!(service.told("Ops").is_none());
     let ran = service.run(&["health"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("`ops.listen` is none"), "{ran:?}");
@@ -193,7 +194,7 @@ fn a_service_can_do_without_it() {
 #[test]
 fn it_needs_an_address_of_its_own() {
     for other in ["api.listen", "console.listen"] {
-        let mut home = Home::new();
+        let mut home = ADRIATICUM.home();
         home.set(other, "127.0.0.1:18098");
         home.set("ops.listen", "127.0.0.1:18098");
         let ran = home.run(&["serve"]);
@@ -204,7 +205,7 @@ fn it_needs_an_address_of_its_own() {
 #[test]
 fn a_command_asks_for_those_who_have_no_client() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     wait_until_ready(&service);
     let ops = service.ops().to_string();
     let everywhere = format!("--set=ops.listen=0.0.0.0:{}", service.ops().port());
@@ -216,7 +217,7 @@ fn a_command_asks_for_those_who_have_no_client() {
     let ran = service.run(&["health", "--ops", &ops]);
     assert!(ran.code == Some(1) && ran.stderr.contains("Is `adriaticum serve` running?"), "{ran:?}");
 
-    let unready = Setup::new().start();
+    let unready = ADRIATICUM.setup().start();
     let ran = unready.run(&["health", "--ops", &unready.ops().to_string()]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stdout.starts_with("not ready\n  runtime ") && ran.stdout.lines().count() == 2, "{ran:?}");
@@ -225,7 +226,7 @@ fn a_command_asks_for_those_who_have_no_client() {
 #[test]
 fn many_who_look_do_not_disturb_callers() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let _silent: Vec<_> = (0..64).map(|_| Connection::to(service.ops())).collect();
     let began = std::time::Instant::now();

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::harness::{Answer, Connection, Reply, Request, Runtime, Service, Setup, ask};
+use testbed::{Answer, Connection, Reply, Request, Runtime, Service, ask};
+
+use crate::ADRIATICUM;
 
 const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -62,7 +64,7 @@ fn cookie(answer: &Answer, name: &str) -> String {
 
 #[test]
 fn a_trusted_proxy_says_who_the_visitor_is() {
-    let service = Setup::new().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
+    let service = ADRIATICUM.setup().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
     let page = Visitor::join(&service, PROXY, "192.0.2.66, 203.0.113.9, 10.1.2.3").account();
     assert!(page.contains("203.0.113.9"), "{page}");
     assert!(!page.contains("192.0.2.66") && !page.contains("10.1.2.3") && !page.contains("127.0.0.1<"), "{page}");
@@ -70,10 +72,10 @@ fn a_trusted_proxy_says_who_the_visitor_is() {
 
 #[test]
 fn nobody_else_is_believed() {
-    let service = Setup::new().set("trusted_proxies", "127.0.0.1").start();
+    let service = ADRIATICUM.setup().set("trusted_proxies", "127.0.0.1").start();
     let page = Visitor::join(&service, STRANGER, "203.0.113.9").account();
     assert!(page.contains("127.0.0.2") && !page.contains("203.0.113.9"), "{page}");
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let page = Visitor::join(&service, PROXY, "203.0.113.9").account();
     assert!(page.contains("127.0.0.1") && !page.contains("203.0.113.9"), "trusted unless told: {page}");
 }
@@ -81,7 +83,7 @@ fn nobody_else_is_believed() {
 #[test]
 fn a_trusted_proxy_may_hold_every_connection() {
     let runtime = Runtime::that(Reply::Echoes);
-    let setup = Setup::with(&[&runtime]).set("api.max_connections", "5").set("trusted_proxies", "127.0.0.1");
+    let setup = ADRIATICUM.setup_with(&[&runtime]).set("api.max_connections", "5").set("trusted_proxies", "127.0.0.1");
     let service = setup.start();
     let request = Request::chat(&service.key(), ask("hello")).bytes();
     let mut held: Vec<_> = (0..5).map(|_| service.connect()).collect();

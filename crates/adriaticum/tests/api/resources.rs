@@ -6,13 +6,14 @@ use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use testbed::{Reply, Request, Runtime, ask};
 
-use crate::harness::{Reply, Request, Runtime, Setup, ask};
+use crate::ADRIATICUM;
 
 #[test]
 fn a_completion_is_exactly_the_object_of_the_specification() {
     let runtime = Runtime::that(Reply::completion("Buon giorno. \"√\"\n", "stop", Some(usage(11, 5, 16))));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
 
     let before = unix_seconds();
@@ -29,7 +30,7 @@ fn a_completion_is_exactly_the_object_of_the_specification() {
 #[test]
 fn ids_are_unique_and_grow_with_time() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let ids: Vec<_> = (0..20).map(|_| service.ask(&key, "hello").completed().id).collect();
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
@@ -39,7 +40,7 @@ fn ids_are_unique_and_grow_with_time() {
 #[test]
 fn token_figures_are_the_runtimes_own_or_null() {
     let runtime = Runtime::that(Reply::Hangs);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let cases: &[(Option<Value>, [Option<u64>; 3])] = &[
         (Some(usage(3, 4, 7)), [Some(3), Some(4), Some(7)]),
@@ -71,7 +72,7 @@ fn token_figures_are_the_runtimes_own_or_null() {
 #[test]
 fn a_finish_reason_is_stop_or_length() {
     let runtime = Runtime::that(Reply::Hangs);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for runtime_says in ["stop", "length", "max_tokens", "eos_token", "abort", "content_filter", "tool_calls", ""] {
         let expected = if ["length", "max_tokens"].contains(&runtime_says) { "length" } else { "stop" };
@@ -83,7 +84,7 @@ fn a_finish_reason_is_stop_or_length() {
 #[test]
 fn any_text_survives_both_ways() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let texts = [
         "",
@@ -103,7 +104,7 @@ fn any_text_survives_both_ways() {
 #[test]
 fn every_role_is_passed_on_and_the_order_is_kept() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let messages = json!([
         { "role": "system", "content": "be brief" },
@@ -122,7 +123,7 @@ fn every_role_is_passed_on_and_the_order_is_kept() {
 fn message_text_is_neither_stored_nor_logged() {
     let (question, reply, hidden) = ("Quagga-4711", "Okapi-0815", "Takin-1234");
     let runtime = Runtime::that(Reply::completion(reply, "stop", None));
-    let service = Setup::with(&[&runtime]).set("log", "trace").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("log", "trace").start();
     let key = service.key();
     service.ask(&key, question).completed();
     runtime.now(Reply::Says(500, format!("{{\"error\":\"{reply}\"}}")));

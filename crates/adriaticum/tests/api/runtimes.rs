@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testbed::{Http2, Reply, Request, Runtime, TIMEOUT, ask, eventually, unreachable_url};
 
-use crate::harness::{Http2, PATIENCE, Reply, Request, Runtime, Setup, ask, eventually, unreachable_url};
+use crate::ADRIATICUM;
 
 #[test]
 fn without_a_runtime_the_service_says_so() {
-    let service = Setup::new().start();
+    let service = ADRIATICUM.setup().start();
     let answer = service.ask(&service.key(), "hello");
     assert!(answer.refused_as("service_unavailable").contains("runtime"), "{answer:?}");
     assert_eq!(answer.header("retry-after"), None, "waiting would not help");
@@ -19,7 +20,7 @@ fn without_a_runtime_the_service_says_so() {
 #[test]
 fn every_failure_of_a_runtime_is_an_inference_error() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let says = |body: &str| Reply::Says(200, body.into());
     let choice = |choice: Value| says(&json!({ "choices": [choice] }).to_string());
@@ -63,7 +64,7 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
 #[test]
 fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let cases = [
         (json!(null), json!("length"), "", "length"),
@@ -84,7 +85,7 @@ fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
 #[test]
 fn a_request_that_a_runtime_refuses_is_not_to_be_sent_again() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for status in [400, 413, 422] {
         runtime.now(Reply::Says(status, r#"{"error":{"message":"a secret"}}"#.into()));
@@ -114,7 +115,7 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
     ];
     for (bad, count) in bad.iter().flat_map(|bad| [(bad, 1), (bad, 2)]) {
         let runtimes: Vec<_> = (0..count).map(|_| Runtime::that(Reply::Obeys)).collect();
-        let service = Setup::with(&runtimes.iter().collect::<Vec<_>>()).start();
+        let service = ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start();
         let (good, hostile) = (service.key(), [service.key(), service.key(), service.key(), service.key()]);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -135,7 +136,7 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
 
 #[test]
 fn a_runtime_that_is_not_there_is_an_inference_error() {
-    let service = Setup::new().set("runtime.urls", &unreachable_url()).start();
+    let service = ADRIATICUM.setup().set("runtime.urls", &unreachable_url()).start();
     service.ask(&service.key(), "hello").refused_as("inference_error");
 }
 
@@ -143,12 +144,12 @@ fn a_runtime_that_is_not_there_is_an_inference_error() {
 fn a_runtime_that_takes_too_long_is_given_up() {
     for reply in [Reply::Hangs, Reply::Drips] {
         let runtime = Runtime::that(reply.clone());
-        let service = Setup::with(&[&runtime]).set("runtime.timeout", "400ms").start();
+        let service = ADRIATICUM.setup_with(&[&runtime]).set("runtime.timeout", "400ms").start();
         let key = service.key();
         let began = Instant::now();
         service.ask(&key, "hello").refused_as("inference_error");
         assert!(
-            (Duration::from_millis(390)..PATIENCE / 2).contains(&began.elapsed()),
+            (Duration::from_millis(390)..TIMEOUT / 2).contains(&began.elapsed()),
             "{reply:?}: {:?}",
             began.elapsed()
         );
@@ -160,7 +161,7 @@ fn a_runtime_that_takes_too_long_is_given_up() {
 #[test]
 fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let nested =
         |message: &str| json!({ "error": { "message": message, "type": "BadRequestError", "code": 400 } }).to_string();
@@ -187,7 +188,7 @@ fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
 fn a_runtime_is_told_the_conversation_and_nothing_about_its_caller() {
     let runtime = Runtime::that(Reply::Echoes);
     runtime.models_now(Reply::Says(404, "{}".into()));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let request = Request::chat(&key, ask("hello")).header("Cookie", "Quagga").header("X-Forwarded-For", "Quagga");
     service.send(&request.header("User-Agent", "Quagga")).completed();
@@ -203,7 +204,7 @@ fn a_runtime_is_told_the_conversation_and_nothing_about_its_caller() {
 /// Asks different things until the runtime that fails is asked, and gives that request's outcome.
 fn outcome_at_the_failing(reply: Reply, timeout: &str) -> ((u16, Option<String>), usize) {
     let (failing, good) = (Runtime::that(reply), Runtime::that(Reply::Echoes));
-    let service = Setup::with(&[&failing, &good]).set("runtime.timeout", timeout).start();
+    let service = ADRIATICUM.setup_with(&[&failing, &good]).set("runtime.timeout", timeout).start();
     let key = service.key();
     for number in 0..1000 {
         let asked = (failing.asked().len(), good.asked().len());
@@ -244,7 +245,7 @@ fn no_other_runtime_is_asked_when_an_answer_had_begun_or_time_is_over() {
 fn a_runtime_that_is_not_there_is_stepped_over() {
     let good = Runtime::that(Reply::Echoes);
     let urls = format!("{},{}", unreachable_url(), good.url());
-    let service = Setup::new().set("runtime.urls", &urls).start();
+    let service = ADRIATICUM.setup().set("runtime.urls", &urls).start();
     let key = service.key();
     for number in 0..40 {
         service.ask(&key, &format!("question {number}")).completed();
@@ -255,7 +256,7 @@ fn a_runtime_that_is_not_there_is_stepped_over() {
 #[test]
 fn both_failing_is_an_inference_error_after_one_retry() {
     let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Closes));
-    let service = Setup::with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
     service.ask(&service.key(), "hello").refused_as("inference_error");
     let asked = runtimes.iter().map(|runtime| runtime.asked().len());
     assert_eq!(asked.sum::<usize>(), 2);
@@ -264,7 +265,7 @@ fn both_failing_is_an_inference_error_after_one_retry() {
 #[test]
 fn a_runtime_that_failed_is_left_alone_until_it_works_again() {
     let (weak, good) = (Runtime::that(Reply::Says(500, "{}".into())), Runtime::that(Reply::Echoes));
-    let service = Setup::with(&[&weak, &good]).start();
+    let service = ADRIATICUM.setup_with(&[&weak, &good]).start();
     let key = service.key();
     let mut connection = service.connect();
     let mut ask_next = {
@@ -293,7 +294,7 @@ fn a_runtime_that_failed_is_left_alone_until_it_works_again() {
 #[test]
 fn a_runtime_that_closes_idle_connections_does_no_harm() {
     let runtime = Runtime::that(Reply::EchoesThenCloses);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let mut connection = service.connect();
     for _ in 0..50 {
@@ -304,7 +305,7 @@ fn a_runtime_that_closes_idle_connections_does_no_harm() {
 #[test]
 fn requests_are_spread_over_the_runtimes() {
     let runtimes = [0, 1].map(|_| Runtime::that(Reply::EchoesOnceReleased));
-    let service = Setup::with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
     let key = service.key();
     let asked = || runtimes.each_ref().map(|runtime| runtime.asked().len());
     // All the same prompt: its home keeps what is its share and a quarter more, the rest spills.
@@ -324,7 +325,7 @@ fn requests_are_spread_over_the_runtimes() {
 #[test]
 fn a_conversation_stays_with_one_runtime() {
     let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
-    let service = Setup::with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
     let key = service.key();
     for conversation in 0..12 {
         let mut messages = vec![json!({ "role": "system", "content": "be brief" })];
@@ -352,7 +353,7 @@ fn a_conversation_stays_with_one_runtime() {
 #[test]
 fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
     let runtime = Runtime::that(Reply::Hangs);
-    let service = Setup::with(&[&runtime]).set("api.max_requests", "1").start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "1").start();
     let key = service.key();
     let mut caller = service.connect();
     caller.send(Request::chat(&key, ask("hello")).bytes());
@@ -381,7 +382,7 @@ fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
 #[test]
 fn a_caller_that_hangs_up_within_its_body_is_noted_as_such() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let request = Request::chat(&service.key(), ask("hello"));
     for bytes in [request.bytes(), request.chunked(9).bytes()] {
         service.connect().send(&bytes[..bytes.len() - 20]);

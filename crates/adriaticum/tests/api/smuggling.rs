@@ -1,6 +1,8 @@
 //! Bytes that cannot be made to mean two things, and bytes that mean nothing at all.
 
-use crate::harness::{Connection, Http2, Reply, Request, Runtime, Service, Setup, ask};
+use testbed::{Connection, Http2, Reply, Request, Runtime, Service, ask};
+
+use crate::ADRIATICUM;
 
 /// Closes what is left open, so that what came back can be counted.
 const SHORT: &str = "300ms";
@@ -21,7 +23,8 @@ fn is_not_smuggled(service: &Service, runtime: &Runtime, what: &str, bytes: &[u8
 fn no_request_can_be_smuggled() {
     let runtime = Runtime::that(Reply::Echoes);
     // A connection that stays open would be closed soon, and what it got could be counted.
-    let service = Setup::with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
+    let service =
+        ADRIATICUM.setup_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
     let key = service.key();
     let hidden = String::from_utf8(Request::chat(&key, ask("smuggled")).bytes()).unwrap();
     let body = ask("hello");
@@ -127,7 +130,7 @@ fn no_request_can_be_smuggled() {
 #[test]
 fn what_is_not_http_gets_the_envelope_and_is_closed() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
     let key = service.key();
     let head = |headers: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes();
     let (broken, too_large) = ("not valid HTTP", "at most 32768 bytes and 100 headers");
@@ -174,7 +177,7 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
 #[test]
 fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let good = Request::chat(&service.key(), ask("hello")).bytes();
     for _ in 0..20 {
         let mut connection = service.connect();
@@ -188,7 +191,7 @@ fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
 #[test]
 fn heads_have_the_same_bounds_over_http2() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let connection = Http2::to(service.address());
     let with = |count: usize, bytes: usize| {
         let mut request = Http2::request(&service.key(), ask("hello"));
@@ -211,7 +214,7 @@ fn heads_have_the_same_bounds_over_http2() {
 #[test]
 fn a_body_that_breaks_its_own_framing_is_the_callers_to_mend() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let head = Request::chat(&service.key(), "").chunked(1).head();
     for body in ["zz\r\n", "-1\r\n", "fffffffffffffffff\r\n", "1\r\n{x\r\n", "1;a\nb\r\n"] {
         let mut connection = service.connect();

@@ -7,8 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use testbed::{Http2, Reply, Request, Runtime, Service, ask, eventually};
 
-use crate::harness::{Http2, Reply, Request, Runtime, Service, Setup, ask, eventually};
+use crate::ADRIATICUM;
 
 /// Waits until the service has heard: nobody new gets in.
 fn wait_until_closed_to_newcomers(service: &Service) {
@@ -19,7 +20,7 @@ fn wait_until_closed_to_newcomers(service: &Service) {
 fn a_signal_lets_what_runs_finish() {
     for signal in [Signal::TERM, Signal::INT] {
         let runtime = Runtime::that(Reply::EchoesOnceReleased);
-        let mut service = Setup::with(&[&runtime]).start();
+        let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
         let key = service.key();
         let mut idle = service.connect();
         idle.send(Request::chat("nonsense", "").bytes()).answer().refused();
@@ -53,7 +54,7 @@ fn a_signal_lets_what_runs_finish() {
 #[test]
 fn a_stop_under_load_loses_no_row() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let acknowledged = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -91,7 +92,7 @@ fn wait_until_unready(service: &Service) {
 #[test]
 fn a_drained_service_answers_and_asks_everyone_to_go() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).set("api.drain", "4s").start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.drain", "4s").start();
     let request = Request::chat(&service.key(), ask("hello")).bytes();
     let http2_request = || Http2::request(&service.key(), ask("hello"));
     let mut kept: Vec<_> = (0..3).map(|_| service.connect()).collect();
@@ -130,14 +131,14 @@ fn a_drained_service_answers_and_asks_everyone_to_go() {
 
 #[test]
 fn a_person_at_the_terminal_does_not_wait_for_proxies() {
-    let mut service = Setup::new().set("api.drain", "10m").start();
+    let mut service = ADRIATICUM.setup().set("api.drain", "10m").start();
     service.signal(Signal::INT);
     assert_eq!(service.wait_for_exit().code(), Some(0));
 }
 
 #[test]
 fn a_second_signal_ends_the_draining_too() {
-    let mut service = Setup::new().set("api.drain", "10m").start();
+    let mut service = ADRIATICUM.setup().set("api.drain", "10m").start();
     service.signal(Signal::TERM);
     wait_until_unready(&service);
     service.signal(Signal::TERM);
@@ -147,7 +148,7 @@ fn a_second_signal_ends_the_draining_too() {
 #[test]
 fn health_is_told_to_the_very_end() {
     let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     let mut caller = service.connect();
     caller.send(Request::chat(&service.key(), ask("hello")).bytes());
     runtime.wait_until_asked(1);
@@ -166,7 +167,7 @@ fn health_is_told_to_the_very_end() {
 #[test]
 fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
     let runtime = Runtime::that(Reply::Hangs);
-    let mut service = Setup::with(&[&runtime]).set("api.stop_timeout", "300ms").start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
     let key = service.key();
     let mut caller = service.connect();
     caller.send(Request::chat(&key, ask("hello")).bytes());
@@ -197,7 +198,7 @@ fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
 fn a_second_signal_ends_it_at_once() {
     for signals in [[Signal::TERM, Signal::TERM], [Signal::TERM, Signal::INT], [Signal::INT, Signal::INT]] {
         let runtime = Runtime::that(Reply::Hangs);
-        let mut service = Setup::with(&[&runtime]).set("api.stop_timeout", "10m").start();
+        let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.stop_timeout", "10m").start();
         let mut caller = service.connect();
         caller.send(Request::chat(&service.key(), ask("hello")).bytes());
         runtime.wait_until_asked(1);
@@ -215,7 +216,7 @@ fn a_second_signal_ends_it_at_once() {
 
 #[test]
 fn a_half_sent_request_does_not_hold_up_the_stop() {
-    let mut service = Setup::new().set("api.stop_timeout", "500ms").start();
+    let mut service = ADRIATICUM.setup().set("api.stop_timeout", "500ms").start();
     let request = Request::chat(&service.key(), ask("hello")).bytes();
     let mut waiting: Vec<_> = [0, 1, 30, request.len() - 5]
         .map(|sent| {

@@ -1,6 +1,8 @@
 //! HTTP/2's own ways to wear a server out: streams by the thousand, taken back as soon as they are opened.
 
-use crate::harness::{Connection, Reply, Runtime, Setup};
+use testbed::{Connection, Reply, Runtime};
+
+use crate::ADRIATICUM;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -48,7 +50,7 @@ fn goodbye(mut frames: &[u8]) -> Option<u32> {
 fn streams_opened_and_reset_by_the_thousand_end_the_connection_and_nothing_else() {
     const STREAMS: u32 = 20_000;
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let head = head(&key);
     let mut flood = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use testbed::{Reply, Request, Runtime, Service, ask, eventually, is_request_id, unreachable_url};
 
-use crate::harness::{
-    Collector, Reply, Request, Runtime, Service, Setup, ask, eventually, is_request_id, unreachable_url,
-};
+use crate::ADRIATICUM;
+use crate::collector::Collector;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -79,7 +79,7 @@ fn every_outcome(service: &Service, runtime: &Runtime) -> Vec<(u16, &'static str
 #[test]
 fn each_request_is_counted_once_by_how_it_ended() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let ended = every_outcome(&service, &runtime);
     let figures = eventually("the one that hung up", || {
         let figures = figures(&service);
@@ -132,7 +132,7 @@ fn each_request_is_counted_once_by_how_it_ended() {
 #[test]
 fn tokens_that_were_not_measured_are_not_counted() {
     let runtime = Runtime::that(Reply::completion("hi", "stop", Some(json!({ "prompt_tokens": 5 }))));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     service.ask(&service.key(), "hello").completed();
     let counted = |kind: &str| {
         let figures = figures(&service);
@@ -147,7 +147,7 @@ fn tokens_that_were_not_measured_are_not_counted() {
 fn searches_are_counted_by_how_they_ended() {
     let found = json!([{ "title": "Split", "url": "https://a.example/", "content": "160,577 inhabitants" }]);
     let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(found));
-    let service = Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
     let key = service.key();
     service.ask(&key, FACTUAL).completed();
     service.ask(&key, "Write a short poem about the sea.").completed();
@@ -172,7 +172,7 @@ fn the_process_and_our_own_engines_tell_how_they_are() {
     });
     engine.models_now(Reply::Says(200, status.to_string()));
     let other = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&engine, &other]).start();
+    let service = ADRIATICUM.setup_with(&[&engine, &other]).start();
     let figures = figures(&service);
     for (name, value) in [
         ("requests_running", 3.0),
@@ -207,7 +207,7 @@ fn the_process_and_our_own_engines_tell_how_they_are() {
 #[test]
 fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let answer = service.ask(&key, "Quagga in a message").completed();
     let lines_of = |count| lines(&service, count);
@@ -244,7 +244,7 @@ fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
 #[test]
 fn the_log_can_be_silent_about_requests() {
     let runtime = Runtime::that(Reply::Echoes);
-    let mut service = Setup::with(&[&runtime]).set("api.log_requests", "off").start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.log_requests", "off").start();
     service.ask(&service.key(), "hello").completed();
     service.signal(rustix::process::Signal::TERM);
     service.wait_for_exit();
@@ -263,7 +263,7 @@ fn passed_on(server: &Runtime, name: &str) -> Vec<String> {
 #[test]
 fn a_callers_trace_goes_on_to_runtime_and_search() {
     let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(json!([])));
-    let service = Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
     let key = service.key();
     let request = Request::chat(&key, ask(FACTUAL));
     let good = request.clone().header("traceparent", PARENT).header("tracestate", "a=1").also("tracestate", "b=2");
@@ -290,8 +290,10 @@ fn a_callers_trace_goes_on_to_runtime_and_search() {
 #[test]
 fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
     let (runtime, search, collector) = (Runtime::that(Reply::Echoes), searxng(json!([])), Collector::new());
-    let setup =
-        Setup::with(&[&runtime]).set("search.url", &searxng_url(&search)).set("otlp.endpoint", &collector.url());
+    let setup = ADRIATICUM
+        .setup_with(&[&runtime])
+        .set("search.url", &searxng_url(&search))
+        .set("otlp.endpoint", &collector.url());
     let mut service = setup.start();
     let key = service.key();
     let request = Request::chat(&key, ask(FACTUAL));
@@ -339,14 +341,15 @@ fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
 #[test]
 fn a_part_of_the_traces_is_enough_and_a_collector_that_is_away_disturbs_nobody() {
     let (runtime, collector) = (Runtime::that(Reply::Echoes), Collector::new());
-    let mut service = Setup::with(&[&runtime]).set("otlp.endpoint", &collector.url()).set("otlp.sample", "0").start();
+    let mut service =
+        ADRIATICUM.setup_with(&[&runtime]).set("otlp.endpoint", &collector.url()).set("otlp.sample", "0").start();
     service.ask(&service.key(), "hello").completed();
     service.signal(rustix::process::Signal::TERM);
     assert!(service.wait_for_exit().success());
     assert!(collector.spans().is_empty());
 
     let nobody = unreachable_url().replace("/v1", "");
-    let mut service = Setup::with(&[&runtime]).set("otlp.endpoint", &nobody).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("otlp.endpoint", &nobody).start();
     let key = service.key();
     (0..50).for_each(|_| drop(service.ask(&key, "hello").completed()));
     service.signal(rustix::process::Signal::TERM);

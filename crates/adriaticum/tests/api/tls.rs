@@ -9,11 +9,12 @@ use http_body_util::Full;
 use hyper::Version;
 use hyper::body::Bytes;
 use rustls::ClientConfig;
-
-use crate::harness::{
-    Answer, Authority, Connection, Home, Http2, Pair, Reply, Request, Runtime, Secured, Service, Setup, ask,
-    eventually, replace,
+use testbed::{
+    Answer, Authority, Connection, Http2, Pair, Reply, Request, Runtime, Secured, Service, Setup, ask, eventually,
+    replace,
 };
+
+use crate::ADRIATICUM;
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
@@ -52,9 +53,9 @@ fn console(service: &Service) -> SocketAddr {
 
 #[test]
 fn completions_go_over_both_protocols() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (pair, certificate) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::with(&[&runtime]), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let cases: [(&[&str], _); 4] = [
         (BOTH, Version::HTTP_2),
@@ -77,9 +78,9 @@ fn completions_go_over_both_protocols() {
 
 #[test]
 fn the_console_speaks_tls_and_its_cookies_stay_there() {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let (pair, _) = authority.certify("one", &["localhost", "console.localhost"]);
-    let service = secured(Setup::new(), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup(), &[&pair]).start();
     let mut connection = Secured::to(console(&service), "console.localhost", &authority.client(&["http/1.1"])).unwrap();
     let request = hyper::Request::get("/sign-in").header("host", "console.localhost").body(Full::default()).unwrap();
     let (_, page) = connection.send(request);
@@ -90,10 +91,10 @@ fn the_console_speaks_tls_and_its_cookies_stay_there() {
 
 #[test]
 fn the_name_that_a_client_asks_for_decides() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (first, for_all) = authority.certify("first", &["localhost"]);
     let (second, for_one) = authority.certify("second", &["console.localhost", "*.example.com"]);
-    let service = secured(Setup::with(&[&runtime]), &[&first, &second]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&first, &second]).start();
     let client = authority.client(BOTH);
     for (name, certificate) in [("localhost", &for_all), ("console.localhost", &for_one), ("www.example.com", &for_one)]
     {
@@ -106,9 +107,9 @@ fn the_name_that_a_client_asks_for_decides() {
 
 #[test]
 fn a_new_certificate_is_served_to_the_next_connection() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (pair, before) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::with(&[&runtime]), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let (client, old_fashioned) = (authority.client(BOTH), authority.client(&["http/1.1"]));
     let mut open = [connect(&service, &client), connect(&service, &old_fashioned)];
@@ -127,9 +128,9 @@ fn a_new_certificate_is_served_to_the_next_connection() {
 
 #[test]
 fn a_signal_has_them_read_again_at_once() {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::new(), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup(), &[&pair]).start();
     let (other, after) = authority.certify("other", &["localhost"]);
     pair.replace_with(&other);
     service.reload();
@@ -138,9 +139,9 @@ fn a_signal_has_them_read_again_at_once() {
 
 #[test]
 fn what_cannot_be_used_takes_nobodys_place() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (pair, before) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::with(&[&runtime]), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let (other, after) = authority.certify("other", &["localhost"]);
     let refusals = || service.log().matches("those from before stay in use").count();
@@ -160,7 +161,7 @@ fn what_cannot_be_used_takes_nobodys_place() {
 
 #[test]
 fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let (one, _) = authority.certify("one", &["localhost", "console.localhost"]);
     let (other, _) = authority.certify("other", &["localhost"]);
     let [crt, key, wrong] = [&one.certificate, &one.key, &other.key].map(|file| file.to_str().unwrap());
@@ -173,7 +174,7 @@ fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
         ("", key, "https://localhost/v1", "as many keys as certificates"),
         (crt, key, "http://localhost/v1", "api.base_url"),
     ] {
-        let mut home = Home::new();
+        let mut home = ADRIATICUM.home();
         for (setting, value) in [
             ("tls.certificate", certificate),
             ("tls.key", key),
@@ -192,7 +193,7 @@ fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
 
 #[test]
 fn check_says_how_long_certificates_last_and_for_whom() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let in_days = |days: u64| {
         let then = std::time::SystemTime::now() + Duration::from_secs(days * 24 * 60 * 60);
         move |params: &mut rcgen::CertificateParams| params.not_after = then.into()
@@ -208,7 +209,7 @@ fn check_says_how_long_certificates_last_and_for_whom() {
         (&old, 1, "old.crt has expired, at 2020-01-02T00:00:00Z"),
         (&narrow, 1, "no certificate is for console.localhost"),
     ] {
-        let mut home = Home::new();
+        let mut home = ADRIATICUM.home();
         home.set("runtime.urls", &runtime.url());
         settings(&[pair]).iter().for_each(|(name, value)| home.set(name, value));
         let ran = home.run(&["check"]);
@@ -219,9 +220,9 @@ fn check_says_how_long_certificates_last_and_for_whom() {
 
 #[test]
 fn whoever_speaks_in_the_clear_is_told_so() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::with(&[&runtime]), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
     let mut connection = service.connect();
     let request = Request::chat(&service.key(), ask("hello"));
     let message = connection.send(request.bytes()).answer().refused_as("invalid_request");
@@ -234,9 +235,9 @@ fn whoever_speaks_in_the_clear_is_told_so() {
 
 #[test]
 fn a_handshake_must_end_in_time() {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::new(), &[&pair]).set("api.head_timeout", "300ms").start();
+    let service = secured(ADRIATICUM.setup(), &[&pair]).set("api.head_timeout", "300ms").start();
     // Nothing; the beginning of a handshake; something else that begins like one.
     for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let began = Instant::now();
@@ -250,9 +251,9 @@ fn a_handshake_must_end_in_time() {
 /// Not only our own libraries understand each other.
 #[test]
 fn curl_is_answered() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::new());
+    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
     let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(Setup::with(&[&runtime]), &[&pair]).start();
+    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
     let (key, port) = (service.key(), service.address().port());
     for (versions, expected) in [
         (&["--http1.1", "--tls-max", "1.2"][..], "1.1 200"),

@@ -4,7 +4,14 @@
 
 mod async_openai;
 mod behaviour;
-mod harness;
 mod page;
+mod relay;
 mod scripts;
 mod stage;
+
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(100));

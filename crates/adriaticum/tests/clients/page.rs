@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use crate::harness::{Relay, Reply, Runtime, Setup};
+use testbed::{Reply, Runtime};
+
+use crate::ADRIATICUM;
+use crate::relay::Relay;
 use crate::scripts::Workshop;
 use crate::stage::Case;
 
@@ -27,7 +30,7 @@ fn programs(language: &str) -> Vec<String> {
 fn every_program_of_the_page_runs() {
     let workshop = Workshop::open();
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (relay, key) = (Relay::before(&service), service.key());
     let (python, javascript) = (programs("python"), programs("js"));
     assert_eq!((python.len(), javascript.len()), (4, 2));
@@ -50,7 +53,7 @@ fn the_program_in_rust_is_the_one_that_is_tested() {
 #[test]
 fn what_the_page_warns_of_is_refused() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (base_url, key) = (format!("http://{}/v1", service.address()), service.key());
     let warnings = [
         ("openai streams", 400, "invalid_request"),

@@ -1,8 +1,10 @@
 //! The cases: one for every way in which a request can end, each with a service that ends it so.
 
 use serde::Serialize;
+use testbed::{Connection, Reply, Request, Runtime, Service, Setup, ask, unreachable_url};
 
-use crate::harness::{Connection, Relay, Reply, Request, Runtime, Service, Setup, ask, unreachable_url};
+use crate::ADRIATICUM;
+use crate::relay::Relay;
 
 /// Seconds that a runtime wants to be left alone for; longer than any client waits by itself at first.
 pub(crate) const LATER: u64 = 3;
@@ -46,24 +48,24 @@ impl Scene {
 impl Stage {
     pub(crate) fn set() -> Self {
         let echo = Runtime::that(Reply::Echoes);
-        let echoing = Scene::of(Setup::with(&[&echo]));
+        let echoing = Scene::of(ADRIATICUM.setup_with(&[&echo]));
         let weak_key = echoing.service.key_with("weak", &["--without-completions"]);
         let unmeasured = Runtime::that(Reply::completion("not measured", "stop", None));
         let broken = Runtime::that(Reply::Says(500, "{}".into()));
         let search = format!("searxng+{}", unreachable_url());
         let slow = Runtime::that(Reply::EchoesOnceReleased);
-        let full = Scene::of(Setup::with(&[&slow]).set("api.max_requests", "1"));
+        let full = Scene::of(ADRIATICUM.setup_with(&[&slow]).set("api.max_requests", "1"));
         let mut held = full.service.connect();
         held.send(Request::chat(&full.key, ask("hello")).bytes());
         slow.wait_until_asked(1);
         Self {
             echoing,
             weak_key,
-            unmeasuring: Scene::of(Setup::with(&[&unmeasured])),
-            failing: Scene::of(Setup::with(&[&broken])),
-            searching: Scene::of(Setup::with(&[&echo]).set("grounding", "always").set("search.url", &search)),
+            unmeasuring: Scene::of(ADRIATICUM.setup_with(&[&unmeasured])),
+            failing: Scene::of(ADRIATICUM.setup_with(&[&broken])),
+            searching: Scene::of(ADRIATICUM.setup_with(&[&echo]).set("grounding", "always").set("search.url", &search)),
             full,
-            unconfigured: Scene::of(Setup::new()),
+            unconfigured: Scene::of(ADRIATICUM.setup()),
             _held: held,
         }
     }
@@ -120,7 +122,7 @@ pub(crate) struct Later {
 impl Later {
     pub(crate) fn set() -> Self {
         let runtime = Runtime::that(Reply::SaysLater(429, "{}".into(), LATER));
-        let scene = Scene::of(Setup::with(&[&runtime]));
+        let scene = Scene::of(ADRIATICUM.setup_with(&[&runtime]));
         Self { runtime, scene }
     }
 
@@ -135,7 +137,7 @@ impl Later {
 
     /// Waits for the first request, and has room for all others.
     pub(crate) fn relent(&self) {
-        self.runtime.wait_until_asked(1);
+        ADRIATICUM.eventually("the first request", || self.runtime.asked().pop());
         self.runtime.now(Reply::Echoes);
     }
 }

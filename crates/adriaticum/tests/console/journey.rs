@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::harness::{PASSWORD, Page, Site};
+use crate::browser::Page;
+use crate::people::{PASSWORD, Site};
 
 #[test]
 fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {

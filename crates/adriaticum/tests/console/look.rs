@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use testbed::{Reply, Runtime};
 
-use crate::harness::{Page, Reply, Runtime, Site};
+use crate::browser::Page;
+use crate::people::Site;
 
 /// Where pictures go, for whoever wants to look at them.
 const PICTURES: &str = "CONSOLE_PICTURES";
@@ -137,9 +139,7 @@ fn serious_findings(page: &mut Page) -> Vec<Value> {
 
 /// The source of axe-core, which `make test` gets from npm.
 fn axe() -> String {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache"));
-    let file = cache.join("adriaticum/npm/node_modules/axe-core/axe.min.js");
+    let file = testbed::cache_folder().join("npm/node_modules/axe-core/axe.min.js");
     std::fs::read_to_string(&file)
         .unwrap_or_else(|error| panic!("{}: {error}; `tools/prepare --tests` gets it", file.display()))
 }

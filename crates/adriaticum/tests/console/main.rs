@@ -1,7 +1,15 @@
 //! The console as people meet it: the real binary, a real browser, and nothing that a person could not do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod harness;
+mod browser;
 mod journey;
 mod look;
+mod people;
 mod security;
+
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(60));

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use crate::harness::{Answer, Connection, Page, Request, Site, ask};
+use testbed::{Answer, Connection, Request, ask};
+
+use crate::browser::Page;
+use crate::people::Site;
 
 /// A plain client of the console, without a browser's good manners.
 struct Client {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::deploy;
+use crate::folder::deploy;
 
 /// What the chart becomes with these values; none if there is no Helm.
 fn rendered(values: &[&str]) -> Option<Vec<Value>> {

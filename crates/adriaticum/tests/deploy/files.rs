@@ -5,8 +5,10 @@ use std::process::Command;
 
 use regex::Regex;
 use serde_json::Value;
+use testbed::{Home, Ran};
 
-use crate::harness::{Home, Ran, deploy, files};
+use crate::ADRIATICUM;
+use crate::folder::{deploy, files};
 
 /// The settings that there are: their names, and the variables that set them.
 fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
@@ -20,7 +22,7 @@ fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
 
 #[test]
 fn every_setting_that_is_named_is_one() {
-    let (names, variables) = known(&Home::new());
+    let (names, variables) = known(&ADRIATICUM.home());
     let variable = Regex::new(r"ADRIATICUM_[A-Z0-9_]+").unwrap();
     let parts = "api|console|ops|runtime|database|engine|search|ledger";
     let name = Regex::new(&format!(r"(?:`|--set[ =])((?:{parts})\.[a-z_]+)\b")).unwrap();
@@ -40,7 +42,7 @@ fn every_setting_that_is_named_is_one() {
 
 #[test]
 fn the_example_of_a_configuration_is_accepted() {
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let example = deploy().join("systemd/adriaticum.toml");
     let ran = home.run(&["--config", example.to_str().unwrap(), "config"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
@@ -71,7 +73,7 @@ fn the_replicas_of_compose_are_configured_as_they_stand_there() {
     let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
     let compose: Value = serde_saphyr::from_str(&compose).unwrap();
     let given = Regex::new(r"\$\{[A-Z_]+(?::-([^}]*)|:\?[^}]*)\}").unwrap();
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     let mut command = home.command(&["config"]);
     for (name, value) in compose["services"]["replica-1"]["environment"].as_object().unwrap() {
         let value = given.replace_all(value.as_str().unwrap(), |found: &regex::Captures<'_>| {
@@ -105,7 +107,7 @@ fn units_are_what_systemd_expects() {
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "service")) {
         let copy = folder.path().join(path.file_name().unwrap());
-        std::fs::write(&copy, text.replace("/usr/local/bin/adriaticum", env!("CARGO_BIN_EXE_adriaticum"))).unwrap();
+        std::fs::write(&copy, text.replace("/usr/local/bin/adriaticum", ADRIATICUM.binary())).unwrap();
         let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().unwrap();
         let said = String::from_utf8_lossy(&verified.stderr);
         let about_it = said.lines().filter(|line| line.contains("adriaticum")).collect::<Vec<_>>();

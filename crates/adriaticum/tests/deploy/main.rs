@@ -4,6 +4,14 @@
 
 mod chart;
 mod files;
-mod harness;
+mod folder;
 mod monitoring;
+mod nginx;
 mod rolling;
+
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(60));

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 use serde_json::{Value, json};
+use testbed::{Authority, Reply, Runtime};
 
-use crate::harness::{Authority, Reply, Runtime, Setup, deploy};
+use crate::ADRIATICUM;
+use crate::folder::deploy;
 
 /// Every expression in a document, whatever it stands in.
 fn expressions(document: &Value, into: &mut Vec<String>) {
@@ -28,7 +30,7 @@ fn told() -> String {
         "steps": 0, "step_tokens": 0, "prompt_tokens": 0, "shared_tokens": 0, "generated_tokens": 0, "cancelled": 0,
     });
     runtime.models_now(Reply::Says(200, status.to_string()));
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     service.ask(&key, "hello").completed();
     service.ask("nobody", "hello").refused_as("invalid_api_key");
@@ -37,9 +39,10 @@ fn told() -> String {
 
 /// And one that speaks TLS.
 fn told_of_tls() -> String {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = Setup::new()
+    let service = ADRIATICUM
+        .setup()
         .set("tls.certificate", pair.certificate.to_str().unwrap())
         .set("tls.key", pair.key.to_str().unwrap())
         .set("api.base_url", "https://localhost/v1")

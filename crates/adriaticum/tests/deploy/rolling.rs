@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use testbed::Cluster;
+use testbed::{Answer, Cluster, Reply, Runtime, Service, ask, free_port};
 
-use crate::harness::{Answer, Nginx, Reply, Runtime, Service, Setup, ask, eventually, free_port};
+use crate::ADRIATICUM;
+use crate::nginx::Nginx;
 
 const CALLERS: usize = 8;
 const PACE: Duration = Duration::from_millis(25);
@@ -18,7 +19,8 @@ const DRAIN: &str = "2500ms";
 
 fn replica(runtime: &Runtime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let setup = Setup::with(&[runtime])
+    let setup = ADRIATICUM
+        .setup_with(&[runtime])
         .set("api.listen", &address.to_string())
         .set("console.listen", &address.to_string())
         .set("api.base_url", "https://api.example.com/v1")
@@ -49,7 +51,7 @@ fn restart(service: &mut Service) {
     service.signal(Signal::TERM);
     assert_eq!(service.wait_for_exit().code(), Some(0));
     service.start_again();
-    eventually("readiness", || (service.look_at("/readyz").0 == 200).then_some(()));
+    ADRIATICUM.eventually("readiness", || (service.look_at("/readyz").0 == 200).then_some(()));
 }
 
 /// What callers have got so far.
@@ -105,11 +107,11 @@ fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
         load.spawn(async move { tally.call(&nginx, &key).await })
     });
     let callers: Vec<_> = callers.collect();
-    eventually("load", || (tally.completed() > 50).then_some(()));
+    ADRIATICUM.eventually("load", || (tally.completed() > 50).then_some(()));
     restart(&mut one);
     restart(&mut other);
     let so_far = tally.completed();
-    eventually("load to the end", || (tally.completed() > so_far + 50).then_some(()));
+    ADRIATICUM.eventually("load to the end", || (tally.completed() > so_far + 50).then_some(()));
     tally.done.store(true, Ordering::Relaxed);
     callers.into_iter().for_each(|caller| load.block_on(caller).unwrap());
 

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use testbed::Cluster;
+use testbed::{Cluster, Ran, Reply, Request, Runtime, Service, ask};
 
-use crate::harness::{Ran, Reply, Request, Runtime, Service, Setup, ask, eventually};
+use crate::ADRIATICUM;
 
 /// Answers before a back-up begins, and while it is made.
 const ENOUGH: usize = 100;
@@ -18,7 +18,8 @@ const ENOUGH: usize = 100;
 fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTreeSet<String> {
     let request = Request::chat(key, ask("hello")).bytes();
     let (acknowledged, over) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
-    let wait_for = |count| eventually("answers", || (acknowledged.lock().unwrap().len() >= count).then_some(()));
+    let wait_for =
+        |count| ADRIATICUM.eventually("answers", || (acknowledged.lock().unwrap().len() >= count).then_some(()));
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -62,7 +63,7 @@ fn assert_holds(restored: &Service, before: &BTreeSet<String>, key: &str) {
 #[test]
 fn a_copy_of_sqlite_made_under_load_can_be_served() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     let before = acknowledged_before(&service, &key, || {
         let told = service.output(&["backup", "copy.db"]);
@@ -71,14 +72,14 @@ fn a_copy_of_sqlite_made_under_load_can_be_served() {
     let restored = service.folder().join("restored");
     std::fs::create_dir(&restored).unwrap();
     std::fs::copy(service.folder().join("copy.db"), restored.join("adriaticum.db")).unwrap();
-    let restored = Setup::with(&[&runtime]).data(restored).start();
+    let restored = ADRIATICUM.setup_with(&[&runtime]).data(restored).start();
     assert_holds(&restored, &before, &key);
 }
 
 #[test]
 fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
     use std::os::unix::fs::PermissionsExt;
-    let home = Setup::new().start();
+    let home = ADRIATICUM.setup().start();
     assert_eq!(home.run(&["backup", "copy.db"]).code, Some(0));
     let copy = home.folder().join("copy.db");
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600, "nobody else may read it");
@@ -103,7 +104,7 @@ fn a_dump_of_postgres_made_under_load_can_be_served() {
     let cluster = Cluster::shared();
     let (url, new) = (cluster.create_database(), cluster.create_database());
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).set("database_url", &url).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).set("database_url", &url).start();
     let key = service.key();
     let dump = service.folder().join("adriaticum.dump");
     let run = |program: &str, arguments: &[&str]| {
@@ -114,7 +115,7 @@ fn a_dump_of_postgres_made_under_load_can_be_served() {
     };
     let before = acknowledged_before(&service, &key, || run("pg_dump", &["--format=custom", "--dbname", &url]));
     run("pg_restore", &["--no-owner", "--exit-on-error", "--dbname", &new]);
-    let restored = Setup::with(&[&runtime]).set("database_url", &new).start();
+    let restored = ADRIATICUM.setup_with(&[&runtime]).set("database_url", &new).start();
     assert_holds(&restored, &before, &key);
     assert!(service.run(&["backup", "copy.db"]).stderr.contains("pg_dump"), "what is right is told");
 }

@@ -5,10 +5,11 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use store::{Database, Email, NewAccount, Store};
-use testbed::Cluster;
 
 use crate::book::{Page, commands, pages, root};
-use crate::harness::{Ran, Reply, Runtime, Service, Setup};
+use testbed::{Cluster, Ran, Reply, Runtime, Service};
+
+use crate::ADRIATICUM;
 
 /// Beginnings of commands that are not run, and why. One that no page has (any more) is to be taken out.
 const NOT_RUN: &[(&str, &str)] = &[
@@ -63,9 +64,9 @@ struct Stage {
 impl Stage {
     fn set(page: &Page) -> Self {
         let runtime = Runtime::that(Reply::Echoes);
-        let service = Setup::with(&[&runtime]).start();
+        let service = ADRIATICUM.setup_with(&[&runtime]).start();
         let folder = service.folder();
-        let program = env!("CARGO_BIN_EXE_adriaticum");
+        let program = ADRIATICUM.binary();
         for place in ["bin", "target/release", "target/dist"] {
             std::fs::create_dir_all(folder.join(place)).unwrap();
             symlink(program, folder.join(place).join("adriaticum")).unwrap();

@@ -5,7 +5,12 @@
 mod backup;
 mod book;
 mod commands;
-#[allow(dead_code, reason = "the API's tests use the rest")]
-mod harness;
 mod names;
 mod supply;
+
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(100));

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 
 use crate::book::{Page, commands, pages, root};
-use crate::harness::{Home, Ran};
+use testbed::Ran;
+
+use crate::ADRIATICUM;
 
 /// Names of others that look like settings of ours.
 const OF_OTHERS: &[&str] = &["search.formats"];
@@ -46,13 +48,13 @@ fn every_page_of_the_documentation_is_in_its_index() {
 #[test]
 fn the_page_of_settings_is_what_the_program_prints() {
     let page = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
-    let printed = Home::new().output(&["config", "--markdown"]);
+    let printed = ADRIATICUM.home().output(&["config", "--markdown"]);
     assert!(page == printed, "write it anew: adriaticum config --markdown > docs/configuration.md");
 }
 
 #[test]
 fn every_setting_and_variable_that_is_named_is_one() {
-    let config = Home::new().output(&["config"]);
+    let config = ADRIATICUM.home().output(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
     let names: BTreeSet<_> = names.map(|(name, _)| name).collect();
     let parts: BTreeSet<_> = names.iter().filter_map(|name| name.split_once('.')).map(|(part, _)| part).collect();
@@ -85,7 +87,7 @@ impl Help {
         self.0.entry(command.to_vec()).or_insert_with(|| {
             let mut arguments: Vec<_> = command.iter().map(String::as_str).collect();
             arguments.push("--help");
-            let Ran { code, stdout, .. } = Home::new().run(&arguments);
+            let Ran { code, stdout, .. } = ADRIATICUM.home().run(&arguments);
             assert_eq!(code, Some(0), "{arguments:?}");
             stdout
         })

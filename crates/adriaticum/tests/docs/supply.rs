@@ -8,7 +8,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::book::root;
-use crate::harness::Ran;
+use testbed::Ran;
+
+use crate::ADRIATICUM;
 
 fn tool(name: &str, arguments: &[&str]) -> Ran {
     Ran::of(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
@@ -68,7 +70,7 @@ fn an_archive_comes_out_the_same_each_time() {
         let to = folder.path().join(name);
         let release = format!("umask {umask}; exec tools/release --binary \"$0\" --to \"$1\"");
         let mut shell = Command::new("bash");
-        shell.args(["-c", &release, env!("CARGO_BIN_EXE_adriaticum"), to.to_str().unwrap()]);
+        shell.args(["-c", &release, ADRIATICUM.binary(), to.to_str().unwrap()]);
         let ran = Ran::of(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         to

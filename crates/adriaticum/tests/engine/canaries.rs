@@ -3,7 +3,10 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use crate::harness::{Chat, Service, all_at_once, turn};
+use testbed::{Chat, all_at_once};
+
+use crate::embedded::EmbeddedService;
+use crate::turn;
 
 const CALLERS: usize = 32;
 const ROUNDS: usize = 2;
@@ -22,7 +25,7 @@ fn secret() -> String {
 #[test]
 fn no_answer_ever_holds_another_callers_secret() {
     let _turn = turn();
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let callers: Vec<_> = (0..CALLERS).map(|_| (service.key(), secret())).collect();
     let mut repeated = 0;
     for round in 0..ROUNDS {

@@ -1,8 +1,10 @@
 //! A caller that hangs up frees its room, whether it runs or waits.
 
 use serde_json::Value;
+use testbed::{Chat, Request};
 
-use crate::harness::{Chat, Embedded, Request, eventually, turn};
+use crate::embedded::Embedded;
+use crate::{ADRIATICUM, turn};
 
 #[test]
 fn a_caller_that_hangs_up_frees_its_room() {
@@ -27,7 +29,7 @@ fn a_caller_that_hangs_up_frees_its_room() {
     assert!(generated < u64::from(Chat::ENDLESS), "{generated} tokens: it was finished, not cancelled");
 
     let hung_up = || service.rows().into_iter().filter(|row| row["status"] == 499).collect::<Vec<_>>();
-    for row in eventually("both in the ledger", || Some(hung_up()).filter(|rows| rows.len() == 2)) {
+    for row in ADRIATICUM.eventually("both in the ledger", || Some(hung_up()).filter(|rows| rows.len() == 2)) {
         assert_eq!(row["code"], "client_closed", "{row}");
         for figure in ["prompt_tokens", "completion_tokens", "total_tokens"] {
             assert_eq!(row[figure], Value::Null, "{row}");

@@ -2,7 +2,10 @@
 
 use std::net::TcpListener;
 
-use crate::harness::{Embedded, Engine, Home, Ran, Status, model, tune, turn};
+use testbed::{Engine, Ran, Status};
+
+use crate::embedded::Embedded;
+use crate::{ADRIATICUM, turn};
 
 /// One sentence that says what is wrong, and a code that says that something is.
 fn assert_complaint(ran: &Ran, about: &str) {
@@ -26,7 +29,7 @@ fn check_completes_with_the_model() {
 #[test]
 fn check_says_that_a_file_is_no_model() {
     let _turn = turn();
-    let mut home = Home::new();
+    let mut home = ADRIATICUM.home();
     let file = home.folder().join("letter.gguf");
     std::fs::write(&file, "To whom it may concern").unwrap();
     home.set("model", file.to_str().unwrap());
@@ -41,9 +44,9 @@ fn an_engine_complains_about_an_address_in_use() {
     let _turn = turn();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let home = Home::new();
-    tune(home.data());
-    let ran = home.run(&["engine", "--model", model().to_str().unwrap(), "--listen", &address]);
+    let home = ADRIATICUM.home();
+    home.use_cached_tuning();
+    let ran = home.run(&["engine", "--model", ADRIATICUM.default_model().to_str().unwrap(), "--listen", &address]);
     assert_complaint(&ran, &format!("cannot listen on {address}"));
     assert_eq!(ran.code, Some(1), "{ran:?}");
 }
@@ -51,7 +54,7 @@ fn an_engine_complains_about_an_address_in_use() {
 #[test]
 fn an_engine_complains_about_a_model_that_is_none() {
     let _turn = turn();
-    let home = Home::new();
+    let home = ADRIATICUM.home();
     std::fs::write(home.folder().join("letter.gguf"), "To whom it may concern").unwrap();
     for file in ["nonsense", "letter.gguf", "."] {
         assert_complaint(&home.run(&["engine", "--model", file, "--listen", "127.0.0.1:0"]), file);
@@ -61,7 +64,7 @@ fn an_engine_complains_about_a_model_that_is_none() {
 #[test]
 fn an_engine_serves_a_unix_socket_and_removes_it_at_the_end() {
     let _turn = turn();
-    let mut engine = Engine::start_at("unix:here.sock");
+    let mut engine = Engine::start_at(ADRIATICUM, "unix:here.sock");
     let socket = engine.folder().join("here.sock");
     let status = Status::over_socket(&socket).expect("an engine behind the socket");
     assert!(status.is_idle() && status.get("context") == 8192, "{status:?}");

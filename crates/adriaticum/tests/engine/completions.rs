@@ -1,8 +1,10 @@
 //! Completions end to end: through the API, with a key, into the ledger, with exact figures.
 
 use serde_json::Value;
+use testbed::{Chat, all_at_once, words};
 
-use crate::harness::{Chat, Embedded, Service, all_at_once, turn, words};
+use crate::embedded::{Embedded, EmbeddedService};
+use crate::turn;
 
 /// A question, and its length with the template around it. What a small model makes of it depends on how the CPU rounds.
 const QUESTION: &str = "What is the capital of France?";
@@ -18,7 +20,7 @@ fn pattern() -> Chat {
 }
 
 /// A chat's finish reason and its prompt's and completion's tokens, which the ledger must confirm.
-fn finish_and_tokens(service: &Service, key: &str, chat: &Chat) -> (String, u64, u64) {
+fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Chat) -> (String, u64, u64) {
     let completed = service.chat(key, chat).completed();
     let [prompt, completion, total] = completed.tokens.map(|figure| figure.expect("a measured figure"));
     assert_eq!(total, prompt + completion);
@@ -32,7 +34,7 @@ fn finish_and_tokens(service: &Service, key: &str, chat: &Chat) -> (String, u64,
 #[test]
 fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
     let _turn = turn();
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let key = service.key();
     for max_tokens in [1, 5, 3] {
         let figures = finish_and_tokens(service, &key, &Chat::user(QUESTION).max_tokens(max_tokens));
@@ -46,7 +48,7 @@ fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
 #[test]
 fn a_completion_makes_sense_and_a_greedy_one_is_always_the_same() {
     let _turn = turn();
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let key = service.key();
     let answers = [0, 1, 2].map(|_| service.chat(&key, &pattern()).completed().content);
     assert!(answers[0].contains("Yes"), "{answers:?}");
@@ -56,7 +58,7 @@ fn a_completion_makes_sense_and_a_greedy_one_is_always_the_same() {
 #[test]
 fn a_hot_completion_is_another_one_every_time() {
     let _turn = turn();
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let key = service.key();
     let story = Chat::user("Write a story.").temperature(1.5).max_tokens(16);
     let mut stories = [0, 1, 2, 3].map(|_| service.chat(&key, &story).completed().content);
@@ -91,7 +93,7 @@ fn sixty_four_requests_at_once_are_all_answered() {
 #[test]
 fn a_prompt_beyond_the_context_is_refused_with_both_counts() {
     let _turn = turn();
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let key = service.key();
     for text in ["貓", "🦩"] {
         let long = text.repeat(8_000);

@@ -6,11 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
+use testbed::{Answer, Chat, Request, all_at_once};
 
-use crate::harness::{Answer, Chat, Embedded, Request, Service, all_at_once, eventually, is_alive, turn};
+use crate::embedded::{Embedded, EmbeddedService, is_alive};
+use crate::{ADRIATICUM, turn};
 
 /// Asks again and again until it is told to stop; gives every answer.
-fn keep_asking(service: &Service, key: &str, caller: usize, over: &AtomicBool) -> Vec<Answer> {
+fn keep_asking(service: &EmbeddedService, key: &str, caller: usize, over: &AtomicBool) -> Vec<Answer> {
     let mut answers = Vec::new();
     while !over.load(Relaxed) {
         let chat = Chat::user(format!("Tell a story about {caller} and {}.", answers.len())).max_tokens(24);
@@ -86,7 +88,7 @@ fn everyone_who_asks_at_the_start_is_told_to_wait_or_answered() {
     let key = service.key();
     let chats: Vec<_> = (0..16).map(|at| Chat::user(format!("Count to {at}.")).max_tokens(4)).collect();
     let answers = all_at_once(&chats, |chat| {
-        eventually("an engine", || Some(service.chat(&key, chat)).filter(|answer| answer.status != 503))
+        ADRIATICUM.eventually("an engine", || Some(service.chat(&key, chat)).filter(|answer| answer.status != 503))
     });
     assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
 }
@@ -101,7 +103,7 @@ fn an_engine_does_not_outlive_a_killed_service() {
     service.wait_for("a running request", |status| status.get("running") == 1);
     let (engine, left_behind) = (service.engine_pid().expect("an engine"), service.engine_socket());
     service.kill();
-    eventually("the engine's end", || (!is_alive(engine)).then_some(()));
+    ADRIATICUM.eventually("the engine's end", || (!is_alive(engine)).then_some(()));
 
     service.start_again();
     service.wait_until_loaded();
@@ -128,7 +130,7 @@ fn a_stopped_service_finishes_what_runs_and_takes_the_engine_along() {
         caller.answer().completed();
     }
     assert_eq!(service.wait_for_exit().code(), Some(0));
-    eventually("the engine's end", || (!is_alive(engine)).then_some(()));
+    ADRIATICUM.eventually("the engine's end", || (!is_alive(engine)).then_some(()));
     assert!(service.rows().iter().all(|row| row["status"] == 200 || row["status"] == 503), "{:?}", service.rows());
     assert!(!socket.exists(), "{} is left behind", socket.display());
 }

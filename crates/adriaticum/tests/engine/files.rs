@@ -6,8 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use rustix::process::Signal;
+use testbed::Chat;
 
-use crate::harness::{Chat, Embedded, Service, eventually, model, turn};
+use crate::embedded::{Embedded, EmbeddedService};
+use crate::{ADRIATICUM, turn};
 
 /// Puts something else in a file's place, at once.
 fn replace(file: &Path, make: impl FnOnce(&Path)) {
@@ -16,7 +18,7 @@ fn replace(file: &Path, make: impl FnOnce(&Path)) {
     fs::rename(next, file).unwrap();
 }
 
-fn assert_unconfigured(service: &Service, key: &str) {
+fn assert_unconfigured(service: &EmbeddedService, key: &str) {
     let answer = service.chat(key, &Chat::user("Hello!"));
     answer.refused_as("service_unavailable");
     assert_eq!(answer.header("retry-after"), None, "waiting alone would not help: {answer:?}");
@@ -26,7 +28,7 @@ fn assert_unconfigured(service: &Service, key: &str) {
 fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
     let _turn = turn();
     let mut beginning = Vec::new();
-    fs::File::open(model()).unwrap().take(1 << 20).read_to_end(&mut beginning).unwrap();
+    fs::File::open(ADRIATICUM.default_model()).unwrap().take(1 << 20).read_to_end(&mut beginning).unwrap();
     let garbage: Vec<u8> = (0..100_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let cases = [
         ("text", b"To whom it may concern: this is not a model.\n".to_vec()),
@@ -43,16 +45,16 @@ fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
         if at > 0 {
             replace(&file, |next| fs::write(next, bytes).unwrap());
         }
-        eventually(&format!("a refusal of {what}"), || {
+        ADRIATICUM.eventually(&format!("a refusal of {what}"), || {
             let complaint = format!("{} is not a model that can be loaded", file.display());
             (service.log().matches(&complaint).count() == at + 1).then_some(())
         });
-        eventually("the supervisor's word", || {
+        ADRIATICUM.eventually("the supervisor's word", || {
             (service.log().matches("waiting for another file").count() == at + 1).then_some(())
         });
         assert_unconfigured(&service, &key);
     }
-    replace(&file, |next| symlink(model(), next).unwrap());
+    replace(&file, |next| symlink(ADRIATICUM.default_model(), next).unwrap());
     service.wait_until_loaded();
     service.signal(Signal::TERM);
     assert_eq!(service.wait_for_exit().code(), Some(0));
@@ -66,6 +68,6 @@ fn a_model_that_is_not_there_is_served_once_it_is() {
     let service = Embedded::serving(&file).start_unloaded();
     let key = service.key();
     assert_unconfigured(&service, &key);
-    replace(&file, |next| symlink(model(), next).unwrap());
+    replace(&file, |next| symlink(ADRIATICUM.default_model(), next).unwrap());
     service.wait_until_loaded();
 }

@@ -10,8 +10,23 @@ mod cancelling;
 mod commands;
 mod completions;
 mod crashes;
+mod embedded;
 mod files;
-mod harness;
 mod markup;
 mod queue;
 mod sharing;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(600));
+
+/// One test at a time: two engines that share their cores are much slower than one after the other, because the threads
+/// of each wait for each other after every operation.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,6 +1,9 @@
 //! Text is text: no message can forge a role, whatever it spells out.
 
-use crate::harness::{Chat, Service, turn};
+use testbed::Chat;
+
+use crate::embedded::EmbeddedService;
+use crate::turn;
 
 /// Every control token of the default model.
 const CONTROL_TOKENS: [&str; 17] = [
@@ -25,7 +28,7 @@ const CONTROL_TOKENS: [&str; 17] = [
 
 /// How many tokens prompts have.
 fn counter() -> impl Fn(Chat) -> u64 {
-    let service = Service::shared();
+    let service = EmbeddedService::shared();
     let key = service.key();
     move |chat| service.chat(&key, &chat.max_tokens(1)).completed().tokens[0].unwrap()
 }

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Answer, Chat, Embedded, Request, Service, turn};
+use testbed::{Answer, Chat, Request};
+
+use crate::embedded::{Embedded, EmbeddedService};
+use crate::turn;
 
 fn assert_no_room(answer: &Answer) {
     answer.refused_as("service_unavailable");
@@ -32,7 +35,7 @@ fn a_key_with_forty_long_requests_does_not_hold_up_another_keys_short_one() {
 }
 
 /// A service that does one thing at a time, while it does that.
-fn while_busy(setup: Embedded, test: impl FnOnce(&Service, &str)) {
+fn while_busy(setup: Embedded, test: impl FnOnce(&EmbeddedService, &str)) {
     let service = setup.set("engine.requests", "1").start();
     let key = service.key();
     let mut busy = service.connect();

@@ -3,7 +3,9 @@
 //! Greedy answers are compared to the letter. Batches of another shape are rounded in another way, which may make a close
 //! decision fall otherwise; so the conversations leave no decision close: each goes on with the one answer that it has had so far.
 
-use crate::harness::{Chat, Engine, Request, all_at_once, turn};
+use testbed::{Chat, Engine, Request, all_at_once};
+
+use crate::{ADRIATICUM, turn};
 
 /// What each conversation is about.
 const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "water"];
@@ -24,12 +26,12 @@ fn question(word: &str) -> Chat {
 #[test]
 fn answers_with_and_without_a_shared_prefix_are_the_same() {
     let _turn = turn();
-    let alone = Engine::start().chat(&question(WORDS[0]));
+    let alone = Engine::start(ADRIATICUM).chat(&question(WORDS[0]));
     assert_eq!(alone.cached_tokens, 0, "nothing is shared yet: {alone:?}");
     assert!(alone.prompt_tokens > PREFIX, "{alone:?}");
 
     // One after the other: the prefix of the first was computed by those who have finished.
-    let engine = Engine::start();
+    let engine = Engine::start(ADRIATICUM);
     let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.chat(&question(word))).collect();
     assert!(in_turn[1..].iter().all(|reply| reply.cached_tokens > PREFIX), "{in_turn:?}");
     assert_eq!(in_turn[7].content, alone.content);
@@ -46,7 +48,7 @@ fn answers_with_and_without_a_shared_prefix_are_the_same() {
     drop((running, engine));
 
     // All at once: whoever comes first computes it for all.
-    let engine = Engine::start();
+    let engine = Engine::start(ADRIATICUM);
     let together = all_at_once(&WORDS, |word| engine.chat(&question(word)));
     for (reply, in_turn) in together.iter().zip(in_turn.iter().rev()) {
         assert_eq!(reply.content, in_turn.content);
@@ -67,7 +69,7 @@ fn answers_with_and_without_a_shared_prefix_are_the_same() {
 #[test]
 fn a_conversations_next_turn_finds_its_history() {
     let _turn = turn();
-    let engine = Engine::start();
+    let engine = Engine::start(ADRIATICUM);
     let mut chat = Chat::user("Tell me about whales.").max_tokens(20);
     let mut history = 0;
     for turn in ["And dolphins?", "And seals?", "Which is the largest?"] {

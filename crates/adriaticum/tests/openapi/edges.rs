@@ -2,8 +2,9 @@
 //! description that promises less than the service does would pass.
 
 use serde_json::{Value, json};
+use testbed::{Reply, Request, Runtime};
 
-use crate::harness::{Reply, Request, Runtime, Setup};
+use crate::ADRIATICUM;
 use crate::served;
 
 /// What the service must do with it.
@@ -101,7 +102,7 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
 #[test]
 fn the_service_goes_as_far_as_its_description_and_no_further() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let key = service.key();
     for (request, fate) in edges(&served(&service)["components"]["schemas"]) {
         let status = service.send(&Request::chat(&key, request.to_string())).status;

@@ -3,16 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod edges;
-mod harness;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use testbed::{Connection, Program, Reply, Request, Runtime, Service};
 
-use crate::harness::{Connection, Reply, Request, Runtime, Service, Setup};
-
+pub(crate) const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
 /// Set it to have `docs/openapi.json` written anew.
 const REWRITE: &str = "REWRITE_OPENAPI";
 const EXAMPLES: &str = "200";
@@ -33,7 +32,7 @@ fn served(service: &Service) -> Value {
 
 #[test]
 fn the_description_is_public_and_the_one_that_is_checked_in() {
-    let served = served(&Setup::new().set("api.base_url", "http://localhost:8080/v1").start());
+    let served = served(&ADRIATICUM.setup().set("api.base_url", "http://localhost:8080/v1").start());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
     if std::env::var_os(REWRITE).is_some() {
         std::fs::write(&file, format!("{served:#}\n")).unwrap();
@@ -44,14 +43,14 @@ fn the_description_is_public_and_the_one_that_is_checked_in() {
 
 #[test]
 fn it_names_the_base_url_that_callers_use() {
-    let service = Setup::new().set("api.base_url", "https://api.localhost/base/v1/").start();
+    let service = ADRIATICUM.setup().set("api.base_url", "https://api.localhost/base/v1/").start();
     assert_eq!(served(&service)["servers"][0]["url"], "https://api.localhost/base/v1");
 }
 
 #[test]
 fn the_service_holds_to_its_description() {
     let runtime = Runtime::that(Reply::Echoes);
-    let service = Setup::with(&[&runtime]).start();
+    let service = ADRIATICUM.setup_with(&[&runtime]).start();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openapi");
     let ran = Command::new(schemathesis())
         .envs([("PYTHONPATH", here.as_os_str()), ("SCHEMATHESIS_HOOKS", "integers".as_ref())])
@@ -78,9 +77,7 @@ fn the_service_holds_to_its_description() {
 
 /// The program, which `tools/prepare --tests` puts into the user's cache.
 fn schemathesis() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
-    let program = cache.join("adriaticum/schemathesis/bin/schemathesis");
+    let program = testbed::cache_folder().join("schemathesis/bin/schemathesis");
     assert!(program.exists(), "{} is missing: `tools/prepare --tests` installs it", program.display());
     program
 }

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use testbed::Cluster;
+use testbed::{Cluster, Reply, Runtime, Service, ask};
 
-use crate::harness::{Reply, Runtime, Service, Setup, ask, eventually};
+use crate::ADRIATICUM;
 use crate::load::Load;
 
 /// Two replicas over a cluster, in front of a runtime that answers at once.
@@ -23,7 +23,7 @@ impl Pair {
 
     fn over(cluster: Cluster, url: &str) -> Self {
         let runtime = Runtime::that(Reply::Echoes);
-        let replicas = [(), ()].map(|()| Setup::with(&[&runtime]).set("database_url", url).start());
+        let replicas = [(), ()].map(|()| ADRIATICUM.setup_with(&[&runtime]).set("database_url", url).start());
         Self { cluster, replicas, runtime }
     }
 
@@ -39,7 +39,7 @@ impl Pair {
     fn assert_well(&self, load: &Load) {
         let key = self.replicas[1].key();
         for replica in &self.replicas {
-            eventually("service again", || (replica.ask(&key, "hello").status == 200).then_some(()));
+            ADRIATICUM.eventually("service again", || (replica.ask(&key, "hello").status == 200).then_some(()));
         }
         load.assert_nothing_lost_or_doubled(&self.replicas[0]);
         assert_eq!(load.broken(), 0, "every request gets an answer");

@@ -7,8 +7,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use serde_json::Value;
+use testbed::{Connection, Home, Request};
 
-use crate::harness::{Connection, Home, Request, eventually};
+use crate::ADRIATICUM;
 
 /// How many there are.
 const CALLERS: usize = 6;
@@ -65,7 +66,7 @@ impl Load {
     /// Waits until so many more answers came that are as wanted.
     pub(crate) fn wait_for(&self, count: usize, wanted: impl Fn(&Told) -> bool) {
         let before = self.told().len();
-        eventually("answers", || {
+        ADRIATICUM.eventually("answers", || {
             (self.told()[before..].iter().filter(|told| wanted(told)).count() >= count).then_some(())
         });
     }
@@ -112,10 +113,11 @@ impl Load {
         while !self.over.load(Ordering::Relaxed) {
             let addresses = self.addresses.lock().unwrap().clone();
             turn += 1;
-            let Some(mut connection) = Connection::try_to(addresses[turn % addresses.len()]) else {
+            let Some(connection) = Connection::try_to(addresses[turn % addresses.len()]) else {
                 thread::yield_now();
                 continue;
             };
+            let mut connection = connection.with_timeout(ADRIATICUM.timeout());
             // A few requests on each connection.
             for _ in 0..8 {
                 let answer = connection.send_while_open(&request).then(|| connection.answer_if_any()).flatten();

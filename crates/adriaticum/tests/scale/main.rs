@@ -3,9 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod database;
-#[allow(dead_code, reason = "the engine's and the API's tests use the rest")]
-mod harness;
 mod load;
 mod migrate;
 mod replicas;
 mod runtimes;
+
+use std::time::Duration;
+
+use testbed::Program;
+
+pub(crate) const ADRIATICUM: Program =
+    Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(100));

@@ -1,13 +1,13 @@
 //! From one machine to many: `adriaticum migrate` takes everything along, and nobody notices but the operator.
 
-use testbed::Cluster;
+use testbed::{Cluster, Reply, Runtime, Service};
 
-use crate::harness::{Reply, Runtime, Setup};
+use crate::ADRIATICUM;
 
 #[test]
 fn everything_moves_from_sqlite_to_postgresql() {
     let (runtime, database) = (Runtime::that(Reply::Echoes), Cluster::shared().create_database());
-    let mut service = Setup::with(&[&runtime]).start();
+    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
     let (key, revoked) = (service.key(), service.key_with("revoked", &["--expires", "30d"]));
     let id = revoked.strip_prefix("adria_").unwrap().split('_').next().unwrap();
     service.output(&["keys", "revoke", id]);
@@ -28,7 +28,7 @@ fn everything_moves_from_sqlite_to_postgresql() {
         &["keys", "list", "--json"],
         &["accounts", "list", "--json"],
     ];
-    let shown = |service: &crate::harness::Service| commands.map(|command| without_clock(&service.output(command)));
+    let shown = |service: &Service| commands.map(|command| without_clock(&service.output(command)));
     let before = shown(&service);
     service.output(&["migrate", "--to", &database]);
 

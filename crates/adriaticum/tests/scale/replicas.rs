@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use rustix::process::Signal;
-use testbed::Cluster;
+use testbed::{Cluster, Reply, Request, Runtime, Service, ask};
 
-use crate::harness::{Reply, Request, Runtime, Service, Setup, ask};
+use crate::ADRIATICUM;
 use crate::load::Load;
 
 fn start(count: usize, runtime: &Runtime) -> Vec<Service> {
@@ -14,7 +14,7 @@ fn start(count: usize, runtime: &Runtime) -> Vec<Service> {
 }
 
 fn replica(runtime: &Runtime, url: &str) -> Service {
-    Setup::with(&[runtime]).set("database_url", url).set("api.drain", "1s").start()
+    ADRIATICUM.setup_with(&[runtime]).set("database_url", url).set("api.drain", "1s").start()
 }
 
 fn addresses<'a>(replicas: impl IntoIterator<Item = &'a Service>) -> Vec<SocketAddr> {

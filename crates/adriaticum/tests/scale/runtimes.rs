@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testbed::Cluster;
+use testbed::{Cluster, Engine};
 
-use crate::harness::{Engine, Setup, eventually, model};
+use crate::ADRIATICUM;
 use crate::load::Load;
 
 /// Few tokens: the machine may be small and busy.
@@ -43,12 +43,12 @@ impl LlamaServer {
         let python = String::from_utf8(installed.stdout).unwrap();
         assert!(!python.is_empty(), "{}", String::from_utf8_lossy(&installed.stderr));
         let mut command = Command::new(python.trim());
-        command.arg(bench.join("wheel_server.py")).arg(model()).arg(address.port().to_string());
+        command.arg(bench.join("wheel_server.py")).arg(ADRIATICUM.default_model()).arg(address.port().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     fn wait_until_it_listens(&mut self) {
-        eventually("llama.cpp's server", || TcpStream::connect(self.address).ok());
+        ADRIATICUM.eventually("llama.cpp's server", || TcpStream::connect(self.address).ok());
     }
 
     fn signal(&self, signal: Signal) {
@@ -70,11 +70,11 @@ impl Drop for LlamaServer {
 
 #[test]
 fn runtimes_that_are_killed_hung_and_returned() {
-    let (first, second, mut llama) = (Engine::start(), Engine::start(), LlamaServer::start());
+    let (first, second, mut llama) = (Engine::start(ADRIATICUM), Engine::start(ADRIATICUM), LlamaServer::start());
     let urls = [first.url(), second.url(), format!("http://{}/v1", llama.address)].join(",");
     let database = Cluster::shared().create_database();
     let start = || {
-        let setup = Setup::new().set("runtime.urls", &urls).set("database_url", &database);
+        let setup = ADRIATICUM.setup().set("runtime.urls", &urls).set("database_url", &database);
         setup.set("runtime.timeout", "30s").start()
     };
     let replicas = [start(), start()];

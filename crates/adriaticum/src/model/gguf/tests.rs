@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use testbed::gguf::Sample;
 
-use super::sample::Sample;
 use super::{GgufError, Summary, read};
 
 fn check(bytes: &[u8]) -> Result<Summary, GgufError> {

@@ -1,12 +1,10 @@
-//! Conversations, as data, and many of them at once.
-
-use std::thread;
+//! Conversations, as data.
 
 use serde_json::{Value, json};
 
 /// A conversation with its sampling: greedy and short unless told otherwise.
 #[derive(Debug, Clone)]
-pub(crate) struct Chat {
+pub struct Chat {
     messages: Vec<(&'static str, String)>,
     temperature: f64,
     max_tokens: u32,
@@ -14,40 +12,40 @@ pub(crate) struct Chat {
 
 impl Chat {
     /// Tokens of what does not end by itself.
-    pub(crate) const ENDLESS: u32 = 512;
+    pub const ENDLESS: u32 = 512;
 
     /// A conversation whose answer does not end by itself.
-    pub(crate) fn endless() -> Self {
+    pub fn endless() -> Self {
         Self::user("Count from 1 to 1000: 1, 2, 3, 4, 5,").max_tokens(Self::ENDLESS)
     }
 
-    pub(crate) fn user(content: impl Into<String>) -> Self {
+    pub fn user(content: impl Into<String>) -> Self {
         Self { messages: vec![("user", content.into())], temperature: 0.0, max_tokens: 16 }
     }
 
-    pub(crate) fn system(content: impl Into<String>) -> Self {
+    pub fn system(content: impl Into<String>) -> Self {
         Self { messages: vec![("system", content.into())], temperature: 0.0, max_tokens: 16 }
     }
 
-    pub(crate) fn then_user(self, content: impl Into<String>) -> Self {
+    pub fn then_user(self, content: impl Into<String>) -> Self {
         self.then("user", content)
     }
 
-    pub(crate) fn then_assistant(self, content: impl Into<String>) -> Self {
+    pub fn then_assistant(self, content: impl Into<String>) -> Self {
         self.then("assistant", content)
     }
 
-    pub(crate) fn temperature(mut self, temperature: f64) -> Self {
+    pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = temperature;
         self
     }
 
-    pub(crate) fn max_tokens(mut self, max_tokens: u32) -> Self {
+    pub fn max_tokens(mut self, max_tokens: u32) -> Self {
         self.max_tokens = max_tokens;
         self
     }
 
-    pub(crate) fn body(&self) -> String {
+    pub fn body(&self) -> String {
         let message = |(role, content): &(&str, String)| json!({ "role": role, "content": content });
         let messages: Vec<Value> = self.messages.iter().map(message).collect();
         json!({
@@ -65,16 +63,8 @@ impl Chat {
     }
 }
 
-/// What becomes of each, all done at the same time, in order.
-pub(crate) fn all_at_once<T: Sync, R: Send>(things: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    thread::scope(|scope| {
-        let workers: Vec<_> = things.iter().map(|thing| scope.spawn(|| work(thing))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    })
-}
-
 /// So many plain English words, about a token each; other ones for another seed.
-pub(crate) fn words(count: usize, seed: usize) -> String {
+pub fn words(count: usize, seed: usize) -> String {
     const WORDS: [&str; 16] = [
         "river", "window", "yellow", "market", "winter", "garden", "simple", "number", "letter", "silver", "morning",
         "island", "doctor", "summer", "bridge", "forest",

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::Value;
+use testbed::{Answer, Connection, Service, read_request};
 
-use super::runtime::read_request;
-use super::{Answer, Connection, Service};
+use crate::ADRIATICUM;
 
 /// Listens for as long as the tests run: a thread per connection, each ended by its client.
 pub(crate) struct Relay {
@@ -60,7 +60,8 @@ fn serve(socket: &TcpStream, behind: SocketAddr, seen: &Mutex<Vec<Seen>>) {
     let mut reader = BufReader::new(socket);
     while let Some((head, body)) = read_request(&mut reader) {
         let at = Instant::now();
-        let answer = Arc::new(Connection::to(behind).send(&head).send(&body).answer());
+        let answer =
+            Arc::new(Connection::to(behind).with_timeout(ADRIATICUM.timeout()).send(&head).send(&body).answer());
         let request = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {head}"));
         seen.lock().unwrap().push(Seen { at, request, answer: answer.clone() });
         let mut bytes = format!("HTTP/1.1 {} Relayed\r\n", answer.status).into_bytes();

@@ -1,6 +1,9 @@
 //! A service with its console, and people who use it.
 
-use super::{Page, Reply, Runtime, Service, Setup};
+use testbed::{Reply, Runtime, Service};
+
+use crate::ADRIATICUM;
+use crate::browser::Page;
 
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "a few good words";
@@ -18,13 +21,13 @@ impl Site {
 
     /// A service in front of these runtimes.
     pub(crate) fn before(runtimes: Vec<Runtime>) -> Self {
-        Self { service: Setup::with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
+        Self { service: ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
     }
 
     /// One more replica over the same database.
     pub(crate) fn replica(&self) -> Self {
         let runtime = Runtime::that(Reply::Echoes);
-        Self { service: Setup::with(&[&runtime]).beside(&self.service).start(), _runtimes: vec![runtime] }
+        Self { service: ADRIATICUM.setup_with(&[&runtime]).beside(&self.service).start(), _runtimes: vec![runtime] }
     }
 
     /// Where the console is, as the service says.

@@ -9,11 +9,10 @@ use std::process::{Child, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::model::tune;
-use super::{Chat, Connection, Home, PATIENCE, Request, eventually, model};
+use crate::{Chat, Connection, Home, Program, Request, TIMEOUT};
 
 /// An engine that listens on a port.
-pub(crate) struct Engine {
+pub struct Engine {
     child: Child,
     /// Where it says that it is served.
     place: String,
@@ -22,30 +21,30 @@ pub(crate) struct Engine {
 
 /// A completion of the engine's own.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) content: String,
-    pub(crate) finish_reason: String,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) completion_tokens: u64,
+pub struct Reply {
+    pub content: String,
+    pub finish_reason: String,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
     /// How much of the prompt was found in the cache.
-    pub(crate) cached_tokens: u64,
+    pub cached_tokens: u64,
 }
 
 /// What an engine says that it is doing.
 #[derive(Debug)]
-pub(crate) struct Status(Value);
+pub struct Status(Value);
 
 impl Engine {
-    pub(crate) fn start() -> Self {
-        Self::start_at("127.0.0.1:0")
+    pub fn start(program: Program) -> Self {
+        Self::start_at(program, "127.0.0.1:0")
     }
 
     /// Starts it at an address, or a socket in its own folder.
-    pub(crate) fn start_at(address: &str) -> Self {
-        let mut home = Home::new();
+    pub fn start_at(program: Program, address: &str) -> Self {
+        let mut home = program.home();
         home.set("engine.cells", "12288");
-        tune(home.data());
-        let file = model().to_str().unwrap();
+        home.use_cached_tuning();
+        let file = program.default_model().to_str().unwrap();
         let mut command = home.command(&["engine", "--model", file, "--listen", address]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
@@ -55,34 +54,33 @@ impl Engine {
     }
 
     /// Where it is served.
-    #[allow(dead_code, reason = "the tests of several runtimes use it")]
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.place.clone()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// The folder that it runs in.
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.home.folder()
     }
 
     /// Asks it to stop, and waits until it has; its folder is still there.
-    pub(crate) fn stop(&mut self) -> ExitStatus {
+    pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
-        eventually("the engine's exit", || self.child.try_wait().unwrap())
+        self.home.program().eventually("the engine's exit", || self.child.try_wait().unwrap())
     }
 
-    pub(crate) fn connect(&self) -> Connection {
+    pub fn connect(&self) -> Connection {
         let address = self.place.strip_prefix("http://").and_then(|url| url.strip_suffix("/v1"));
         let address: SocketAddr = address.unwrap_or_else(|| panic!("{}", self.place)).parse().unwrap();
-        Connection::to(address)
+        Connection::to(address).with_timeout(self.home.program().timeout())
     }
 
     /// The answer to a conversation, which must be a completion.
-    pub(crate) fn chat(&self, chat: &Chat) -> Reply {
+    pub fn chat(&self, chat: &Chat) -> Reply {
         let answer = self.connect().send(Request::chat("any", chat.body()).bytes()).answer();
         let body = answer.json();
         assert_eq!(answer.status, 200, "{body}");
@@ -97,14 +95,14 @@ impl Engine {
         }
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub fn status(&self) -> Status {
         let answer = self.connect().send("GET /status HTTP/1.1\r\nHost: engine\r\n\r\n").answer();
         Status(answer.json())
     }
 
     /// Waits until the engine's status is as wanted.
-    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
-        eventually(what, || Some(self.status()).filter(&wanted))
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        self.home.program().eventually(what, || Some(self.status()).filter(&wanted))
     }
 }
 
@@ -117,20 +115,20 @@ impl Drop for Engine {
 
 impl Status {
     /// What the engine behind a socket says; nothing if there is none.
-    pub(crate) fn over_socket(path: &Path) -> Option<Self> {
+    pub fn over_socket(path: &Path) -> Option<Self> {
         let mut socket = UnixStream::connect(path).ok()?;
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.write_all(b"GET /status HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok().map(Self)
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.get("running") == 0 && self.get("waiting") == 0
     }
 
-    pub(crate) fn get(&self, figure: &str) -> u64 {
+    pub fn get(&self, figure: &str) -> u64 {
         self.0[figure].as_u64().unwrap_or_else(|| panic!("{figure}: {}", self.0))
     }
 }

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
+use testbed::free_port;
 
-use super::{deploy, eventually, free_port};
+use crate::ADRIATICUM;
+use crate::folder::deploy;
 
 pub(crate) struct Nginx {
     process: Child,
@@ -32,7 +34,7 @@ impl Nginx {
             .spawn()
             .unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        eventually("nginx", || TcpStream::connect(address).ok());
+        ADRIATICUM.eventually("nginx", || TcpStream::connect(address).ok());
         Self { process, address, _folder: folder }
     }
 

@@ -1,8 +1,7 @@
-//! Small GGUF files, for the tests in the crate and for those of its binary.
-#![allow(dead_code, reason = "each of the two uses its part")]
+//! Small GGUF files.
 
 /// A file in the making.
-pub(crate) struct Sample {
+pub struct Sample {
     version: u32,
     pairs: Vec<Vec<u8>>,
     tensors: Vec<(u32, [u64; 2], u64)>,
@@ -10,7 +9,7 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// A model of that name with these many blocks of `Q4_1` weights, 20 bytes each.
-    pub(crate) fn model(name: &str, blocks: u64) -> Self {
+    pub fn model(name: &str, blocks: u64) -> Self {
         let sample =
             Self { version: 3, pairs: Vec::new(), tensors: vec![(0, [8, 1], 32), (3, [32, blocks], 20 * blocks)] };
         let vocabulary = ["<s>", "", "čaša"].map(text).concat();
@@ -25,7 +24,7 @@ impl Sample {
     }
 
     /// With one more pair, or another value for one there is.
-    pub(crate) fn pair(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
+    pub fn pair(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         let key = text(key);
         self.pairs.retain(|pair| !pair.starts_with(&key));
         self.pairs.push([&key[..], &kind.to_le_bytes(), value].concat());
@@ -33,18 +32,18 @@ impl Sample {
     }
 
     /// With a text as one more pair.
-    pub(crate) fn says(self, key: &str, value: &str) -> Self {
+    pub fn says(self, key: &str, value: &str) -> Self {
         self.pair(key, 8, &text(value))
     }
 
     /// Without that pair.
-    pub(crate) fn without(mut self, key: &str) -> Self {
+    pub fn without(mut self, key: &str) -> Self {
         self.pairs.retain(|pair| !pair.starts_with(&text(key)));
         self
     }
 
     /// The whole file. It ends with its last weight, so that every byte of it counts.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(self.version.to_le_bytes());
         file.extend((self.tensors.len() as u64).to_le_bytes());
@@ -67,7 +66,7 @@ impl Sample {
     }
 
     /// With another version number.
-    pub(crate) fn version(self, version: u32) -> Self {
+    pub fn version(self, version: u32) -> Self {
         Self { version, ..self }
     }
 }

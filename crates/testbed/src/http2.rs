@@ -7,19 +7,19 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use super::Answer;
+use crate::Answer;
 
 /// A request whose target is absolute: its authority becomes `:authority`.
-pub(crate) type Http2Request = hyper::Request<Full<Bytes>>;
+pub type Http2Request = hyper::Request<Full<Bytes>>;
 
 /// A connection, driven in the background of the runtime that it was opened on.
-pub(crate) struct Http2 {
+pub struct Http2 {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Full<Bytes>>,
 }
 
 impl Http2 {
-    pub(crate) fn to(address: SocketAddr) -> Self {
+    pub fn to(address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let sender = runtime.block_on(async {
             let socket = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -31,7 +31,7 @@ impl Http2 {
     }
 
     /// A good request with that key and body.
-    pub(crate) fn request(key: &str, body: impl Into<Bytes>) -> Http2Request {
+    pub fn request(key: &str, body: impl Into<Bytes>) -> Http2Request {
         hyper::Request::post("http://localhost/v1/chat/completions")
             .header("content-type", "application/json")
             .header("authorization", format!("Bearer {key}"))
@@ -40,7 +40,7 @@ impl Http2 {
     }
 
     /// The answers to requests that are all sent at once, in the requests' order.
-    pub(crate) fn send(&self, requests: Vec<Http2Request>) -> Vec<Answer> {
+    pub fn send(&self, requests: Vec<Http2Request>) -> Vec<Answer> {
         let asking: Vec<_> = requests
             .into_iter()
             .map(|request| {
@@ -62,7 +62,7 @@ impl Http2 {
     }
 
     /// Sends a request and gives it up as soon as `until` returns.
-    pub(crate) fn send_and_give_up(&self, request: Http2Request, until: impl FnOnce()) {
+    pub fn send_and_give_up(&self, request: Http2Request, until: impl FnOnce()) {
         let asking = self.runtime.spawn(self.sender.clone().send_request(request));
         until();
         asking.abort();

@@ -1,15 +1,16 @@
 //! Services with the embedded runtime behind them: one that is shared, and as many as a test wants.
 
 use std::fs::{self, File};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::Pid;
 use serde_json::Value;
+use testbed::{Answer, Chat, Home, Request, Service, Status};
 
-use super::model::tune;
-use super::{Answer, Chat, Home, Request, Service, Status, eventually, model};
+use crate::ADRIATICUM;
 
 /// A service with the embedded runtime, to be started.
 pub(crate) struct Embedded(Home);
@@ -17,13 +18,13 @@ pub(crate) struct Embedded(Home);
 impl Embedded {
     /// With the default model.
     pub(crate) fn new() -> Self {
-        Self::serving(model())
+        Self::serving(ADRIATICUM.default_model())
     }
 
     /// With whatever is in that file.
     pub(crate) fn serving(file: &Path) -> Self {
-        let mut home = Home::new();
-        tune(home.data());
+        let mut home = ADRIATICUM.home();
+        home.use_cached_tuning();
         home.set("model", file.to_str().unwrap());
         // Room for one whole conversation and some more: many engines run at once here.
         home.set("engine.cells", "12288");
@@ -44,23 +45,40 @@ impl Embedded {
     }
 
     /// Starts the service, and waits until the model is loaded.
-    pub(crate) fn start(self) -> Service {
+    pub(crate) fn start(self) -> EmbeddedService {
         let service = self.start_unloaded();
         service.wait_until_loaded();
         service
     }
 
-    pub(crate) fn start_unloaded(self) -> Service {
+    pub(crate) fn start_unloaded(self) -> EmbeddedService {
         let mut command = self.0.command(&["serve"]);
         command.stderr(File::create(self.0.folder().join("log")).unwrap());
-        Service::start_as(self.0, &mut command)
+        EmbeddedService(Service::start_as(self.0, &mut command))
     }
 }
 
-impl Service {
+/// A service with the embedded runtime, started.
+pub(crate) struct EmbeddedService(Service);
+
+impl Deref for EmbeddedService {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.0
+    }
+}
+
+impl DerefMut for EmbeddedService {
+    fn deref_mut(&mut self) -> &mut Service {
+        &mut self.0
+    }
+}
+
+impl EmbeddedService {
     /// The one service for all who do no harm.
     pub(crate) fn shared() -> &'static Self {
-        static SHARED: OnceLock<Service> = OnceLock::new();
+        static SHARED: OnceLock<EmbeddedService> = OnceLock::new();
         SHARED.get_or_init(|| {
             let service = Embedded::new().start();
             end_with_this_process(&service);
@@ -71,7 +89,7 @@ impl Service {
     /// Waits until there are completions.
     pub(crate) fn wait_until_loaded(&self) {
         let key = self.key_with("first", &[]);
-        eventually("the model", || {
+        ADRIATICUM.eventually("the model", || {
             let answer = self.chat(&key, &Chat::user("Hello!").max_tokens(1));
             (answer.status == 200).then_some(())
         });
@@ -89,7 +107,7 @@ impl Service {
 
     /// Waits until the engine's status is as wanted.
     pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
-        eventually(what, || Status::over_socket(&self.engine_socket()).filter(&wanted))
+        ADRIATICUM.eventually(what, || Status::over_socket(&self.engine_socket()).filter(&wanted))
     }
 
     pub(crate) fn engine_socket(&self) -> PathBuf {

@@ -1,5 +1,4 @@
-//! A small file server that breaks as it is told, for the tests in the crate and for those of its binary.
-#![allow(dead_code, reason = "each of the two uses its part")]
+//! A small file server that fails as it is told.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,17 +7,17 @@ use std::thread;
 
 /// What was asked for, and how much of it went out.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) method: String,
-    pub(crate) path: String,
-    pub(crate) authorization: Option<String>,
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    pub authorization: Option<String>,
     /// The first byte that was wanted.
-    pub(crate) from: Option<usize>,
-    pub(crate) sent: usize,
+    pub from: Option<usize>,
+    pub sent: usize,
 }
 
 /// What to answer.
-pub(crate) struct Reply {
+pub struct Reply {
     status: u16,
     headers: Vec<String>,
     body: Vec<u8>,
@@ -35,17 +34,17 @@ enum End {
 
 impl Reply {
     /// Nothing but a status.
-    pub(crate) fn status(status: u16) -> Self {
+    pub fn status(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: Vec::new(), end: End::Whole }
     }
 
     /// A whole file, whatever range was wanted.
-    pub(crate) fn whole(file: &[u8]) -> Self {
+    pub fn whole(file: &[u8]) -> Self {
         Self { body: file.to_vec(), ..Self::status(200) }
     }
 
     /// A file, or that much of it that was wanted.
-    pub(crate) fn file(file: &[u8], request: &Request) -> Self {
+    pub fn file(file: &[u8], request: &Request) -> Self {
         let length = file.len();
         match request.from {
             None => Self::whole(file),
@@ -59,31 +58,31 @@ impl Reply {
     }
 
     /// The same, with one more header.
-    pub(crate) fn with(mut self, header: String) -> Self {
+    pub fn with(mut self, header: String) -> Self {
         self.headers.push(header);
         self
     }
 
     /// The same, but the connection is closed after so many bytes.
-    pub(crate) fn cut_after(self, bytes: usize) -> Self {
+    pub fn cut_after(self, bytes: usize) -> Self {
         Self { end: End::Cut(bytes), ..self }
     }
 
     /// The same, but after so many bytes nothing more comes.
-    pub(crate) fn stall_after(self, bytes: usize) -> Self {
+    pub fn stall_after(self, bytes: usize) -> Self {
         Self { end: End::Stall(bytes), ..self }
     }
 }
 
 /// The server, which runs as long as the test does.
-pub(crate) struct Server {
+pub struct Server {
     address: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
     /// Answers as it is told; the number says how many requests there were before.
-    pub(crate) fn that(answer: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn that(answer: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {
             address: format!("http://{}", listener.local_addr().unwrap()),
@@ -100,17 +99,17 @@ impl Server {
     }
 
     /// Its base URL.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.address
     }
 
     /// Every request so far.
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
     /// Every byte of a body that went out.
-    pub(crate) fn sent(&self) -> usize {
+    pub fn sent(&self) -> usize {
         self.requests().iter().map(|request| request.sent).sum()
     }
 }

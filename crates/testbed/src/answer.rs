@@ -15,48 +15,48 @@ const CODES: [(u16, &str); 8] = [
 ];
 
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
 }
 
 /// A completion object, taken apart.
 #[derive(Debug)]
-pub(crate) struct Completed {
-    pub(crate) id: String,
-    pub(crate) content: String,
-    pub(crate) finish_reason: String,
-    pub(crate) created: u64,
+pub struct Completed {
+    pub id: String,
+    pub content: String,
+    pub finish_reason: String,
+    pub created: u64,
     /// Prompt, completion, total.
-    pub(crate) tokens: [Option<u64>; 3],
+    pub tokens: [Option<u64>; 3],
 }
 
 /// An error envelope, taken apart.
 #[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) status: u16,
-    pub(crate) code: String,
-    pub(crate) message: String,
-    pub(crate) request_id: String,
+pub struct Refused {
+    pub status: u16,
+    pub code: String,
+    pub message: String,
+    pub request_id: String,
 }
 
 impl Answer {
     /// A header that stands there at most once. Names are given in lower case.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.as_str());
         let value = values.next();
         assert!(values.next().is_none(), "{name} stands twice: {self:?}");
         value
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// The completion object of a 200, which must have exactly its members.
-    pub(crate) fn completed(&self) -> Completed {
+    pub fn completed(&self) -> Completed {
         assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
         let body = self.json();
         assert_members(&body, &["choices", "created", "id", "model", "object", "usage"]);
@@ -83,7 +83,7 @@ impl Answer {
     }
 
     /// The error envelope, which must have exactly its members and the status that belongs to its code.
-    pub(crate) fn refused(&self) -> Refused {
+    pub fn refused(&self) -> Refused {
         let body = self.json();
         assert_members(&body, &["error"]);
         let error = &body["error"];
@@ -100,14 +100,14 @@ impl Answer {
     }
 
     /// The message of a refusal with that code.
-    pub(crate) fn refused_as(&self, code: &str) -> String {
+    pub fn refused_as(&self, code: &str) -> String {
         let refused = self.refused();
         assert_eq!(refused.code, code, "{refused:?}");
         refused.message
     }
 
     /// The status and, unless it is a success, the code; both shapes are checked on the way.
-    pub(crate) fn outcome(&self) -> (u16, Option<String>) {
+    pub fn outcome(&self) -> (u16, Option<String>) {
         if self.status == 200 {
             self.completed();
             return (200, None);
@@ -125,7 +125,7 @@ impl Answer {
 }
 
 /// `chatcmpl_` and 32 hexadecimal characters.
-pub(crate) fn is_request_id(text: &str) -> bool {
+pub fn is_request_id(text: &str) -> bool {
     text.strip_prefix("chatcmpl_")
         .is_some_and(|digits| digits.len() == 32 && digits.chars().all(|c| c.is_ascii_hexdigit()))
 }

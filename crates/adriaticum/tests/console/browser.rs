@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Message, WebSocket};
 
-use super::PATIENCE;
+use crate::ADRIATICUM;
 
 /// How often a page is looked at while something is awaited.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -71,7 +71,7 @@ impl Page {
     pub(crate) fn open(origin: &str) -> Self {
         let (socket, _) = tungstenite::connect(&Browser::shared().socket_url).unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(ADRIATICUM.timeout())).unwrap();
         }
         let mut page = Self {
             socket,
@@ -151,7 +151,7 @@ impl Page {
                 self.events.clear();
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "the page does not load");
+            assert!(began.elapsed() < ADRIATICUM.timeout(), "the page does not load");
             self.receive();
         }
     }
@@ -211,7 +211,7 @@ impl Page {
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
         while self.eval(&format!("!!({expression})")) != true {
-            assert!(began.elapsed() < PATIENCE, "never true: {expression}\n{}", self.text());
+            assert!(began.elapsed() < ADRIATICUM.timeout(), "never true: {expression}\n{}", self.text());
             std::thread::sleep(LOOK_AGAIN);
         }
     }

@@ -1,13 +1,13 @@
 //! A scripted runtime: an OpenAI-shaped server that does what a test says, and tells what it was asked.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use crate::{TIMEOUT, read_request};
 
 /// How often a runtime that waits looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -15,7 +15,7 @@ const DRIP_EVERY: Duration = Duration::from_millis(20);
 
 /// What a runtime does with a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// Answers with that status and body.
     Says(u16, String),
     /// Answers with that status, body and `Retry-After`.
@@ -44,7 +44,7 @@ pub(crate) enum Reply {
 
 impl Reply {
     /// A completion of that text with whatever stands for `usage`; `None` leaves it out.
-    pub(crate) fn completion(text: &str, finish_reason: &str, usage: Option<Value>) -> Self {
+    pub fn completion(text: &str, finish_reason: &str, usage: Option<Value>) -> Self {
         let message = json!({ "role": "assistant", "content": text });
         let choice = json!({ "index": 0, "message": message, "finish_reason": finish_reason, "logprobs": null });
         let mut body = json!({ "id": "cmpl-7", "object": "chat.completion", "model": "m", "choices": [choice] });
@@ -56,13 +56,13 @@ impl Reply {
 }
 
 /// The URL of a runtime that is not there. Nothing else of the tests ever listens on this address.
-pub(crate) fn unreachable_url() -> String {
+pub fn unreachable_url() -> String {
     let listener = TcpListener::bind("127.0.0.77:0").unwrap();
     format!("http://{}/v1", listener.local_addr().unwrap())
 }
 
 /// Listens for as long as the tests run: a thread per connection, each ended by its client.
-pub(crate) struct Runtime {
+pub struct Runtime {
     address: SocketAddr,
     stage: Arc<Stage>,
 }
@@ -92,7 +92,7 @@ impl Default for Play {
 
 impl Runtime {
     /// A runtime that replies so from now on.
-    pub(crate) fn that(reply: Reply) -> Self {
+    pub fn that(reply: Reply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let runtime = Self { address: listener.local_addr().unwrap(), stage: Arc::default() };
         runtime.now(reply);
@@ -106,51 +106,51 @@ impl Runtime {
         runtime
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Changes the reply to completions.
-    pub(crate) fn now(&self, reply: Reply) {
+    pub fn now(&self, reply: Reply) {
         self.stage.play().reply = reply;
     }
 
     /// The reply to completions.
-    pub(crate) fn reply(&self) -> Reply {
+    pub fn reply(&self) -> Reply {
         self.stage.play().reply.clone()
     }
 
     /// Changes the reply to health checks.
-    pub(crate) fn models_now(&self, reply: Reply) {
+    pub fn models_now(&self, reply: Reply) {
         self.stage.play().models = reply;
     }
 
     /// The completions it was asked for, in order.
-    pub(crate) fn asked(&self) -> Vec<Value> {
+    pub fn asked(&self) -> Vec<Value> {
         self.stage.play().asked.clone()
     }
 
     /// The request line and headers of everything it was sent.
-    pub(crate) fn heads(&self) -> Vec<String> {
+    pub fn heads(&self) -> Vec<String> {
         self.stage.play().heads.clone()
     }
 
     /// Waits until it was asked that often.
-    pub(crate) fn wait_until_asked(&self, times: usize) {
+    pub fn wait_until_asked(&self, times: usize) {
         self.stage.wait_until("asked", |play| play.asked.len() >= times);
     }
 
     /// Waits until clients have closed that many connections instead of waiting for an answer.
-    pub(crate) fn wait_for_hang_ups(&self, times: usize) {
+    pub fn wait_for_hang_ups(&self, times: usize) {
         self.stage.wait_until("hung up on", |play| play.hang_ups >= times);
     }
 
     /// Lets those that were held until now be answered.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         self.stage.play().releases += 1;
     }
 }
@@ -161,7 +161,7 @@ impl Stage {
     }
 
     fn wait_until(&self, what: &str, happened: impl Fn(&Play) -> bool) {
-        let (_play, waited) = self.changed.wait_timeout_while(self.play(), PATIENCE, |play| !happened(play)).unwrap();
+        let (_play, waited) = self.changed.wait_timeout_while(self.play(), TIMEOUT, |play| !happened(play)).unwrap();
         assert!(!waited.timed_out(), "the runtime was not {what} in time");
     }
 
@@ -280,17 +280,4 @@ fn echo(request: &[u8]) -> String {
         Reply::Says(_, body) => body,
         other => unreachable!("{other:?}"),
     }
-}
-
-/// The head and the body of the next request; `None` at the connection's end.
-pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        reader.read_line(&mut head).ok().filter(|&count| count > 0)?;
-    }
-    let length =
-        head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
-    reader.read_exact(&mut body).ok()?;
-    Some((head, body))
 }

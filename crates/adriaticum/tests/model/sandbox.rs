@@ -3,27 +3,27 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use testbed::Ran;
+use testbed::file_server::Server;
+use testbed::gguf::Sample;
 
-use crate::sample::Sample;
-use crate::server::Server;
+use crate::ADRIATICUM;
 
 /// A folder with a data folder in it, and programs that stand in for Python.
-pub(crate) struct Home {
+pub(crate) struct Sandbox {
     folder: TempDir,
     hub: String,
 }
 
-impl Home {
+impl Sandbox {
     pub(crate) fn new() -> Self {
-        let home = Self { folder: tempfile::tempdir().unwrap(), hub: "http://127.0.0.1:9".into() };
-        fs::create_dir(home.folder.path().join("bin")).unwrap();
-        home
+        let sandbox = Self { folder: tempfile::tempdir().unwrap(), hub: "http://127.0.0.1:9".into() };
+        fs::create_dir(sandbox.folder.path().join("bin")).unwrap();
+        sandbox
     }
 
     pub(crate) fn at(hub: &Server) -> Self {
@@ -48,7 +48,7 @@ impl Home {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_adriaticum"));
+        let mut command = Command::new(ADRIATICUM.binary());
         command.env_clear().current_dir(self.folder.path()).stdin(Stdio::null());
         command.env("PATH", self.folder.path().join("bin")).env("HF_HOME", self.folder.path().join("home"));
         command.env("HF_ENDPOINT", &self.hub).args(["model", "fetch"]).args(arguments);
@@ -56,7 +56,7 @@ impl Home {
     }
 
     pub(crate) fn fetch(&self, arguments: &[&str]) -> Ran {
-        self.command(arguments).output().unwrap().into()
+        Ran::of(&mut self.command(arguments))
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
@@ -78,21 +78,6 @@ impl Home {
     }
 }
 
-/// What the command printed and how it ended.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Self {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-}
-
 /// Must succeed, and say on one line what is there now.
 pub(crate) fn installed(ran: &Ran, name: &str, bytes: &str) {
     let line = format!(
@@ -107,15 +92,6 @@ pub(crate) fn complains(ran: &Ran, says: &[&str]) {
     let last = ran.stderr.lines().last().unwrap();
     assert!(last.starts_with("adriaticum: ") && last.ends_with('.') && !ran.stderr.contains("panicked"), "{ran:?}");
     says.iter().for_each(|part| assert!(last.contains(part), "without {part:?}: {ran:?}"));
-}
-
-/// Waits for it.
-pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} never came to be");
-        sleep(Duration::from_millis(10));
-    }
 }
 
 /// A model of about 100 kB.

@@ -1,19 +1,20 @@
 //! An HTTP/1.1 client small enough to read, because it must also send what no proper client would.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
-use super::{Answer, PATIENCE};
+use crate::{Answer, TIMEOUT};
 
 /// The body of a request with one message.
-pub(crate) fn ask(content: &str) -> String {
+pub fn ask(content: &str) -> String {
     let message = serde_json::json!({ "role": "user", "content": content });
     serde_json::json!({ "model": "adriaticum", "messages": [message] }).to_string()
 }
 
 /// A request on its way to being sent: a good one, unless it is spoiled.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub struct Request {
     method: String,
     target: String,
     headers: Vec<(String, String)>,
@@ -23,7 +24,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// A good request with that key and body.
-    pub(crate) fn chat(key: &str, body: impl Into<Vec<u8>>) -> Self {
+    pub fn chat(key: &str, body: impl Into<Vec<u8>>) -> Self {
         let headers =
             [("Host", "localhost"), ("Content-Type", "application/json"), ("Authorization", &format!("Bearer {key}"))];
         Self {
@@ -35,45 +36,45 @@ impl Request {
         }
     }
 
-    pub(crate) fn method(mut self, method: &str) -> Self {
+    pub fn method(mut self, method: &str) -> Self {
         self.method = method.into();
         self
     }
 
-    pub(crate) fn target(mut self, target: &str) -> Self {
+    pub fn target(mut self, target: &str) -> Self {
         self.target = target.into();
         self
     }
 
     /// Sets a header in place of any of that name.
-    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+    pub fn header(self, name: &str, value: &str) -> Self {
         self.without(name).also(name, value)
     }
 
     /// Adds a header beside those of that name.
-    pub(crate) fn also(mut self, name: &str, value: &str) -> Self {
+    pub fn also(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    pub(crate) fn without(mut self, name: &str) -> Self {
+    pub fn without(mut self, name: &str) -> Self {
         self.headers.retain(|(header, _)| !header.eq_ignore_ascii_case(name));
         self
     }
 
-    pub(crate) fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self
     }
 
     /// Sends the body in chunks of that size instead of telling its length.
-    pub(crate) fn chunked(mut self, bytes: usize) -> Self {
+    pub fn chunked(mut self, bytes: usize) -> Self {
         self.chunks = Some(bytes);
         self
     }
 
     /// Request line and headers, with the empty line.
-    pub(crate) fn head(&self) -> Vec<u8> {
+    pub fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -85,7 +86,7 @@ impl Request {
         head.into_bytes()
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head();
         match self.chunks {
             None => bytes.extend_from_slice(&self.body),
@@ -103,24 +104,23 @@ impl Request {
 }
 
 /// A connection to the service, and what has arrived on it but was not looked at yet.
-pub(crate) struct Connection {
+pub struct Connection {
     socket: TcpStream,
     received: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn to(address: SocketAddr) -> Self {
+    pub fn to(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
     /// A connection, if anybody listens there.
-    #[allow(dead_code, reason = "the tests of several replicas use it")]
-    pub(crate) fn try_to(address: SocketAddr) -> Option<Self> {
+    pub fn try_to(address: SocketAddr) -> Option<Self> {
         TcpStream::connect(address).ok().map(Self::over)
     }
 
     /// A connection from another of this machine's addresses.
-    pub(crate) fn from_to(source: IpAddr, address: SocketAddr) -> Self {
+    pub fn from_to(source: IpAddr, address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let socket = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -133,49 +133,54 @@ impl Connection {
 
     fn over(socket: TcpStream) -> Self {
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self { socket, received: Vec::new() }
+        Self { socket, received: Vec::new() }.with_timeout(TIMEOUT)
     }
 
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+    /// With another limit on how long a read or a write may take.
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
+        self.socket.set_write_timeout(Some(timeout)).unwrap();
+        self
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.socket.write_all(bytes.as_ref()).unwrap();
         self
     }
 
     /// Sends as far as the other side takes it; a connection closed meanwhile is no fault.
-    pub(crate) fn send_while_open(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+    pub fn send_while_open(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
 
     /// A second handle, to send from another thread.
-    pub(crate) fn twin(&self) -> Self {
+    pub fn twin(&self) -> Self {
         Self::over(self.socket.try_clone().unwrap())
     }
 
     /// The next answer, an interim one included.
-    pub(crate) fn answer(&mut self) -> Answer {
+    pub fn answer(&mut self) -> Answer {
         self.next_answer(true).expect("an answer before the connection is closed")
     }
 
     /// The next answer, or `None` if the connection is closed before a whole one came.
-    pub(crate) fn answer_if_any(&mut self) -> Option<Answer> {
+    pub fn answer_if_any(&mut self) -> Option<Answer> {
         self.next_answer(true)
     }
 
     /// The answer to a HEAD request, which has no body whatever its headers say.
-    pub(crate) fn answer_to_head(&mut self) -> Answer {
+    pub fn answer_to_head(&mut self) -> Answer {
         self.next_answer(false).expect("an answer before the connection is closed")
     }
 
     /// Everything until the other side closes.
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    pub fn rest(&mut self) -> Vec<u8> {
         while self.receive() {}
         std::mem::take(&mut self.received)
     }
 
     /// Waits until the other side closes without another byte.
-    pub(crate) fn assert_closed(&mut self) {
+    pub fn assert_closed(&mut self) {
         let rest = self.rest();
         assert!(rest.is_empty(), "closed without a word: {:?}", String::from_utf8_lossy(&rest));
     }
@@ -224,4 +229,17 @@ impl Connection {
             }
         }
     }
+}
+
+/// The head and the body of the next request; `None` at the connection's end.
+pub fn read_request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        reader.read_line(&mut head).ok().filter(|&count| count > 0)?;
+    }
+    let length =
+        head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    Some((head, body))
 }

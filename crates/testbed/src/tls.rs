@@ -15,23 +15,23 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::Answer;
+use crate::Answer;
 
 /// Somebody who makes certificates, and a folder to keep them in.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
 /// Where a certificate is served from.
 #[derive(Clone)]
-pub(crate) struct Pair {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct Pair {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Authority {
-    pub(crate) fn new() -> Self {
+    pub fn generate() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // Of the same name as its certificates it would seem to be one of them.
@@ -41,18 +41,18 @@ impl Authority {
     }
 
     /// Where the authority's own certificate is.
-    pub(crate) fn roots(&self) -> PathBuf {
+    pub fn roots(&self) -> PathBuf {
         let roots = self.folder.path().join("roots.pem");
         std::fs::write(&roots, self.issuer.pem()).unwrap();
         roots
     }
 
     /// A new certificate for those names, in files that are called so. Gives the certificate itself, too.
-    pub(crate) fn certify(&self, file: &str, names: &[&str]) -> (Pair, Vec<u8>) {
+    pub fn certify(&self, file: &str, names: &[&str]) -> (Pair, Vec<u8>) {
         self.certify_as(file, names, |_| {})
     }
 
-    pub(crate) fn certify_as(
+    pub fn certify_as(
         &self,
         file: &str,
         names: &[&str],
@@ -70,7 +70,7 @@ impl Authority {
     }
 
     /// A client that offers these protocols, and none if there are none.
-    pub(crate) fn client(&self, protocols: &[&str]) -> Arc<ClientConfig> {
+    pub fn client(&self, protocols: &[&str]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -83,7 +83,7 @@ impl Authority {
 
 impl Pair {
     /// Puts the files of another pair in the place of these, each at once.
-    pub(crate) fn replace_with(&self, other: &Self) {
+    pub fn replace_with(&self, other: &Self) {
         for (from, to) in [(&other.certificate, &self.certificate), (&other.key, &self.key)] {
             replace(to, &std::fs::read(from).unwrap());
         }
@@ -91,18 +91,18 @@ impl Pair {
 }
 
 /// Puts a file in the place of another.
-pub(crate) fn replace(file: &Path, bytes: &[u8]) {
+pub fn replace(file: &Path, bytes: &[u8]) {
     let beside = file.with_extension("new");
     std::fs::write(&beside, bytes).unwrap();
     std::fs::rename(beside, file).unwrap();
 }
 
 /// A connection with TLS, driven in the background of the runtime that it was opened on.
-pub(crate) struct Secured {
+pub struct Secured {
     runtime: tokio::runtime::Runtime,
     sender: Sender,
     /// The certificate that was served.
-    pub(crate) certificate: Vec<u8>,
+    pub certificate: Vec<u8>,
 }
 
 enum Sender {
@@ -112,7 +112,7 @@ enum Sender {
 
 impl Secured {
     /// Shakes hands with whoever is there, who must be that name; or says why not.
-    pub(crate) fn to(address: SocketAddr, name: &str, client: &Arc<ClientConfig>) -> Result<Self, std::io::Error> {
+    pub fn to(address: SocketAddr, name: &str, client: &Arc<ClientConfig>) -> Result<Self, std::io::Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let opened = runtime.block_on(async {
@@ -138,7 +138,7 @@ impl Secured {
     }
 
     /// The answer to a request, with the version of HTTP that it came by.
-    pub(crate) fn send(&mut self, request: hyper::Request<Full<Bytes>>) -> (hyper::Version, Answer) {
+    pub fn send(&mut self, request: hyper::Request<Full<Bytes>>) -> (hyper::Version, Answer) {
         let sender = &mut self.sender;
         self.runtime.block_on(async {
             let response: hyper::Response<Incoming> = match sender {

@@ -1,0 +1,40 @@
+//! The default model: fetched and tuned once per machine, and kept in the user's cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::{Home, Program};
+
+/// What tests keep on this machine from run to run.
+pub fn cache_folder() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
+    cache.join("adriaticum")
+}
+
+impl Program {
+    /// The default model's file.
+    pub fn default_model(self) -> &'static Path {
+        static MODEL: OnceLock<PathBuf> = OnceLock::new();
+        MODEL.get_or_init(|| {
+            let folder = cache_folder().join("test-model");
+            let model = folder.join("model.gguf");
+            let (kept, file) = (folder.to_str().unwrap(), model.to_str().unwrap());
+            self.home().output(&["model", "fetch", "--data-dir", kept]);
+            if !folder.join("tuning.json").is_file() {
+                self.home().output(&["engine", "tune", "--model", file, "--data-dir", kept]);
+            }
+            model
+        })
+    }
+}
+
+impl Home {
+    /// Saves an engine the tuning for the default model.
+    pub fn use_cached_tuning(&self) {
+        fs::create_dir_all(self.data()).unwrap();
+        let tuning = self.program().default_model().with_file_name("tuning.json");
+        fs::copy(tuning, self.data().join("tuning.json")).unwrap();
+    }
+}
