@@ -1,10 +1,11 @@
 //! What our own runtime reads and says: the other end of `runtime`.
 
 use chat::Completion;
+use serde::{Deserialize, Serialize};
 
-use crate::json::Writer;
+use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
-use crate::response;
+use crate::response::completion_object;
 
 /// The header that says for whom a request is, so that turns can be fair between those who wait; opaque to a runtime.
 pub const TAG_HEADER: &str = "x-adriaticum-tag";
@@ -19,28 +20,31 @@ pub(crate) const CONTEXT_OVERFLOW_TYPE: &str = "exceed_context_size_error";
 
 /// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
 pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, cached: usize) -> Vec<u8> {
-    response::begin(completion, id, created, model)
-        .raw(r#","prompt_tokens_details":{"cached_tokens":"#)
-        .value(&cached)
-        .raw("}}}")
-        .finish()
+    completion_object(completion, id, created, model, Some(cached))
 }
 
 /// The list of models: one.
 pub fn models(model: &str, context: usize) -> Vec<u8> {
-    Writer::new(128)
-        .raw(r#"{"object":"list","data":[{"id":"#)
-        .value(model)
-        .raw(r#","object":"model","owned_by":"#)
-        .value(OWNER)
-        .raw(r#","max_model_len":"#)
-        .value(&context)
-        .raw("}]}")
-        .finish()
+    let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context };
+    to_bytes(&ModelList { object: "list", data: [model] }, 128)
+}
+
+#[derive(Serialize)]
+struct ModelList<'a> {
+    object: &'static str,
+    data: [Model<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    owned_by: &'static str,
+    max_model_len: usize,
 }
 
 /// What the engine tells of itself: what it holds and does now, and what it has done since it started.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The model's name.
     pub model: String,
@@ -75,7 +79,7 @@ pub struct Status {
 impl Status {
     /// As it is sent.
     pub fn to_json(&self) -> Vec<u8> {
-        Writer::new(256).value(self).finish()
+        to_bytes(self, 256)
     }
 
     /// As it is read.
@@ -84,37 +88,49 @@ impl Status {
     }
 }
 
-/// An error that the request is at fault for.
 pub fn invalid_request(message: &str) -> Vec<u8> {
-    error("invalid_request_error", message).raw("}}").finish()
+    ErrorObject::new("invalid_request_error", message).into_json()
 }
 
-/// A fault of our own.
 pub fn server_error(message: &str) -> Vec<u8> {
-    error("server_error", message).raw("}}").finish()
+    ErrorObject::new("server_error", message).into_json()
 }
 
-/// There is no room now.
+/// The queue is full, or the wait in it is over.
 pub fn no_capacity() -> Vec<u8> {
-    error(NO_CAPACITY_TYPE, "There is no room for this request now.").raw("}}").finish()
+    ErrorObject::new(NO_CAPACITY_TYPE, "There is no room for this request now.").into_json()
 }
 
-/// The prompt does not fit the context.
 pub fn context_overflow(prompt: usize, context: usize) -> Vec<u8> {
     let message = format!("The prompt has {prompt} tokens; the available context size is {context} tokens.");
-    error(CONTEXT_OVERFLOW_TYPE, &message)
-        .raw(r#","n_prompt_tokens":"#)
-        .value(&prompt)
-        .raw(r#","n_ctx":"#)
-        .value(&context)
-        .raw("}}")
-        .finish()
+    let error = ErrorObject::new(CONTEXT_OVERFLOW_TYPE, &message);
+    ErrorObject { n_prompt_tokens: Some(prompt), n_ctx: Some(context), ..error }.into_json()
 }
 
-fn error(kind: &str, message: &str) -> Writer {
-    let mut writer = Writer::new(128 + message.len());
-    writer.raw(r#"{"error":{"type":"#).value(kind).raw(r#","message":"#).value(message);
-    writer
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    r#type: &'static str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_ctx: Option<usize>,
+}
+
+impl<'a> ErrorObject<'a> {
+    fn new(r#type: &'static str, message: &'a str) -> Self {
+        Self { r#type, message, n_prompt_tokens: None, n_ctx: None }
+    }
+
+    fn into_json(self) -> Vec<u8> {
+        let capacity = 128 + self.message.len();
+        to_bytes(&Envelope { error: self }, capacity)
+    }
 }
 
 #[cfg(test)]

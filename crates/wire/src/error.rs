@@ -1,8 +1,9 @@
 //! The one table of errors: code, status and the sentence for the caller. Causes are logged elsewhere, never shown.
 
 use chat::RequestId;
+use serde::Serialize;
 
-use crate::json::Writer;
+use crate::json::to_bytes;
 
 /// Every error that a caller can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,13 +92,19 @@ impl ErrorCode {
 
 /// The body of an error response.
 pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
-    Writer::new(128 + message.len())
-        .raw(r#"{"error":{"code":"#)
-        .value(code.as_str())
-        .raw(r#","message":"#)
-        .value(message)
-        .raw(r#","request_id":"#)
-        .value(request_id.to_text().as_str())
-        .raw("}}")
-        .finish()
+    let request_id = request_id.to_text();
+    let error = ErrorObject { code: code.as_str(), message, request_id: request_id.as_str() };
+    to_bytes(&Envelope { error }, 128 + message.len())
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    code: &'static str,
+    message: &'a str,
+    request_id: &'a str,
 }

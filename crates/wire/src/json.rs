@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// One JSON value, borrowing from the text where it can.
@@ -55,31 +56,11 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Writes JSON piece by piece: what never changes is written as it is, what does is escaped or formatted.
-pub(crate) struct Writer(Vec<u8>);
-
-impl Writer {
-    /// A writer with room for that many bytes to begin with.
-    pub(crate) fn new(room: usize) -> Self {
-        Self(Vec::with_capacity(room))
-    }
-
-    /// JSON that stands in the source.
-    pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
-        self.0.extend_from_slice(json.as_bytes());
-        self
-    }
-
-    /// A string, a number, `null`: anything that serializes without fail.
-    pub(crate) fn value(&mut self, value: &(impl serde::Serialize + ?Sized)) -> &mut Self {
-        serde_json::to_writer(&mut self.0, value).expect("plain values always serialize, and a Vec takes everything");
-        self
-    }
-
-    /// What was written.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.0)
-    }
+/// Serializes a value of ours, which cannot fail. The capacity is a guess that saves copying while it grows.
+pub(crate) fn to_bytes(value: &impl Serialize, capacity: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(capacity);
+    serde_json::to_writer(&mut bytes, value).expect("our own types always serialize, and a Vec takes everything");
+    bytes
 }
 
 impl<'de> Deserialize<'de> for Json<'de> {

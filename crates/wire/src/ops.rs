@@ -1,17 +1,32 @@
-//! What an operator's tools are told: whether the service is ready, part by part.
+//! What operators' tools read: whether the service is ready, part by part.
 
-use crate::json::Writer;
+use serde::{Serialize, Serializer};
 
-/// The body of an answer about readiness: each part's name, and what is wrong with it, if anything.
+use crate::json::to_bytes;
+
+/// The body of a readiness response. A part comes with what is wrong with it, if anything is.
 pub fn readiness<'a>(ready: bool, parts: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Vec<u8> {
-    let mut body = Writer::new(256);
-    body.raw(r#"{"ready":"#).value(&ready).raw(r#","parts":{"#);
-    for (at, (part, wrong)) in parts.into_iter().enumerate() {
-        body.raw(if at == 0 { "" } else { "," }).value(part);
-        match wrong {
-            None => body.raw(r#":{"ok":true}"#),
-            Some(reason) => body.raw(r#":{"ok":false,"reason":"#).value(reason).raw("}"),
-        };
-    }
-    body.raw("}}\n").finish()
+    let part = |(name, reason): (&'a str, Option<&'a str>)| (name, Part { ok: reason.is_none(), reason });
+    let mut body = to_bytes(&Readiness { ready, parts: parts.into_iter().map(part).collect() }, 256);
+    body.push(b'\n');
+    body
+}
+
+#[derive(Serialize)]
+struct Readiness<'a> {
+    ready: bool,
+    /// An object; its members keep their order.
+    #[serde(serialize_with = "as_object")]
+    parts: Vec<(&'a str, Part<'a>)>,
+}
+
+#[derive(Serialize)]
+struct Part<'a> {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+fn as_object<S: Serializer>(members: &[(&str, Part<'_>)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(members.iter().map(|(name, part)| (name, part)))
 }

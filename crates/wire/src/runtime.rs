@@ -4,31 +4,45 @@
 
 use std::borrow::Cow;
 
-use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
-use serde::de::{Deserialize, Deserializer};
+use chat::{ChatRequest, Completion, FinishReason, Message, TokenUsage};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::error::Category;
 
 use crate::engine;
-use crate::json::{Json, Writer};
+use crate::json::{Json, to_bytes};
 
 /// The body of a request to a runtime that serves its model under that name.
 pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
-    let text: usize = request.messages().iter().map(|message| message.content().len() + 40).sum();
-    let mut body = Writer::new(128 + model.len() + text);
-    body.raw(r#"{"model":"#).value(model).raw(r#","messages":["#);
-    for (at, message) in request.messages().iter().enumerate() {
-        body.raw(if at == 0 { r#"{"role":"# } else { r#",{"role":"# })
-            .value(message.role().as_str())
-            .raw(r#","content":"#)
-            .value(message.content())
-            .raw("}");
+    let content_bytes: usize = request.messages().iter().map(|message| message.content().len() + 40).sum();
+    let body = RequestBody {
+        model,
+        messages: request.messages().iter().map(MessageBody::from).collect(),
+        temperature: request.temperature().get(),
+        max_tokens: request.max_tokens().get(),
+        stream: false,
+    };
+    to_bytes(&body, 128 + model.len() + content_bytes)
+}
+
+#[derive(Serialize)]
+struct RequestBody<'a> {
+    model: &'a str,
+    messages: Vec<MessageBody<'a>>,
+    temperature: f64,
+    max_tokens: u16,
+    stream: bool,
+}
+
+#[derive(Serialize)]
+struct MessageBody<'a> {
+    role: &'static str,
+    content: &'a str,
+}
+
+impl<'a> From<&'a Message> for MessageBody<'a> {
+    fn from(message: &'a Message) -> Self {
+        Self { role: message.role().as_str(), content: message.content() }
     }
-    body.raw(r#"],"temperature":"#)
-        .value(&request.temperature().get())
-        .raw(r#","max_tokens":"#)
-        .value(&request.max_tokens().get())
-        .raw(r#","stream":false}"#)
-        .finish()
 }
 
 /// Why a runtime's successful answer cannot be used.
@@ -62,14 +76,14 @@ pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
 }
 
 /// What is read of an answer; runtimes say much more.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct ResponseBody<'a> {
     #[serde(borrow)]
     choices: Vec<Choice<'a>>,
     usage: Option<UsageBody>,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct Choice<'a> {
     #[serde(borrow)]
     message: ChoiceMessage<'a>,
@@ -77,13 +91,13 @@ struct Choice<'a> {
     finish_reason: Option<Cow<'a, str>>,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct ChoiceMessage<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
 }
 
-#[derive(Default, serde::Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct UsageBody {
     prompt_tokens: TokenCount,
