@@ -1,4 +1,4 @@
-//! What our own runtime reads and says: the other end of `runtime`.
+//! What our own runtime reads and writes: the other end of `runtime`.
 
 use chat::Completion;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,14 @@ use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response::completion_object;
 
-/// The header that says for whom a request is, so that turns can be fair between those who wait; opaque to a runtime.
+/// The key that a request belongs to, as an opaque tag: the runtime's queue is fair between tags.
 pub const TAG_HEADER: &str = "x-adriaticum-tag";
 
-/// By whom our models are owned, as they say.
+/// `owned_by` of our models; by it the pool recognises our own engine.
 pub(crate) const OWNER: &str = "adriaticum";
 
-/// The type of the error that says that there is no room now.
+/// Error types that the pool acts on. The second is llama.cpp's own.
 pub(crate) const NO_CAPACITY_TYPE: &str = "no_room";
-/// The type of the error that says that the prompt is too long, as llama.cpp's server calls it.
 pub(crate) const CONTEXT_OVERFLOW_TYPE: &str = "exceed_context_size_error";
 
 /// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
@@ -23,7 +22,6 @@ pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, 
     completion_object(completion, id, created, model, Some(cached))
 }
 
-/// The list of models: one.
 pub fn models(model: &str, context: usize) -> Vec<u8> {
     let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context };
     to_bytes(&ModelList { object: "list", data: [model] }, 128)
@@ -43,46 +41,39 @@ struct Model<'a> {
     max_model_len: usize,
 }
 
-/// What the engine tells of itself: what it holds and does now, and what it has done since it started.
+/// The engine's gauges, and its counters since it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The model's name.
     pub model: String,
-    /// Tokens that a prompt and its answer may have together.
+    /// In tokens, prompt and completion together.
     pub context: usize,
-    /// Requests that it works on.
     pub running: usize,
-    /// Requests that wait.
     pub waiting: usize,
-    /// Cells of the cache.
+    /// Cells of the KV cache.
     pub cells: usize,
-    /// Cells that are taken or promised.
+    /// In use or reserved.
     pub cells_used: usize,
-    /// Cells that several requests under way see, each counted once.
+    /// Seen by several requests in flight; each counted once.
     #[serde(default)]
     pub cells_shared: usize,
-    /// Batches that were computed.
+    /// Batches decoded.
     pub steps: u64,
-    /// Tokens in all these batches.
+    /// Tokens in those batches.
     #[serde(default)]
     pub step_tokens: u64,
-    /// Tokens of the prompts that were answered.
     pub prompt_tokens: u64,
-    /// How many of those were found in the cache.
+    /// Prompt tokens that were found in the cache.
     pub shared_tokens: u64,
-    /// Tokens that were generated.
     pub generated_tokens: u64,
-    /// Requests whose callers have gone.
+    /// Requests whose callers hung up.
     pub cancelled: u64,
 }
 
 impl Status {
-    /// As it is sent.
     pub fn to_json(&self) -> Vec<u8> {
         to_bytes(self, 256)
     }
 
-    /// As it is read.
     pub fn parse(body: &[u8]) -> Option<Self> {
         serde_json::from_slice(body).ok()
     }
@@ -141,14 +132,14 @@ mod tests {
     use crate::runtime;
 
     #[test]
-    fn both_ends_understand_each_other() {
+    fn the_pool_reads_what_the_engine_writes_and_the_other_way_round() {
         let messages = vec![Message::new(Role::User, "\"quoted\"\n".into()).unwrap()];
         let request = ChatRequest::new(messages, Temperature::new(0.25).unwrap(), MaxTokens::new(7).unwrap()).unwrap();
         assert_eq!(parse_request(&runtime::request(&request, "any")), Ok(request));
 
         let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
-        let answer = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
-        assert_eq!(runtime::parse_completion(&completion(&answer, "x", 1, "m", 2)), Ok(answer));
+        let sent = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
+        assert_eq!(runtime::parse_completion(&completion(&sent, "x", 1, "m", 2)), Ok(sent));
         let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
         assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192)), Some(model));
 
@@ -162,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_to_a_callers_request_is_read_however_long() {
+    fn a_request_grown_past_the_callers_limits_is_still_read() {
         let messages: Vec<_> = (0..20).map(|_| Message::new(Role::User, "x".repeat(1_600)).unwrap()).collect();
         let request = ChatRequest::new(messages, Temperature::default(), MaxTokens::default()).unwrap();
         let instructed = request.with_instructions(&"facts ".repeat(2_000));

@@ -1,33 +1,29 @@
-//! The one table of errors: code, status and the sentence for the caller. Causes are logged elsewhere, never shown.
+//! The one table of errors: code, status and the message for the caller. Causes are logged elsewhere, never shown.
 
 use chat::RequestId;
 use serde::Serialize;
 
 use crate::json::to_bytes;
 
-/// Every error that a caller can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// The request is not one that this API accepts.
     InvalidRequest,
-    /// No key, or not one that is active.
+    /// Missing, malformed, unknown, expired or revoked: callers cannot tell which.
     InvalidApiKey,
-    /// The key may not execute completions.
     InsufficientPermission,
     /// Not the API's host, or not its one route.
     NotFound,
-    /// The body is too large.
     PayloadTooLarge,
     /// The runtime could not be reached or did not answer properly.
     InferenceError,
     /// Facts were required and Search was down.
     SearchUnavailable,
-    /// No runtime is configured, the ledger cannot write, there is no room, or the fault is our own.
+    /// No runtime is configured, the ledger cannot write, there is no capacity, or the fault is our own.
     ServiceUnavailable,
 }
 
 impl ErrorCode {
-    /// Every code, in the order of the specification.
+    /// In the order of the specification.
     pub const ALL: [Self; 8] = [
         Self::InvalidRequest,
         Self::InvalidApiKey,
@@ -39,22 +35,20 @@ impl ErrorCode {
         Self::ServiceUnavailable,
     ];
 
-    /// The HTTP status that goes with it.
     pub fn status(self) -> u16 {
         self.row().0
     }
 
-    /// Its name in the envelope.
     pub fn as_str(self) -> &'static str {
         self.row().1
     }
 
-    /// What the caller is told unless there is something more exact to say.
+    /// Used where there is nothing more exact to say.
     pub fn default_message(self) -> &'static str {
         self.row().2
     }
 
-    /// Whether it passes by itself as a rule, so that the same request is worth sending again.
+    /// Whether the same request is worth sending again.
     pub fn is_transient(self) -> bool {
         match self {
             Self::InvalidRequest
@@ -90,7 +84,6 @@ impl ErrorCode {
     }
 }
 
-/// The body of an error response.
 pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
     let request_id = request_id.to_text();
     let error = ErrorObject { code: code.as_str(), message, request_id: request_id.as_str() };

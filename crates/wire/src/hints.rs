@@ -1,5 +1,5 @@
-//! What to do instead of sending what OpenAI's API accepts and this one does not. Each hint ends a sentence that names the
-//! member, so that whoever points an existing client here knows what to change.
+//! Hints for members that OpenAI's API accepts and this one does not, so that whoever points an existing client here
+//! knows what to change. Each is the end of a sentence that names the member.
 
 const NO_STREAMING: &str = "answers come whole, leave it out";
 const NO_TOOLS: &str = "no tools are called, leave it out";
@@ -9,7 +9,6 @@ const TEXT_ONLY: &str = "answers are plain text, leave it out and describe the f
 const NO_METADATA: &str = "nothing is stored with a request, leave it out; usage is counted for each API key";
 const MAX_TOKENS: &str = "use `max_tokens`";
 
-/// For a member of the request's body.
 pub(crate) fn for_body_member(name: &str) -> Option<&'static str> {
     Some(match name {
         "stream" | "stream_options" => NO_STREAMING,
@@ -32,7 +31,6 @@ pub(crate) fn for_body_member(name: &str) -> Option<&'static str> {
     })
 }
 
-/// For a member of a message.
 pub(crate) fn for_message_member(name: &str) -> Option<&'static str> {
     Some(match name {
         "name" => "participants are told apart by `role` only, leave it out",
@@ -44,7 +42,6 @@ pub(crate) fn for_message_member(name: &str) -> Option<&'static str> {
     })
 }
 
-/// For a role that other APIs have.
 pub(crate) fn for_role(name: &str) -> Option<&'static str> {
     Some(match name {
         "developer" => "use `system`",

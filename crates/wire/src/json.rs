@@ -1,4 +1,4 @@
-//! A JSON document as it was written: members in their order and duplicates kept, so that the reader can refuse them.
+//! JSON values as they were written: members keep their order and duplicates, so that a reader can refuse duplicates.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,14 +6,13 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// One JSON value, borrowing from the text where it can.
+/// Borrows from the text where it can.
 #[derive(Debug)]
 pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
     /// A number written without fraction and exponent.
     Integer(i128),
-    /// Any other number.
     Fraction(f64),
     String(Cow<'a, str>),
     Array(Vec<Json<'a>>),
@@ -21,12 +20,12 @@ pub(crate) enum Json<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// Reads a whole document; anything behind it but white space is an error.
+    /// Anything but white space after the document is an error.
     pub(crate) fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
 
-    /// What kind of value it is, in words for a sentence ("got …").
+    /// For messages: "got an array".
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -39,7 +38,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A member of an object.
     pub(crate) fn get(&self, name: &str) -> Option<&Self> {
         match self {
             Self::Object(members) => members.iter().find(|(member, _)| member == name).map(|(_, value)| value),
@@ -47,7 +45,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The text of a string.
     pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),

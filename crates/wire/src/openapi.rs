@@ -1,7 +1,5 @@
-//! The API described for machines: OpenAPI 3.1, put together from the constants, enumerations and the one table of errors
-//! that parsing and answering go by, so that no bound stands here a second time.
-//!
-//! What JSON Schema cannot say (all contents together, the size of a body) is said in words.
+//! The API as OpenAPI 3.1, built from the limits, enumerations and error table that the code itself uses.
+//! What JSON Schema cannot express (the sum of all contents, the size of a body) stands in descriptions.
 
 use chat::{ApiKey, FinishReason, MODEL, MaxTokens, RequestId, Role, Temperature, limits};
 use serde_json::{Map, Value, json};
@@ -9,9 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::error::ErrorCode;
 use crate::request::{MAX_BODY_BYTES, MESSAGE_MEMBERS, REQUEST_MEMBERS};
 
-const ID: &str = "chatcmpl_0198f2c4a1b07d3e8f6a5b4c3d2e1f00";
+const EXAMPLE_ID: &str = "chatcmpl_0198f2c4a1b07d3e8f6a5b4c3d2e1f00";
 
-/// The document, for an API that is reached under that base URL.
 pub fn document(base_url: &str) -> Value {
     json!({
         "openapi": "3.1.0",
@@ -68,7 +65,7 @@ fn operation() -> Value {
 
 fn success() -> Value {
     let example = json!({
-        "id": ID,
+        "id": EXAMPLE_ID,
         "object": "chat.completion",
         "created": 1_756_000_000,
         "model": MODEL,
@@ -86,7 +83,7 @@ fn success() -> Value {
     })
 }
 
-/// Everything that is answered with one status.
+/// All errors with one status.
 fn failure(status: u16) -> Value {
     let codes: Vec<_> = ErrorCode::ALL.into_iter().filter(|code| code.status() == status).collect();
     let names: Vec<_> = codes.iter().map(|code| code.as_str()).collect();
@@ -109,7 +106,7 @@ fn failure(status: u16) -> Value {
 }
 
 fn example(code: ErrorCode) -> Value {
-    json!({ "value": { "error": { "code": code.as_str(), "message": code.default_message(), "request_id": ID } } })
+    json!({ "value": { "error": { "code": code.as_str(), "message": code.default_message(), "request_id": EXAMPLE_ID } } })
 }
 
 fn request() -> Value {
@@ -231,7 +228,7 @@ fn request_id() -> Value {
     json!({ "type": "string", "pattern": format!("^{}$", RequestId::PATTERN) })
 }
 
-/// An object that has all of these members and no others.
+/// An object with exactly these members.
 fn exactly(properties: Value) -> Value {
     let names: Vec<_> = properties.as_object().into_iter().flat_map(Map::keys).cloned().collect();
     json!({ "type": "object", "additionalProperties": false, "required": names, "properties": properties })

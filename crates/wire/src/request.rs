@@ -1,5 +1,5 @@
-//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then the meaning member by member. Each refusal
-//! names the member, the bound and what was sent; message text itself is never repeated.
+//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then member by member. Each error names the member,
+//! the limit and what was sent; message text is never repeated.
 
 use std::borrow::Cow;
 
@@ -8,32 +8,30 @@ use chat::{ChatRequest, LimitError, MODEL, MaxTokens, Message, Role, Temperature
 use crate::hints;
 use crate::json::Json;
 
-/// The largest body that is read: 256 KB.
 pub const MAX_BODY_BYTES: usize = 262_144;
 
-/// What a request's body and each of its messages may hold, in the order in which they are read.
+/// Accepted members, in the order in which they are checked.
 pub(crate) const REQUEST_MEMBERS: [&str; 4] = ["model", "messages", "temperature", "max_tokens"];
 pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
 
-/// Why a body is not a chat request, as a sentence for the caller.
+/// A sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RequestError(String);
 
-/// Reads a request's body.
 pub fn parse_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
-    let [model, messages, temperature, max_tokens] = members(document(body)?, Location::Body, REQUEST_MEMBERS)?;
+    let [model, messages, temperature, max_tokens] = take_members(document(body)?, Location::Body, REQUEST_MEMBERS)?;
     check_model(required(model, Location::Body, "model")?)?;
     let messages = read_messages(messages, Message::new)?;
     let (temperature, max_tokens) = read_sampling(temperature, max_tokens)?;
     ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Location::Body, "messages", bound))
 }
 
-/// Reads the body of a request to a runtime, as `runtime::request` writes it: whatever it calls the model, and however long its
-/// messages have become by what was added to them.
+/// Reads what `runtime::request` writes. The model may have any name, and messages may be longer than a caller's: grounding
+/// adds to them.
 pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
-    let [_, messages, temperature, max_tokens, stream] = members(document(body)?, Location::Body, accepted)?;
+    let [_, messages, temperature, max_tokens, stream] = take_members(document(body)?, Location::Body, accepted)?;
     match stream {
         None | Some(Json::Bool(false)) => {
             let messages = read_messages(messages, |role, text| Ok(Message::for_runtime(role, text)))?;
@@ -49,8 +47,8 @@ fn document(body: &[u8]) -> Result<Json<'_>, RequestError> {
     Json::parse(body).map_err(|error| RequestError(format!("The body is not valid JSON: {error}.")))
 }
 
-/// Makes a message, or says which of its bounds was not kept.
-type Make = fn(Role, String) -> Result<Message, LimitError>;
+/// `Message::new`, or its unlimited form for runtimes.
+type MakeMessage = fn(Role, String) -> Result<Message, LimitError>;
 
 fn read_sampling(
     temperature: Option<Json<'_>>,
@@ -70,7 +68,7 @@ fn check_model(value: Json<'_>) -> Result<(), RequestError> {
     }
 }
 
-fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, RequestError> {
+fn read_messages(value: Option<Json<'_>>, make: MakeMessage) -> Result<Vec<Message>, RequestError> {
     match required(value, Location::Body, "messages")? {
         Json::Array(elements) => {
             elements.into_iter().enumerate().map(|(at, each)| read_message(at, each, make)).collect()
@@ -79,9 +77,9 @@ fn read_messages(value: Option<Json<'_>>, make: Make) -> Result<Vec<Message>, Re
     }
 }
 
-fn read_message(at: usize, value: Json<'_>, make: Make) -> Result<Message, RequestError> {
+fn read_message(at: usize, value: Json<'_>, make: MakeMessage) -> Result<Message, RequestError> {
     let location = Location::Message(at);
-    let [role, content] = members(value, location, MESSAGE_MEMBERS)?;
+    let [role, content] = take_members(value, location, MESSAGE_MEMBERS)?;
     let role = match required(role, location, "role")? {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let roles = list(&Role::ALL.map(Role::as_str));
@@ -113,7 +111,7 @@ fn read_temperature(value: Json<'_>) -> Result<Temperature, RequestError> {
 fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, RequestError> {
     match value {
         Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Location::Body, "max_tokens", bound)),
-        // An integer too long for one is read as a fraction; it is out of bounds all the same.
+        // The parser reads an integer that is too long as a fraction; it is out of bounds all the same.
         Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
             Err(refuse(Location::Body, "max_tokens", LimitError::MaxTokensOverflow(number)))
         }
@@ -126,7 +124,7 @@ fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, RequestError> {
     }
 }
 
-/// Where an object stands in the document; shown only when something about it is wrong.
+/// Where an object stands in the document, for error messages.
 #[derive(Clone, Copy)]
 enum Location {
     Body,
@@ -134,14 +132,13 @@ enum Location {
 }
 
 impl Location {
-    fn itself(self) -> Cow<'static, str> {
+    fn name(self) -> Cow<'static, str> {
         match self {
             Self::Body => "The body".into(),
             Self::Message(at) => format!("`messages[{at}]`").into(),
         }
     }
 
-    /// What to do instead of sending a member that is not accepted here, if it is one that clients are known to send.
     fn hint(self, name: &str) -> Option<&'static str> {
         match self {
             Self::Body => hints::for_body_member(name),
@@ -157,14 +154,14 @@ impl Location {
     }
 }
 
-/// Takes an object apart into the members it may have; any other, or one that stands twice, is refused.
-fn members<'a, const N: usize>(
+/// Takes an object apart into its accepted members. Any other member, or one that stands twice, is an error.
+fn take_members<'a, const N: usize>(
     value: Json<'a>,
     location: Location,
     accepted: [&str; N],
 ) -> Result<[Option<Json<'a>>; N], RequestError> {
     let Json::Object(object) = value else {
-        return Err(RequestError(format!("{} must be a JSON object; got {}.", location.itself(), value.kind())));
+        return Err(RequestError(format!("{} must be a JSON object; got {}.", location.name(), value.kind())));
     };
     let mut found = [const { None }; N];
     for (name, value) in object {
@@ -198,11 +195,11 @@ fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The start of what was sent, safe to show in a sentence.
+/// The start of what was sent, escaped for a message.
 fn excerpt(text: &str) -> String {
-    const SHOWN: usize = 40;
-    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() {
+    const MAX_CHARS: usize = 40;
+    let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
         shown.push('…');
     }
     shown

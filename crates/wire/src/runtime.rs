@@ -1,6 +1,5 @@
-//! The JSON that OpenAI-shaped runtimes speak: the request we send, the answer we read, and what a refusal means.
-//!
-//! Answers are read leniently where runtimes differ and strictly where a figure or a text would have to be invented.
+//! The JSON that OpenAI-shaped runtimes speak: the request we send, the response we read, and what an error means.
+//! Reading is lenient where runtimes differ and strict where a token count or a text would have to be invented.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use serde_json::error::Category;
 use crate::engine;
 use crate::json::{Json, to_bytes};
 
-/// The body of a request to a runtime that serves its model under that name.
+/// `model` is the name under which the runtime serves it.
 pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
     let content_bytes: usize = request.messages().iter().map(|message| message.content().len() + 40).sum();
     let body = RequestBody {
@@ -45,37 +44,35 @@ impl<'a> From<&'a Message> for MessageBody<'a> {
     }
 }
 
-/// Why a runtime's successful answer cannot be used.
+/// Why a runtime's 200 cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
-    /// Not JSON at all.
-    #[error("the answer is not JSON")]
+    #[error("the response is not JSON")]
     NotJson,
-    /// Not a completion.
-    #[error("the answer is not a completion with `choices[0].message.content`")]
+    #[error("the response is not a completion with `choices[0].message.content`")]
     NoContent,
 }
 
-/// Reads a runtime's answer with status 200.
+/// Reads the body of a runtime's 200.
 ///
-/// A message without text is an empty answer: reasoning models that `max_tokens` cuts off send `content: null`. Every end
-/// other than by length is `stop`, the only other value that callers are told of.
+/// A message without text is an empty completion: reasoning models that `max_tokens` cuts off send `content: null`. Every
+/// finish reason other than length is `stop`: the specification knows no third.
 pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
-    let answer: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
+    let response: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => ResponseError::NoContent,
         Category::Io | Category::Syntax | Category::Eof => ResponseError::NotJson,
     })?;
-    let choice = answer.choices.into_iter().next().ok_or(ResponseError::NoContent)?;
+    let choice = response.choices.into_iter().next().ok_or(ResponseError::NoContent)?;
     let finish_reason = match choice.finish_reason.as_deref() {
         Some("length" | "max_tokens") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
-    let UsageBody { prompt_tokens, completion_tokens, total_tokens } = answer.usage.unwrap_or_default();
+    let UsageBody { prompt_tokens, completion_tokens, total_tokens } = response.usage.unwrap_or_default();
     let usage = TokenUsage { prompt: prompt_tokens.0, completion: completion_tokens.0, total: total_tokens.0 };
     Ok(Completion { text: choice.message.content.unwrap_or_default().into_owned(), finish_reason, usage })
 }
 
-/// What is read of an answer; runtimes say much more.
+/// The members that are read; runtimes send more.
 #[derive(Deserialize)]
 struct ResponseBody<'a> {
     #[serde(borrow)]
@@ -105,7 +102,7 @@ struct UsageBody {
     total_tokens: TokenCount,
 }
 
-/// A token figure; whatever is not a plausible count was not measured.
+/// Anything but a plausible count was not measured.
 #[derive(Default)]
 struct TokenCount(Option<u32>);
 
@@ -118,7 +115,7 @@ impl<'de> Deserialize<'de> for TokenCount {
     }
 }
 
-/// The name of the first model in a runtime's `/models`.
+/// The first model in a runtime's `/models`.
 pub fn parse_first_model(body: &[u8]) -> Option<Model> {
     let document = Json::parse(body).ok()?;
     let Json::Array(models) = document.get("data")? else { return None };
@@ -131,36 +128,31 @@ pub fn parse_first_model(body: &[u8]) -> Option<Model> {
     Some(Model { name: model.get("id")?.as_str()?.to_owned(), context, is_ours })
 }
 
-/// A model as a runtime describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// What it is called there.
     pub name: String,
-    /// Tokens that its context holds, prompt and completion together, if the runtime says so (vLLM, SGLang, llama.cpp's
-    /// server and our own do).
+    /// In tokens, prompt and completion together; vLLM, SGLang, llama.cpp's server and our own report it.
     pub context: Option<usize>,
-    /// Whether it is our own engine that serves it.
+    /// Served by our own engine.
     pub is_ours: bool,
 }
 
-/// Whether a refusal says that there was no room, as our own engine does; no work has been done then.
+/// Whether an error says that the runtime had no capacity, as our own engine does. It has done no work then.
 pub fn is_no_capacity(body: &[u8]) -> bool {
     let document = Json::parse(body).ok();
     let kind = document.as_ref().and_then(|document| document.get("error")?.get("type")?.as_str());
     kind == Some(engine::NO_CAPACITY_TYPE)
 }
 
-/// A prompt that does not fit the model's context, in tokens, as far as the runtime says.
+/// A prompt that does not fit the model's context. In tokens, as far as the runtime says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
-    /// Tokens of the prompt.
     pub prompt: Option<u64>,
-    /// Tokens that the context holds.
     pub context: Option<u64>,
 }
 
-/// Reads a runtime's 400 or 422: is it about the context's size? The wordings are those of llama.cpp's server, vLLM,
-/// SGLang, TGI and OpenAI; only the two numbers are taken out of them.
+/// Reads a runtime's 400 or 422 that is about the context's size. The wordings are those of llama.cpp's server, vLLM,
+/// SGLang, TGI and OpenAI; only the two numbers are taken from them.
 pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
     let document = Json::parse(body).ok()?;
     let error = document.get("error");
@@ -183,16 +175,16 @@ pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
     if !recognised {
         return None;
     }
-    let figure = |name| match details.get(name) {
-        Some(Json::Integer(count)) => u64::try_from(*count).ok(),
+    let count = |name| match details.get(name) {
+        Some(Json::Integer(number)) => u64::try_from(*number).ok(),
         _ => None,
     };
-    let context = figure("n_ctx").or_else(|| {
+    let context = count("n_ctx").or_else(|| {
         let before =
             ["context length is ", "context size (", "context length (", "must be <= ", "less than ", "length of "];
         before.iter().find_map(|phrase| number_after(message, phrase))
     });
-    let prompt = figure("n_prompt_tokens").or_else(|| {
+    let prompt = count("n_prompt_tokens").or_else(|| {
         let after = [" in the messages", " input tokens", " `inputs` tokens", " prompt tokens"];
         let before = ["request (", "input (", "resulted in ", "Given: "];
         let behind = after.iter().find_map(|phrase| number_before(message, phrase));
@@ -260,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn other_refusals_are_not_context_overflows() {
+    fn other_errors_are_not_context_overflows() {
         for body in [
             "",
             "context length",
@@ -273,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_passed_on_as_measured_or_not_at_all() {
-        let answer = |usage: &str| {
+    fn token_counts_are_passed_on_as_measured_or_not_at_all() {
+        let usage_of = |usage: &str| {
             let text = r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]"#;
             parse_completion(format!("{text}{usage}}}").as_bytes()).unwrap().usage
         };
@@ -288,12 +280,12 @@ mod tests {
             ("", of(None, None, None)),
         ];
         for (usage, expected) in cases {
-            assert_eq!(answer(usage), expected, "{usage}");
+            assert_eq!(usage_of(usage), expected, "{usage}");
         }
     }
 
     #[test]
-    fn answers_that_would_need_inventing_are_malformed() {
+    fn responses_without_a_text_are_errors() {
         let cases = [
             ("<html>", ResponseError::NotJson),
             ("{}", ResponseError::NoContent),
@@ -309,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_by_length_or_else_it_stops_and_may_be_empty() {
+    fn every_finish_reason_is_length_or_stop_and_content_may_be_null() {
         use FinishReason::{Length, Stop};
         let cases = [
             (r#"{"content":"x"}"#, r#""stop""#, "x", Stop),
