@@ -1,28 +1,24 @@
-//! What people call a key.
+//! The name that people give a key.
 
 use std::fmt;
 
-/// A key's name: 1 to 100 characters, none of them a control character, without white space around them.
+/// 1 to 100 characters, none of them a control character, without surrounding white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyName(String);
 
-/// A text is no key's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a key's name has 1 to {} printable characters", KeyName::MAX_CHARS)]
 pub struct KeyNameError;
 
 impl KeyName {
-    /// Characters at the most.
     pub const MAX_CHARS: usize = 100;
 
-    /// Reads what somebody typed.
     pub fn parse(text: &str) -> Result<Self, KeyNameError> {
         let name = text.trim();
-        let is_good = (1..=Self::MAX_CHARS).contains(&name.chars().count()) && !name.chars().any(char::is_control);
-        if is_good { Ok(Self(name.to_owned())) } else { Err(KeyNameError) }
+        let is_valid = (1..=Self::MAX_CHARS).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+        if is_valid { Ok(Self(name.to_owned())) } else { Err(KeyNameError) }
     }
 
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

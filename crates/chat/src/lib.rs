@@ -1,7 +1,7 @@
-//! The domain of chat completions, pure: what a request, a completion, a request id, a trace and an API key *are*.
+//! The domain of chat completions: requests, completions, request ids, trace context and API keys.
 //!
-//! Fields are private and constructors check, so a value that exists is valid and nothing further in checks again.
-//! Nothing here knows of JSON, HTTP, SQL or async.
+//! Fields are private and constructors check, so a value that exists is valid and nobody checks again. Nothing here knows
+//! JSON, HTTP, SQL or async.
 
 mod completion;
 mod key;
@@ -17,5 +17,5 @@ pub use request::{ChatRequest, LimitError, MaxTokens, Message, Role, Temperature
 pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
 pub use trace::Trace;
 
-/// The name of the one model that this service hosts.
+/// The one model that this service hosts.
 pub const MODEL: &str = "adriaticum";

@@ -1,24 +1,21 @@
-//! A chat request and its bounds. Each type checks its own bound when it is made; the limits stand in one place.
+//! A chat request and its limits. Each type checks its own when it is made; all of them stand in `limits`.
 
 use std::fmt;
 
-/// Every bound of a chat request.
 pub mod limits {
     use std::ops::RangeInclusive;
 
-    /// Messages per request.
     pub const MESSAGES: RangeInclusive<usize> = 1..=20;
-    /// Unicode scalar values in one message's content.
+    /// Unicode scalar values of one message's content.
     pub const CONTENT_CHARS: usize = 10_000;
-    /// Unicode scalar values in all messages' content together.
+    /// Unicode scalar values of all contents together.
     pub const TOTAL_CHARS: usize = 32_000;
-    /// Sampling temperature.
     pub const TEMPERATURE: RangeInclusive<f64> = 0.0..=2.0;
-    /// Completion tokens that a request may ask for.
+    /// Completion tokens.
     pub const MAX_TOKENS: RangeInclusive<u16> = 1..=512;
 }
 
-/// A valid chat request: 1 to 20 messages within their lengths, and how to sample.
+/// Within all limits, unless it was made for a runtime.
 #[derive(Clone, PartialEq)]
 pub struct ChatRequest {
     messages: Vec<Message>,
@@ -27,7 +24,6 @@ pub struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// Puts a request together; fails if there are too few or too many messages, or too much text in all of them.
     pub fn new(messages: Vec<Message>, temperature: Temperature, max_tokens: MaxTokens) -> Result<Self, LimitError> {
         if !limits::MESSAGES.contains(&messages.len()) {
             return Err(LimitError::MessageCount(messages.len()));
@@ -39,7 +35,7 @@ impl ChatRequest {
         Ok(Self { messages, temperature, max_tokens })
     }
 
-    /// A request as a runtime gets it. Whoever sends it has checked what a caller may send, and may have added to it.
+    /// A request as a runtime gets it: its sender has checked the caller's limits and may have added to the messages.
     pub fn for_runtime(
         messages: Vec<Message>,
         temperature: Temperature,
@@ -51,8 +47,7 @@ impl ChatRequest {
         }
     }
 
-    /// The same request with instructions of ours: below the caller's own if the conversation begins with such, or
-    /// else before it.
+    /// Adds our instructions: below the caller's system message if the conversation begins with one, else before it.
     #[must_use]
     pub fn with_instructions(&self, text: &str) -> Self {
         let mut messages = self.messages.clone();
@@ -65,30 +60,27 @@ impl ChatRequest {
         Self { messages, ..*self }
     }
 
-    /// The conversation, oldest first; never empty.
+    /// Oldest first; never empty.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The sampling temperature.
     pub fn temperature(&self) -> Temperature {
         self.temperature
     }
 
-    /// How many tokens the completion may have.
     pub fn max_tokens(&self) -> MaxTokens {
         self.max_tokens
     }
 }
 
-/// Shows the shape only: message text must not reach a log by accident.
+/// Message text must not reach a log by accident.
 impl fmt::Debug for ChatRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ChatRequest({} messages, {:?}, {:?})", self.messages.len(), self.temperature, self.max_tokens)
     }
 }
 
-/// One message of a conversation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     role: Role,
@@ -97,7 +89,6 @@ pub struct Message {
 }
 
 impl Message {
-    /// Fails if the content is longer than a message may be.
     pub fn new(role: Role, content: String) -> Result<Self, LimitError> {
         let chars = content.chars().count();
         if chars > limits::CONTENT_CHARS {
@@ -106,17 +97,15 @@ impl Message {
         Ok(Self { role, content, chars })
     }
 
-    /// A message as a runtime gets it, of any length.
+    /// Of any length.
     pub fn for_runtime(role: Role, content: String) -> Self {
         Self { role, chars: content.chars().count(), content }
     }
 
-    /// Who says it.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// What is said.
     pub fn content(&self) -> &str {
         &self.content
     }
@@ -128,22 +117,17 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Who says a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Instructions to the model.
     System,
-    /// The person or program that asks.
     User,
-    /// The model itself, earlier in the conversation.
     Assistant,
 }
 
 impl Role {
-    /// Every role, in the order in which the API lists them.
+    /// In the API's order.
     pub const ALL: [Self; 3] = [Self::System, Self::User, Self::Assistant];
 
-    /// The word for it in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -152,18 +136,17 @@ impl Role {
         }
     }
 
-    /// The role of that name, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == name)
     }
 }
 
-/// A sampling temperature from 0.0 to 2.0; 0.7 unless asked otherwise.
+/// Sampling temperature; 0.7 by default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Temperature(f64);
 
 impl Temperature {
-    /// Fails outside the bounds, and for what is not a number.
+    /// NaN is out of bounds.
     pub fn new(value: f64) -> Result<Self, LimitError> {
         if limits::TEMPERATURE.contains(&value) {
             Ok(Self(value.abs())) // a JSON `-0` is zero
@@ -172,7 +155,6 @@ impl Temperature {
         }
     }
 
-    /// The number itself.
     pub fn get(self) -> f64 {
         self.0
     }
@@ -184,12 +166,11 @@ impl Default for Temperature {
     }
 }
 
-/// How many tokens a completion may have, from 1 to 512; 248 unless asked otherwise.
+/// How many tokens a completion may have; 248 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxTokens(u16);
 
 impl MaxTokens {
-    /// Fails outside the bounds.
     pub fn new(value: i128) -> Result<Self, LimitError> {
         match u16::try_from(value) {
             Ok(tokens) if limits::MAX_TOKENS.contains(&tokens) => Ok(Self(tokens)),
@@ -197,7 +178,6 @@ impl MaxTokens {
         }
     }
 
-    /// The number itself.
     pub fn get(self) -> u16 {
         self.0
     }
@@ -209,31 +189,26 @@ impl Default for MaxTokens {
     }
 }
 
-/// A bound that was not kept, with what was sent. Reads as the second half of a sentence that names the member.
+/// A limit that was exceeded, and what was sent. Displays as the second half of a sentence that names the member.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum LimitError {
-    /// Too few or too many messages.
     #[error("must hold {} to {} messages; got {}", limits::MESSAGES.start(), limits::MESSAGES.end(), .0)]
     MessageCount(usize),
-    /// One message too long.
     #[error("must have at most {} characters; got {}", limits::CONTENT_CHARS, .0)]
     ContentLength(usize),
-    /// All messages together too long.
     #[error("must have at most {} characters of content in all; got {}", limits::TOTAL_CHARS, .0)]
     TotalLength(usize),
-    /// Temperature out of range.
-    #[error("must be from {:?} to {:?}; got {}", limits::TEMPERATURE.start(), limits::TEMPERATURE.end(), shown(*.0))]
+    #[error("must be from {:?} to {:?}; got {}", limits::TEMPERATURE.start(), limits::TEMPERATURE.end(), format_number(*.0))]
     Temperature(f64),
-    /// Maximum of tokens out of range.
     #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), .0)]
     MaxTokens(i128),
-    /// Maximum of tokens so far out of range that it is no integer any more.
-    #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), shown(*.0))]
+    /// An integer too large for any integer type, which is read as a float.
+    #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), format_number(*.0))]
     MaxTokensOverflow(f64),
 }
 
-/// A number as a person would write it: large and small ones with an exponent.
-fn shown(number: f64) -> String {
+/// Large and small numbers with an exponent.
+fn format_number(number: f64) -> String {
     match number.abs() {
         magnitude if magnitude != 0.0 && !(1e-6..1e15).contains(&magnitude) => format!("{number:e}"),
         _ => number.to_string(),
@@ -244,26 +219,26 @@ fn shown(number: f64) -> String {
 mod tests {
     use super::*;
 
-    fn talk(turns: &[(Role, &str)]) -> ChatRequest {
+    fn conversation(turns: &[(Role, &str)]) -> ChatRequest {
         let messages = turns.iter().map(|(role, text)| Message::new(*role, (*text).into()).unwrap()).collect();
         ChatRequest::new(messages, Temperature::new(0.25).unwrap(), MaxTokens::new(7).unwrap()).unwrap()
     }
 
     #[test]
-    fn our_instructions_stand_below_the_callers_or_before_the_conversation() {
-        let both = talk(&[(Role::System, "Be kind."), (Role::User, "Hi")]).with_instructions("Facts.");
-        assert_eq!(both, talk(&[(Role::System, "Be kind.\n\nFacts."), (Role::User, "Hi")]));
-        let ours = talk(&[(Role::User, "Hi")]).with_instructions("Facts.");
-        assert_eq!(ours, talk(&[(Role::System, "Facts."), (Role::User, "Hi")]));
+    fn instructions_go_below_the_callers_system_message_or_before_the_conversation() {
+        let both = conversation(&[(Role::System, "Be kind."), (Role::User, "Hi")]).with_instructions("Facts.");
+        assert_eq!(both, conversation(&[(Role::System, "Be kind.\n\nFacts."), (Role::User, "Hi")]));
+        let ours = conversation(&[(Role::User, "Hi")]).with_instructions("Facts.");
+        assert_eq!(ours, conversation(&[(Role::System, "Facts."), (Role::User, "Hi")]));
     }
 
     #[test]
-    fn there_is_room_for_instructions_in_the_largest_request() {
+    fn the_largest_request_takes_instructions() {
         let longest = "x".repeat(limits::CONTENT_CHARS);
-        let talk = talk(&[(Role::System, &longest), (Role::User, &longest), (Role::User, &longest)]);
-        let instructed = talk.with_instructions("Facts.");
+        let request = conversation(&[(Role::System, &longest), (Role::User, &longest), (Role::User, &longest)]);
+        let instructed = request.with_instructions("Facts.");
         assert!(instructed.messages()[0].content().ends_with("Facts."));
         let many = vec![(Role::User, "x"); *limits::MESSAGES.end()];
-        assert_eq!(self::talk(&many).with_instructions("Facts.").messages().len(), 21);
+        assert_eq!(conversation(&many).with_instructions("Facts.").messages().len(), 21);
     }
 }
