@@ -1,4 +1,4 @@
-//! The domain of chat completions: requests, completions, request ids, trace context and API keys.
+//! The domain of chat completions: requests, completions, request ids and API keys.
 //!
 //! Fields are private and constructors check, so a value that exists is valid and nobody checks again. Nothing here knows
 //! JSON, HTTP, SQL or async.
@@ -8,14 +8,12 @@ mod key;
 mod key_name;
 mod request;
 mod request_id;
-mod trace;
 
 pub use completion::{Completion, FinishReason, TokenUsage};
 pub use key::{ApiKey, ApiKeyError, KeyDigest, KeyId, random_base62};
 pub use key_name::{KeyName, KeyNameError};
 pub use request::{ChatRequest, LimitError, MaxTokens, Message, Role, Temperature, limits};
-pub use request_id::{MalformedRequestId, RequestId, RequestIdText};
-pub use trace::Trace;
+pub use request_id::{RequestId, RequestIdError, RequestIdText};
 
 /// The one model that this service hosts.
 pub const MODEL: &str = "adriaticum";

@@ -3,9 +3,9 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use uuid::{Builder, Uuid};
 
 const PREFIX: &str = "chatcmpl_";
 const DIGITS: usize = 32;
@@ -13,37 +13,38 @@ const LEN: usize = PREFIX.len() + DIGITS;
 
 /// `chatcmpl_` and 32 hexadecimal digits, ordered by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(u128);
+pub struct RequestId(Uuid);
 
 impl RequestId {
-    /// What every id looks like, as a regular expression.
+    /// As a regular expression.
     pub const PATTERN: &str = "chatcmpl_[0-9a-f]{32}";
 
-    /// The id of a request that arrives now.
+    /// The id of a request that arrives now. It is unique, not secret, so the random bits need not be unguessable.
     pub fn now() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at_micros(since_epoch.as_micros() as u64, next_random())
+        Self::at_micros(since_epoch.as_micros() as u64, fastrand::u64(..))
     }
 
-    /// The id of a request that arrived at a time in microseconds since 1970, told apart from others by 62 random bits.
-    ///
-    /// 48 bits of milliseconds, the version, 12 bits of the millisecond's fraction, the variant, the random bits.
+    /// The id of a request that arrived at a time in microseconds since 1970. UUIDv7's first random field holds the
+    /// fraction of the millisecond in 4096ths, so that ids of one millisecond are ordered, too.
     pub fn at_micros(micros: u64, random: u64) -> Self {
-        let millis = u128::from(micros / 1000) & 0xffff_ffff_ffff;
-        let fraction = u128::from((micros % 1000) * 4096 / 1000);
-        let random = u128::from(random >> 2);
-        Self(millis << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
+        let fraction = ((micros % 1000) * 4096 / 1000) as u16;
+        let mut random_fields = [0; 10];
+        random_fields[..2].copy_from_slice(&fraction.to_be_bytes());
+        random_fields[2..].copy_from_slice(&random.to_be_bytes());
+        Self(Builder::from_unix_timestamp_millis(micros / 1000, &random_fields).into_uuid())
     }
 
-    /// The smallest id that a request arriving at that millisecond can have; for ranges of the ledger.
+    /// The smallest id of a millisecond since 1970; for ranges of the ledger.
     pub fn first_of_millis(millis: u64) -> Self {
         Self::at_micros(millis.saturating_mul(1000), 0)
     }
 
     /// When the request arrived, in microseconds since 1970.
     pub fn unix_micros(self) -> u64 {
-        let millis = (self.0 >> 80) as u64;
-        let fraction = (self.0 >> 64) as u64 & 0xfff;
+        let bits = self.0.as_u128();
+        let millis = (bits >> 80) as u64;
+        let fraction = (bits >> 64) as u64 & 0xfff;
         // Rounded up, so that the fraction of a microsecond lost on the way in comes back.
         millis * 1000 + (fraction * 1000).div_ceil(4096)
     }
@@ -53,40 +54,21 @@ impl RequestId {
         self.unix_micros() / 1_000_000
     }
 
-    /// The id as text, without the detour over formatting: every answer carries it twice.
+    /// The id as text, without an allocation: every response carries it twice.
     pub fn to_text(self) -> RequestIdText {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; LEN];
         text[..PREFIX.len()].copy_from_slice(PREFIX.as_bytes());
-        for (pair, byte) in text[PREFIX.len()..].chunks_exact_mut(2).zip(self.to_bytes()) {
-            pair[0] = HEX[usize::from(byte >> 4)];
-            pair[1] = HEX[usize::from(byte & 15)];
-        }
+        self.0.simple().encode_lower(&mut text[PREFIX.len()..]);
         RequestIdText(text)
     }
 
-    /// The 16 bytes behind the digits, in their order.
     pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        self.0.into_bytes()
     }
 
-    /// The id with these 16 bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
+        Self(Uuid::from_bytes(bytes))
     }
-}
-
-/// A number that this process has not given out before and that no other is likely to: SplitMix64, begun at a random
-/// place. Ids need to be told apart, not to be unguessable, and a system call for each would cost more than all the rest.
-fn next_random() -> u64 {
-    static STATE: LazyLock<AtomicU64> = LazyLock::new(|| {
-        // Without the system's random numbers the process id still tells two replicas apart.
-        AtomicU64::new(getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32))
-    });
-    let mut mixed = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 impl fmt::Display for RequestId {
@@ -95,12 +77,10 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// A request id's text.
 #[derive(Clone, Copy)]
 pub struct RequestIdText([u8; LEN]);
 
 impl RequestIdText {
-    /// The text.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("a request id is ASCII by construction")
     }
@@ -113,22 +93,18 @@ impl fmt::Debug for RequestId {
 }
 
 impl FromStr for RequestId {
-    type Err = MalformedRequestId;
+    type Err = RequestIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let digits = text.strip_prefix(PREFIX).ok_or(MalformedRequestId)?;
-        let hexadecimal = digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        if !hexadecimal {
-            return Err(MalformedRequestId);
-        }
-        u128::from_str_radix(digits, 16).map(Self).map_err(|_| MalformedRequestId)
+        // Of this length, the plain digits are the only form that the parser knows.
+        let digits = text.strip_prefix(PREFIX).filter(|digits| digits.len() == DIGITS).ok_or(RequestIdError)?;
+        Uuid::try_parse(digits).map(Self).map_err(|_| RequestIdError)
     }
 }
 
-/// Not a request id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a request id is `{PREFIX}` and {DIGITS} hexadecimal digits")]
-pub struct MalformedRequestId;
+pub struct RequestIdError;
 
 #[cfg(test)]
 mod tests {
@@ -171,7 +147,7 @@ mod tests {
         let good = RequestId::now().to_string();
         let plus = good.replace("chatcmpl_0", "chatcmpl_+");
         for bad in ["", "chatcmpl_", &good[..40], &good[9..], &format!("{good}0"), &plus] {
-            assert_eq!(bad.parse::<RequestId>(), Err(MalformedRequestId), "{bad}");
+            assert_eq!(bad.parse::<RequestId>(), Err(RequestIdError), "{bad}");
         }
     }
 }
