@@ -5,9 +5,10 @@
 
 use std::time::Instant;
 
-use chat::{ChatRequest, Completion, Trace};
+use chat::{ChatRequest, Completion};
 use grounding::augment::{self, Source};
 use grounding::{Grounder, Passage};
+use http::HeaderMap;
 use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{Caller, GroundingRecord};
 use wire::runtime::ContextOverflow;
@@ -54,7 +55,7 @@ impl RequestRecord<'_> {
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
-        let found = grounder.search(chat.messages(), span.trace()).await;
+        let found = grounder.search(chat.messages(), span.headers()).await;
         self.timings.search = Some(began.elapsed());
         span.end(found.is_ok());
         self.worker.counters.search(match &found {
@@ -80,7 +81,7 @@ impl RequestRecord<'_> {
         let began = Instant::now();
         self.timings.queue.get_or_insert(began - self.arrived);
         let mut span = self.trace.client_span("inference");
-        let inference = Inference { client: &admitted.runtimes.0, chat, trace: span.trace() };
+        let inference = Inference { client: &admitted.runtimes.0, chat, trace: span.headers() };
         let result = match (facts, &self.worker.api.grounder) {
             (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(inference, grounder, passages).await,
             _ => self.run(inference).await.map(|completion| GroundedCompletion { completion, sources: Vec::new() }),
@@ -143,7 +144,7 @@ impl RequestRecord<'_> {
 struct Inference<'a> {
     client: &'a PoolClient,
     chat: &'a ChatRequest,
-    trace: Option<&'a Trace>,
+    trace: &'a HeaderMap,
 }
 
 fn too_long(overflow: ContextOverflow) -> String {

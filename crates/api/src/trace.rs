@@ -3,89 +3,83 @@
 //! Without a collector nothing is recorded; the caller's context is passed on all the same. A span ends when it is
 //! dropped, so that a client that disconnects leaves a whole trace. Spans hold figures and names, never text.
 
-use chat::{MODEL, RequestId, TokenUsage, Trace};
-use http::HeaderMap;
-use opentelemetry::trace::{
-    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer as _,
-};
+use chat::{MODEL, RequestId, TokenUsage};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
+use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, TraceId, Tracer as _};
 use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use store::Outcome;
 
-pub(crate) struct RequestTrace<'w> {
-    given: Option<Trace>,
-    server: Option<ServerSpan<'w>>,
-}
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+/// The length of `traceparent` in its only version so far; later ones may be longer. The propagator would take a shorter
+/// one, too, and make ids of their own from it.
+const TRACEPARENT_LEN: usize = 55;
 
-/// The span of the whole request, in a context for its children.
-struct ServerSpan<'w> {
-    tracer: &'w SdkTracer,
-    context: Context,
+pub(crate) struct RequestTrace<'w> {
+    tracer: Option<&'w SdkTracer>,
+    /// Holds our span of the whole request; without a collector the caller's span, if there is one.
+    context: Option<Context>,
 }
 
 /// The span of one step; ends when it is dropped.
 pub(crate) struct StepSpan {
     span: Option<Span>,
-    trace: Option<Trace>,
+    headers: HeaderMap,
 }
 
 impl<'w> RequestTrace<'w> {
     /// Continues the caller's trace, if its headers carry one.
     pub(crate) fn begin(tracer: Option<&'w SdkTracer>, headers: Option<&HeaderMap>) -> Self {
-        let given = headers.and_then(given);
-        let server = tracer.map(|tracer| {
-            let before = given
-                .as_ref()
-                .map_or_else(Context::new, |given| Context::new().with_remote_span_context(remote(given)));
-            let attributes = [
-                KeyValue::new("gen_ai.operation.name", "chat"),
-                KeyValue::new("gen_ai.provider.name", MODEL),
-                KeyValue::new("gen_ai.request.model", MODEL),
-            ];
-            let span = tracer.span_builder("chat adriaticum").with_kind(SpanKind::Server).with_attributes(attributes);
-            ServerSpan { tracer, context: Context::new().with_span(span.start_with_context(tracer, &before)) }
-        });
-        Self { given, server }
+        let caller = headers.and_then(CallerContext::from_headers).map(|caller| caller.extract());
+        let context = match tracer {
+            None => caller,
+            Some(tracer) => {
+                let attributes = [
+                    KeyValue::new("gen_ai.operation.name", "chat"),
+                    KeyValue::new("gen_ai.provider.name", MODEL),
+                    KeyValue::new("gen_ai.request.model", MODEL),
+                ];
+                let span = tracer.span_builder("chat adriaticum").with_kind(SpanKind::Server);
+                let span = span.with_attributes(attributes);
+                let span = span.start_with_context(tracer, &caller.unwrap_or_default());
+                Some(Context::new().with_span(span))
+            }
+        };
+        Self { tracer, context }
     }
 
     pub(crate) fn id(&self) -> Option<TraceId> {
-        match &self.server {
-            Some(server) => Some(server.context.span().span_context().trace_id()),
-            None => self.given.as_ref().map(|given| TraceId::from_bytes(given.id)),
-        }
+        let id = self.context.as_ref()?.span().span_context().trace_id();
+        (id != TraceId::INVALID).then_some(id)
     }
 
     /// A step within our own process.
     pub(crate) fn span(&self, name: &'static str) -> StepSpan {
-        self.start(name, SpanKind::Internal)
+        StepSpan { span: self.start(name, SpanKind::Internal), headers: HeaderMap::new() }
     }
 
     /// A step that calls another service.
     pub(crate) fn client_span(&self, name: &'static str) -> StepSpan {
-        self.start(name, SpanKind::Client)
+        let span = self.start(name, SpanKind::Client);
+        let mut headers = HeaderMap::new();
+        let own = span.as_ref().map(|span| Context::new().with_remote_span_context(span.span_context().clone()));
+        if let Some(context) = own.as_ref().or(self.context.as_ref()) {
+            TraceContextPropagator::new().inject_context(context, &mut HeaderInjector(&mut headers));
+        }
+        StepSpan { span, headers }
     }
 
-    fn start(&self, name: &'static str, kind: SpanKind) -> StepSpan {
-        let given = self.given.as_ref();
-        let span = self.server.as_ref().map(|server| {
-            server.tracer.span_builder(name).with_kind(kind).start_with_context(server.tracer, &server.context)
-        });
-        let place = span.as_ref().map(|span| span.span_context()).filter(|place| place.is_valid());
-        let trace = match place {
-            Some(place) => Some(Trace::new(
-                place.trace_id().to_bytes(),
-                place.span_id().to_bytes(),
-                place.trace_flags().to_u8(),
-                given,
-            )),
-            None => given.cloned(),
-        };
-        StepSpan { span, trace }
+    fn start(&self, name: &'static str, kind: SpanKind) -> Option<Span> {
+        let (tracer, context) = (self.tracer?, self.context.as_ref()?);
+        Some(tracer.span_builder(name).with_kind(kind).start_with_context(tracer, context))
     }
 
     pub(crate) fn end(&self, id: RequestId, outcome: Outcome, usage: &TokenUsage) {
-        let Some(server) = &self.server else { return };
-        let span = server.context.span();
+        let Some(context) = self.context.as_ref().filter(|_| self.tracer.is_some()) else { return };
+        let span = context.span();
         if !span.is_recording() {
             return;
         }
@@ -110,9 +104,9 @@ impl<'w> RequestTrace<'w> {
 }
 
 impl StepSpan {
-    /// The context for the service that is called.
-    pub(crate) fn trace(&self) -> Option<&Trace> {
-        self.trace.as_ref()
+    /// The trace context for the service that is called.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
     }
 
     pub(crate) fn set_runtime(&mut self, name: &str) {
@@ -130,17 +124,105 @@ impl StepSpan {
     }
 }
 
-/// The caller's trace context. A second `traceparent` makes it ambiguous, so it is ignored.
-fn given(headers: &HeaderMap) -> Option<Trace> {
-    let mut parents = headers.get_all("traceparent").iter();
-    let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
-    let states = headers.get_all("tracestate").iter().map(|state| state.to_str());
-    let state = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
-    Trace::parse(parent.to_str().ok()?, Some(&state))
+/// What the caller's headers say about its trace.
+struct CallerContext<'h> {
+    parent: &'h str,
+    state: String,
 }
 
-fn remote(given: &Trace) -> SpanContext {
-    let state = given.state().and_then(|state| state.parse().ok()).unwrap_or(TraceState::NONE);
-    let (id, span) = (TraceId::from_bytes(given.id), SpanId::from_bytes(given.span));
-    SpanContext::new(id, span, TraceFlags::new(given.flags & 1), true, state)
+impl<'h> CallerContext<'h> {
+    /// A second `traceparent` makes it ambiguous, so neither is used. Several `tracestate` are one list.
+    fn from_headers(headers: &'h HeaderMap) -> Option<Self> {
+        let mut parents = headers.get_all(TRACEPARENT).iter();
+        let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
+        let parent = parent.to_str().ok().filter(|parent| parent.len() >= TRACEPARENT_LEN)?;
+        let states = headers.get_all(TRACESTATE).iter().map(|state| state.to_str());
+        let state = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
+        Some(Self { parent, state })
+    }
+
+    fn extract(&self) -> Context {
+        TraceContextPropagator::new().extract_with_context(&Context::new(), self)
+    }
+}
+
+impl Extractor for CallerContext<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            TRACEPARENT => Some(self.parent),
+            TRACESTATE => Some(&self.state),
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT, TRACESTATE]
+    }
+}
+
+struct HeaderInjector<'h>(&'h mut HeaderMap);
+
+impl Injector for HeaderInjector<'_> {
+    /// An empty value (the propagator writes `tracestate` always) is left out.
+    fn set(&mut self, key: &str, value: String) {
+        if let (Ok(name), Ok(value), false) =
+            (HeaderName::try_from(key), HeaderValue::try_from(&value), value.is_empty())
+        {
+            self.0.insert(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    /// What a runtime is sent if a caller sends this, and nobody collects spans.
+    fn passed_on(parents: &[&str], state: Option<&str>) -> (Option<String>, Option<String>) {
+        let mut headers = HeaderMap::new();
+        for parent in parents {
+            headers.append(TRACEPARENT, HeaderValue::from_str(parent).unwrap());
+        }
+        if let Some(state) = state {
+            headers.append(TRACESTATE, HeaderValue::from_str(state).unwrap());
+        }
+        let span = RequestTrace::begin(None, Some(&headers)).client_span("inference");
+        let text = |name| span.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        (text(TRACEPARENT), text(TRACESTATE))
+    }
+
+    #[test]
+    fn a_valid_context_is_passed_on_as_it_came() {
+        let state = "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7";
+        for (given, passed) in [(None, None), (Some(state), Some(state)), (Some("  "), None), (Some("a=\u{e9}"), None)]
+        {
+            assert_eq!(passed_on(&[GOOD], given), (Some(GOOD.into()), passed.map(Into::into)), "{given:?}");
+        }
+        assert_eq!(passed_on(&[GOOD], Some(&"a".repeat(513))).1, None);
+        let later = GOOD.replacen("00", "cc", 1);
+        assert_eq!(passed_on(&[&format!("{later}-what-will-be")], None).0.as_deref(), Some(GOOD));
+        assert_eq!(passed_on(&[&later], None).0.as_deref(), Some(GOOD));
+    }
+
+    #[test]
+    fn an_invalid_context_is_not_passed_on() {
+        for given in [
+            "",
+            "0",
+            "00",
+            &GOOD[..54],
+            &GOOD.to_uppercase(),
+            &format!("{GOOD}-more"),
+            &GOOD.replacen("00", "ff", 1),
+            &GOOD.replace('-', "_"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0g",
+        ] {
+            assert_eq!(passed_on(&[given], Some("a=b")), (None, None), "{given}");
+        }
+        assert_eq!(passed_on(&[GOOD, GOOD], None), (None, None), "two of them");
+    }
 }

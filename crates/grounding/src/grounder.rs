@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use chat::{ChatRequest, Message, Trace};
+use chat::{ChatRequest, Message};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use reqwest::header::HeaderMap;
 
 use crate::Passage;
 use crate::augment::{self, Augmentation};
@@ -78,8 +79,8 @@ impl Grounder {
     }
 
     /// What Search finds for a conversation. Where nothing is left to be searched for, nothing is found.
-    /// Who is asked is told the place in a trace, if there is one.
-    pub async fn search(&self, messages: &[Message], trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
+    /// `trace` holds headers with the trace context, which a search server is sent.
+    pub async fn search(&self, messages: &[Message], trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
         let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.search(&query, RESULTS).await,

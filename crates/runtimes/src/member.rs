@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use breaker::Verdict;
 use bytes::Bytes;
-use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId, Trace};
+use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use wire::engine::Status;
@@ -36,8 +36,8 @@ pub struct Attribution<'a> {
     pub id: RequestId,
     /// Whose it is; opaque to a runtime.
     pub tag: Option<KeyId>,
-    /// The place in a trace from which a runtime is asked.
-    pub trace: Option<&'a Trace>,
+    /// Headers with the trace context.
+    pub trace: &'a HeaderMap,
 }
 
 pub(crate) struct Member {
@@ -229,9 +229,7 @@ impl Member {
             if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
                 headers.insert(wire::engine::TAG_HEADER, tag);
             }
-            if let Some(trace) = attribution.trace {
-                pass_on(trace, headers);
-            }
+            headers.extend(attribution.trace.clone());
             request
         };
         let answer = self.ask(idle, build).await?;
@@ -333,15 +331,6 @@ impl Member {
             Err(broken @ ExchangeError::BeforeResponse(_)) => Err(MemberError::NoResponse(broken.to_string())),
             Err(broken @ ExchangeError::WithinResponse(_)) => Err(MemberError::IncompleteResponse(broken.to_string())),
         }
-    }
-}
-
-fn pass_on(trace: &Trace, headers: &mut HeaderMap) {
-    if let Ok(parent) = HeaderValue::from_str(&trace.parent()) {
-        headers.insert("traceparent", parent);
-    }
-    if let Some(state) = trace.state().and_then(|state| HeaderValue::from_str(state).ok()) {
-        headers.insert("tracestate", state);
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chat::{ChatRequest, LimitError, MaxTokens, Message, RequestId, Role, Temperature};
+use http::HeaderMap;
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
@@ -35,7 +36,8 @@ impl Pool {
         let question = question().map_err(|error| error.to_string())?;
         let mut failed = "nobody could be asked".to_owned();
         for member in self.available() {
-            let attribution = Attribution { id: RequestId::now(), tag: None, trace: None };
+            let trace = HeaderMap::new();
+            let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
             match member.complete(&Idle::default(), &question, attribution).await {
                 Ok(_)
                 | Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) =>

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io;
 
-use chat::Trace;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use url::Url;
@@ -30,16 +29,6 @@ impl Question {
             Some(credentials) => request.basic_auth(&credentials.user, Some(&credentials.password)),
             None => request,
         }
-    }
-}
-
-/// The request, with the place in a trace from which it is sent.
-pub(super) fn traced(request: RequestBuilder, trace: Option<&Trace>) -> RequestBuilder {
-    let Some(trace) = trace else { return request };
-    let request = request.header("traceparent", trace.parent());
-    match trace.state() {
-        Some(state) => request.header("tracestate", state),
-        None => request,
     }
 }
 

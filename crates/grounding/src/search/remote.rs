@@ -4,11 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use breaker::{Attempt, Breaker, Verdict};
-use chat::Trace;
+use reqwest::header::HeaderMap;
 
 use super::clients::Clients;
 use super::error::SearchError;
-use super::exchange::{Question, exchange, traced};
+use super::exchange::{Question, exchange};
 use super::url::{Kind, RemoteUrl};
 use super::{opensearch, searxng};
 use crate::Passage;
@@ -47,13 +47,13 @@ impl RemoteSearch {
     /// What it finds, best first, at most `limit`. Dropping the future closes the connection and says nothing about the
     /// server.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        self.search_traced(None, query, limit).await
+        self.search_traced(&HeaderMap::new(), query, limit).await
     }
 
-    /// Searches as part of a trace.
+    /// Sends the trace context in these headers along.
     pub async fn search_traced(
         &self,
-        trace: Option<&Trace>,
+        trace: &HeaderMap,
         query: &str,
         limit: usize,
     ) -> Result<Vec<Passage>, SearchError> {
@@ -78,7 +78,7 @@ impl RemoteSearch {
             Kind::Opensearch { index } => Some(opensearch::probe(&self.url, index, CHECK_FOR, self.deadline)),
         };
         let found = match question {
-            Some(question) => self.ask(question, 1, None).await?,
+            Some(question) => self.ask(question, 1, &HeaderMap::new()).await?,
             None => Vec::new(),
         };
         let (name, finding) = match (&self.url.kind, found.is_empty()) {
@@ -101,9 +101,8 @@ impl RemoteSearch {
         }
     }
 
-    async fn ask(&self, question: Question, limit: usize, trace: Option<&Trace>) -> Result<Vec<Passage>, SearchError> {
-        let request = question.request(&self.clients.here()?, self.url.credentials.as_ref());
-        let request = traced(request, trace);
+    async fn ask(&self, question: Question, limit: usize, trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
+        let request = question.request(&self.clients.here()?, self.url.credentials.as_ref()).headers(trace.clone());
         let refused = match &self.url.kind {
             Kind::Searxng => searxng::refused,
             Kind::Opensearch { .. } => opensearch::refused,
