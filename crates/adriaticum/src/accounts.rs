@@ -37,7 +37,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
 }
 
 fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
-    say(&format!("{}/welcome/{}", settings.console_base_url, token.reveal()))?;
+    say(&format!("{}/welcome/{}", settings.console.base_url.url, token.reveal()))?;
     let _ = writeln!(std::io::stderr(), "This link is shown once and works once."); // the link itself is out
     Ok(())
 }

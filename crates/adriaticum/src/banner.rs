@@ -94,7 +94,7 @@ impl Banner {
         if let Some(listener) = &listeners.ops {
             lines.push(format!("  Ops       http://{}  (health and metrics)", listener.address));
         }
-        lines.push(format!("  Database  {}", settings.database));
+        lines.push(format!("  Database  {}", settings.database_location()));
         if let FirstKey::Missing = self.key {
             lines
                 .push(format!("\nCreate the first API key, in another terminal, with: {} keys create NAME", program()));
@@ -136,7 +136,7 @@ fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<Stri
         let why = "completions get 503, because `model` is none and `runtime.urls` is empty";
         return vec![format!("  Runtime   none: {why}")];
     };
-    if settings.runtime_urls.is_empty() {
+    if settings.runtime.urls.is_empty() {
         return vec![format!("  Model     {}", model(settings))];
     }
     let describe = |member: &MemberStatus| match (faults.iter().find(|(name, _)| *name == member.url), &member.model) {
@@ -150,7 +150,7 @@ fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<Stri
 
 /// The embedded runtime's model, or how to get one.
 fn model(settings: &Settings) -> String {
-    let Some(file) = &settings.model else { return "none".into() };
+    let Some(file) = settings.model_file() else { return "none".into() };
     let name = file.display();
     match file.is_file() {
         true => name.to_string(),

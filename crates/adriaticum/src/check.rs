@@ -41,25 +41,26 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     // Without its folder, everything else that needs it would only find the same fault again.
     let has_folder = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
-    findings.push(("api", address(settings.api_listen, "api.listen").await));
+    findings.push(("api", address(settings.api.listen, "api.listen").await));
     findings.extend(settings.unreachable_api().map(|warning| ("api", Note(warning))));
-    if let Some(console) = settings.console_listen.filter(|console| *console != settings.api_listen) {
+    if let Some(console) = settings.console.listen.filter(|console| *console != settings.api.listen) {
         findings.push(("console", address(console, "console.listen").await));
     }
-    if let Some(ops) = settings.ops_listen {
+    if let Some(ops) = settings.ops.listen {
         findings.push(("ops", address(ops, "ops.listen").await));
     }
     findings.extend(certificates(settings).into_iter().map(|finding| ("tls", finding)));
-    if settings.runtime_urls.is_empty() {
-        let finding = if has_folder || settings.model.is_none() { embedded(settings).await } else { no_folder() };
+    if settings.runtime.urls.is_empty() {
+        let finding =
+            if has_folder || settings.model_file().is_none() { embedded(settings).await } else { no_folder() };
         findings.push(("model", finding));
     }
-    for url in &settings.runtime_urls {
-        let (urls, key) = (vec![url.clone()], settings.runtime_key.clone());
+    for url in &settings.runtime.urls {
+        let (urls, key) = (vec![url.clone()], settings.runtime.key.clone());
         let pool = Pool::new(PoolSettings { urls, key, timeout: Duration::from_secs(30) });
         findings.push(("runtime", runtime(url, pool).await));
     }
-    let is_remote = matches!(settings.search, Some(SearchUrl::Remote(_)));
+    let is_remote = matches!(settings.search.url, Some(SearchUrl::Remote(_)));
     findings.push(("search", if has_folder || is_remote { search(settings).await } else { no_folder() }));
     let mut out = std::io::stdout().lock();
     let mut bad = 0;
@@ -91,7 +92,7 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         Ok(store) => store,
         Err(error) => return vec![Fail(error.to_string())],
     };
-    let database = &settings.database;
+    let database = settings.database_location();
     let mut findings = vec![Pass(format!("the database {database} opens"))];
     if let Ok(disk) = rustix::fs::statvfs(&settings.data_dir) {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -139,8 +140,8 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings: Vec<_> = certificates.expiries().into_iter().map(expiry).collect();
-    let console = settings.console_listen.is_some().then_some(&settings.console_base_url);
-    for base_url in [Some(&settings.api_base_url), console].into_iter().flatten() {
+    let console = settings.console.listen.is_some().then_some(&settings.console.base_url.url);
+    for base_url in [Some(&settings.api.base_url.url), console].into_iter().flatten() {
         let url = url::Url::parse(base_url).ok();
         let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
         findings.push(match certificates.cover(host) {
@@ -177,7 +178,7 @@ async fn is_ours(address: SocketAddr) -> bool {
 
 /// Starts the embedded runtime, and asks it for a completion.
 async fn embedded(settings: &Settings) -> Finding {
-    let Some((file, (pool, keeper))) = settings.model.as_ref().zip(crate::embedded::prepare(settings)) else {
+    let Some((file, (pool, keeper))) = settings.model_file().zip(crate::embedded::prepare(settings)) else {
         let unset = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
         return Fail(unset.into());
     };
@@ -210,9 +211,9 @@ async fn search(settings: &Settings) -> Finding {
     if settings.grounding.is_none() {
         return Note("not asked: `grounding` is off".into());
     }
-    if let Some(SearchUrl::Remote(url)) = &settings.search {
+    if let Some(SearchUrl::Remote(url)) = &settings.search.url {
         let place = url.to_string();
-        let checked = match RemoteSearch::new(url.clone(), settings.search_timeout) {
+        let checked = match RemoteSearch::new(url.clone(), settings.search.timeout) {
             Ok(remote) => remote.check().await,
             Err(error) => Err(error),
         };
@@ -224,7 +225,7 @@ async fn search(settings: &Settings) -> Finding {
     let collections = Indexer::new(settings.index_folder()).list();
     match collections {
         Ok(collections) if collections.is_empty() => {
-            let anyway = settings.search.is_some() || settings.grounding == Some(Mode::Always);
+            let anyway = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
             let so = if anyway { "the model is told that nothing was found" } else { "answers are not grounded" };
             Note(format!(
                 "nothing is indexed, so {so}: index documents with `adriaticum index add DIR`, or set `search.url`"

@@ -31,10 +31,10 @@ pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
 
 /// The pool with the embedded runtime as its only member, and the supervisor that runs it until it is dropped.
 pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Output = ()> + Send + 'static)> {
-    let model = settings.model.clone()?;
+    let model = settings.model_file()?;
     let socket = SocketFile::new(&settings.data_dir);
     let urls = vec![RuntimeUrl::unix(&socket.0)];
-    let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime_timeout });
+    let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout });
     let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
     let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
@@ -84,7 +84,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         Some(Subcommand::Tune { model }) => (model, true),
         None => (options.model, false),
     };
-    let model = model.or_else(|| settings.model.clone());
+    let model = model.or_else(|| settings.model_file());
     let model = model.ok_or_else(|| CliError::new("there is no model: give one with --model, or set `model`."))?;
     if options.supervised {
         exit_when_stdin_closes();
@@ -93,10 +93,10 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
-        cells: settings.engine_cells,
-        running: settings.engine_requests,
-        waiting: settings.engine_queue,
-        patience: settings.engine_wait,
+        cells: settings.engine.cells,
+        running: settings.engine.requests,
+        waiting: settings.engine.queue,
+        patience: settings.engine.wait,
     };
     let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(LoadProgress::new(again)))) {
         Ok(engine) => engine,

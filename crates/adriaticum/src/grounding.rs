@@ -16,17 +16,17 @@ use crate::settings::Settings;
 /// What grounds requests; none if the settings say that nothing is to be grounded.
 pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
-    let local = || LocalSearch::new(settings.index_folder(), settings.search_timeout);
-    let search = match (&settings.search, mode) {
+    let local = || LocalSearch::new(settings.index_folder(), settings.search.timeout);
+    let search = match (&settings.search.url, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
-            let remote = RemoteSearch::new(url.clone(), settings.search_timeout);
+            let remote = RemoteSearch::new(url.clone(), settings.search.timeout);
             let remote = remote.map_err(|error| CliError::new(format!("Search cannot be used: {error}")))?;
             Search::Remote(Box::new(remote))
         }
         (None, Mode::Auto) => Search::IfIndexed(local()),
         (Some(SearchUrl::Local), _) | (None, Mode::Always) => Search::Local(local()),
     };
-    Ok(Some(Grounder::new(mode, search, settings.search_tokens)))
+    Ok(Some(Grounder::new(mode, search, settings.search.tokens)))
 }
 
 /// Which requests are grounded, in the setting's own word.

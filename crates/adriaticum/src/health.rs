@@ -24,7 +24,7 @@ struct Readiness {
 }
 
 pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Result<ExitCode, CliError> {
-    let address = given.or(settings.ops_listen).ok_or_else(|| {
+    let address = given.or(settings.ops.listen).ok_or_else(|| {
         CliError::new("`ops.listen` is none, so there is nobody to ask. Set it to an address, or give --ops ADDRESS.")
     })?;
     let address = reachable(address);

@@ -42,13 +42,13 @@ pub(crate) enum ConsoleListener {
 
 impl Listeners {
     pub(crate) async fn bind(settings: &Settings) -> Result<Self, CliError> {
-        let api = Listener::bind(settings.api_listen, "api.listen").await?;
-        let console = match settings.console_listen {
+        let api = Listener::bind(settings.api.listen, "api.listen").await?;
+        let console = match settings.console.listen {
             None => ConsoleListener::Disabled,
-            Some(address) if address == settings.api_listen && address.port() != 0 => ConsoleListener::Shared,
+            Some(address) if address == settings.api.listen && address.port() != 0 => ConsoleListener::Shared,
             Some(address) => ConsoleListener::Separate(Listener::bind(address, "console.listen").await?),
         };
-        let ops = match settings.ops_listen {
+        let ops = match settings.ops.listen {
             None => None,
             Some(address) => Some(Listener::bind(address, "ops.listen").await?),
         };
@@ -57,14 +57,14 @@ impl Listeners {
 
     /// `api.base_url`, with the port that was bound.
     pub(crate) fn api_base_url(&self, settings: &Settings) -> String {
-        self.api.public_url(&settings.api_base_url)
+        self.api.public_url(&settings.api.base_url.url)
     }
 
     /// `console.base_url`, with the port that was bound.
     pub(crate) fn console_origin(&self, settings: &Settings) -> String {
         match &self.console {
-            ConsoleListener::Separate(listener) => listener.public_url(&settings.console_base_url),
-            ConsoleListener::Disabled | ConsoleListener::Shared => settings.console_base_url.clone(),
+            ConsoleListener::Separate(listener) => listener.public_url(&settings.console.base_url.url),
+            ConsoleListener::Disabled | ConsoleListener::Shared => settings.console.base_url.url.clone(),
         }
     }
 
@@ -79,17 +79,17 @@ impl Listeners {
     ) -> std::io::Result<usize> {
         let api_base_url = self.api_base_url(settings);
         let console = ConsoleSettings {
-            host: settings.console_host.clone(),
+            host: settings.console.base_url.host.clone(),
             origin: self.console_origin(settings),
             api_description: wire::openapi::document(&api_base_url).to_string(),
             api_base_url,
         };
         let console = Console::new(console, store, api.clone());
         let connections = ListenerSettings {
-            max_connections: max_connections(raise_file_limit(), settings.max_connections),
-            threads: settings.api_threads,
-            timeouts: Timeouts { head: settings.head_timeout, idle: settings.idle_timeout },
-            stop_timeout: settings.stop_timeout,
+            max_connections: max_connections(raise_file_limit(), settings.api.max_connections),
+            threads: settings.api.threads,
+            timeouts: Timeouts { head: settings.api.head_timeout, idle: settings.api.idle_timeout },
+            stop_timeout: settings.api.stop_timeout,
             proxies: settings.trusted_proxies.clone(),
             tls,
         };

@@ -54,7 +54,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let (file, flags) = (cli.config.clone(), cli.overrides());
     let load = || Settings::load(file.as_deref(), &flags);
     let settings = load()?;
-    settings.warnings().iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
+    settings.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
         Command::Backup { file } => backup::run(&settings, &file)?,
         Command::Config { markdown: true } => write!(std::io::stdout(), "{}", docs::configuration_page())?,

@@ -11,8 +11,8 @@ use crate::settings::Settings;
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<(), CliError> {
-    let from = match (&options.from, &settings.database) {
-        (Some(file), _) | (None, Database::Sqlite(file)) => file.clone(),
+    let from = match (options.from, settings.database_location()) {
+        (Some(file), _) | (None, Database::Sqlite(file)) => file,
         (None, Database::Postgres(_)) => {
             return Err(CliError::new(
                 "`database_url` is a PostgreSQL server already; give the SQLite file to be copied with --from FILE",
@@ -23,7 +23,7 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
         let from = from.display();
         return Err(CliError::new(format!("there is no database {from}: there is nothing to be copied")));
     }
-    let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database_timeout };
+    let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database.timeout };
     let mut shown: Option<(&str, Progress)> = None;
     let mut progress = |table, done, total| {
         if shown.as_ref().is_none_or(|(name, _)| *name != table) {

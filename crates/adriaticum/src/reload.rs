@@ -9,16 +9,16 @@ use tokio::signal::unix::Signal;
 use transport::Certificates;
 
 use crate::error::CliError;
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings};
 
 /// Reads the settings as at the start.
 pub(crate) type LoadSettings<'a> = &'a dyn Fn() -> Result<Settings, CliError>;
 
 pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
     PoolSettings {
-        urls: settings.runtime_urls.clone(),
-        key: settings.runtime_key.clone(),
-        timeout: settings.runtime_timeout,
+        urls: settings.runtime.urls.clone(),
+        key: settings.runtime.key.clone(),
+        timeout: settings.runtime.timeout,
     }
 }
 
@@ -37,10 +37,10 @@ pub(crate) async fn on_signal(
         }
         match load() {
             Ok(new) => {
-                new.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+                new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 let before = in_force.as_ref().unwrap_or(at_start);
                 // The embedded runtime is a process with settings of its own. Only a pool of remote runtimes can change.
-                let is_remote = |settings: &Settings| !settings.runtime_urls.is_empty();
+                let is_remote = |settings: &Settings| !settings.runtime.urls.is_empty();
                 let pool = pool.as_ref().filter(|_| is_remote(at_start) && is_remote(&new));
                 let (applied, _) = partition_changes(before, &new, pool.is_some());
                 let (_, left) = partition_changes(at_start, &new, pool.is_some());
@@ -66,8 +66,7 @@ pub(crate) async fn on_signal(
 
 /// The settings that differ: those that are applied, and those that need a restart.
 fn partition_changes(old: &Settings, new: &Settings, pool_changes: bool) -> (Vec<&'static str>, Vec<&'static str>) {
-    let (applied, left): (Vec<_>, Vec<_>) =
-        old.changes_to(new).partition(|(_, reloadable)| *reloadable && pool_changes);
-    let names = |changes: Vec<(&'static str, bool)>| changes.into_iter().map(|(name, _)| name).collect();
+    let (applied, left): (Vec<_>, Vec<_>) = old.changes(new).partition(|setting| setting.is_reloadable && pool_changes);
+    let names = |settings: Vec<&Setting>| settings.into_iter().map(|setting| setting.name).collect();
     (names(applied), names(left))
 }

@@ -52,7 +52,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be spoken: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
-    let (ledger, writer) = store.start_ledger(settings.retention)?;
+    let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
     let backend = start_backend(settings).await;
     let grounder = grounding::grounder(settings)?;
     let traces = Traces::start(settings)?;
@@ -61,11 +61,11 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let pool = backend.pool;
     tokio::spawn(banner.print_when_ready(listeners.api_base_url(settings), pool.clone()));
 
-    let request_log = RequestLogWriter::start(settings.log_requests);
+    let request_log = RequestLogWriter::start(settings.api.log_requests);
     let api = ApiSettings {
         address: api_address(settings, &listeners)?,
-        max_requests: settings.max_requests,
-        body_idle_timeout: settings.body_timeout,
+        max_requests: settings.api.max_requests,
+        body_idle_timeout: settings.api.body_timeout,
         request_log: request_log.clone().map(|log| log as _),
         tracer: traces.tracer(),
     };
@@ -77,7 +77,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let (lifecycle, lifecycle_receiver) = watch::channel(Lifecycle::Serving);
     let ops_server =
         listeners.ops.take().map(|listener| OpsServer::start(listener, &api, &lifecycle_receiver, certificates));
-    tokio::spawn(first_signal.run(settings.drain, lifecycle));
+    tokio::spawn(first_signal.run(settings.api.drain, lifecycle));
     let served = async {
         let cut_off = listeners.serve(settings, tls, api, store, lifecycle_receiver).await;
         let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
@@ -147,26 +147,26 @@ fn api_address(settings: &Settings, listeners: &Listeners) -> Result<ApiAddress,
 
 /// Reads the certificates; none if `tls.certificate` is not set.
 pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, CliError> {
-    if settings.tls.is_empty() {
+    if settings.tls.certificate.is_empty() {
         return Ok(None);
     }
     let wrong =
         |error| CliError::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
-    Certificates::load(settings.tls.clone()).map(Some).map_err(wrong)
+    Certificates::load(settings.certificate_files()).map(Some).map_err(wrong)
 }
 
 /// Opens the database; creates the data folder if needed.
 pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     create_folder(&settings.data_dir)?;
-    let remedy = match &settings.database {
+    let database = settings.database_location();
+    let remedy = match &database {
         Database::Sqlite(path) => {
             create_folder(path.parent().unwrap_or(&settings.data_dir))?;
             "Make it and its folder writable, or set `data_dir` to another folder."
         }
         Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
     };
-    let database = &settings.database;
-    let opened = Store::open(database).await;
+    let opened = Store::open(&database).await;
     opened.map_err(|error| {
         let remedy = match error {
             store::StoreError::FromTheFuture { .. } => {
@@ -202,7 +202,7 @@ pub(crate) struct Backend {
 
 /// Starts the pool of `runtime.urls` and its health checks, or else the embedded runtime.
 async fn start_backend(settings: &Settings) -> Backend {
-    if settings.runtime_urls.is_empty() {
+    if settings.runtime.urls.is_empty() {
         return Backend { pool: embedded::start(settings), faults: Vec::new() };
     }
     let pool = Pool::new(pool_settings(settings));

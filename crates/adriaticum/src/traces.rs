@@ -27,18 +27,18 @@ impl Traces {
     /// Starts exporting if a collector is configured, without waiting for it.
     pub(crate) fn start(settings: &Settings) -> Result<Self, CliError> {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if settings.otlp_endpoint.is_none() && !ENDPOINT_VARIABLES.iter().any(is_set) {
+        if settings.otlp.endpoint.is_none() && !ENDPOINT_VARIABLES.iter().any(is_set) {
             return Ok(Self(None));
         }
         let mut exporter =
             SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary).with_timeout(EXPORT_TIMEOUT);
-        if let Some(endpoint) = &settings.otlp_endpoint {
+        if let Some(endpoint) = &settings.otlp.endpoint {
             exporter = exporter.with_endpoint(traces_url(endpoint));
         }
         let exporter = exporter.build().map_err(|error| {
             CliError::new(format!("traces cannot be sent: {error}. Correct `otlp.endpoint`, or unset it."))
         })?;
-        let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(settings.otlp_sample)));
+        let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(settings.otlp.sample)));
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_sampler(sampler)

@@ -54,7 +54,7 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
 /// Whether `serve` needs the data folder's model and it is missing.
 fn is_needed(settings: &Settings) -> bool {
     let model = settings.data_dir.join(model_dir::MODEL_FILE);
-    settings.runtime_urls.is_empty() && settings.model.as_ref() == Some(&model) && !model.exists()
+    settings.runtime.urls.is_empty() && settings.model_file().as_ref() == Some(&model) && !model.exists()
 }
 
 /// Copies a model file of this machine.

@@ -1,13 +1,14 @@
 //! Hides secrets in the values of settings.
 
-/// Settings whose value is never shown.
-const SECRET: &[&str] = &["runtime.key"];
+use super::Setting;
 
-/// The value without secrets: user and password of any URL are hidden, or all of it if the setting is a secret.
-pub(super) fn mask(name: &str, text: &str) -> String {
-    match SECRET.contains(&name) && !text.is_empty() {
-        true => "***".into(),
-        false => mask_urls(text),
+impl Setting {
+    /// The value without secrets: user and password of any URL are hidden, or all of it if the setting is a secret.
+    pub(super) fn mask(&self, text: &str) -> String {
+        match self.is_secret && !text.is_empty() {
+            true => "***".into(),
+            false => mask_urls(text),
+        }
     }
 }
 
@@ -28,11 +29,11 @@ fn mask_urls(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::SETTINGS;
 
     #[test]
     fn no_part_of_a_password_is_shown() {
-        for (name, value, seen) in [
+        for (name, value, masked) in [
             ("runtime.key", "Quagga", "***"),
             ("runtime.key", "", ""),
             ("runtime.urls", "http://a/v1,http://b:1/v1", "http://a/v1,http://b:1/v1"),
@@ -41,7 +42,8 @@ mod tests {
             ("runtime.urls", "http://:Qua,gga@a/v1,http://b", "http://***@a/v1,http://b"),
             ("database_url", "postgres://me:Qua@gga@db/adriaticum", "postgres://***@db/adriaticum"),
         ] {
-            assert_eq!(mask(name, value), seen, "{value}");
+            let setting = SETTINGS.iter().find(|setting| setting.name == name).unwrap();
+            assert_eq!(setting.mask(value), masked, "{value}");
         }
     }
 }

@@ -1,0 +1,187 @@
+//! Every setting, declared once: name, type, default, parser and description.
+//!
+//! From the declaration follow the fields of `Settings`, nested as in the file, how they are parsed, and the list `SETTINGS`,
+//! from which the environment variables, `adriaticum config` and docs/configuration.md are made.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use grounding::Mode;
+use grounding::search::SearchUrl;
+use runtimes::{RuntimeKey, RuntimeUrl};
+use transport::TrustedProxies;
+use url::Url;
+
+use super::parse::*;
+use super::values::Values;
+use crate::error::CliError;
+
+pub(crate) struct Setting {
+    /// As in a flag: `data_dir` or `api.listen`.
+    pub(crate) name: &'static str,
+    /// Empty: not set.
+    pub(crate) default: &'static str,
+    pub(crate) description: &'static str,
+    /// Its value is never shown.
+    pub(crate) is_secret: bool,
+    /// SIGHUP applies a changed value to a running service that uses remote runtimes.
+    pub(crate) is_reloadable: bool,
+}
+
+impl Setting {
+    const fn new(name: &'static str, default: &'static str, description: &'static str) -> Self {
+        Self { name, default, description, is_secret: false, is_reloadable: false }
+    }
+}
+
+/// `name: Type = "default" => parser, flags;` with the description as doc comment; `[name: Type]` begins a section.
+macro_rules! settings {
+    (
+        $($(#[doc = $line:literal])+ $name:ident: $type:ty = $default:literal => $parse:expr $(, $flag:ident)*;)*
+        $(
+            [$section:ident: $Section:ident]
+            $($(#[doc = $in_line:literal])+ $in_name:ident: $in_type:ty = $in_default:literal => $in_parse:expr $(, $in_flag:ident)*;)*
+        )*
+    ) => {
+        /// The settings in force.
+        pub(crate) struct Settings {
+            $(pub(crate) $name: $type,)*
+            $(pub(crate) $section: $Section,)*
+            pub(super) values: Values,
+            /// What is odd about the configuration, but not wrong.
+            pub(crate) warnings: Vec<String>,
+        }
+
+        $(pub(crate) struct $Section { $(pub(crate) $in_name: $in_type,)* })*
+
+        pub(crate) const SETTINGS: &[Setting] = &[
+            $(Setting {
+                $($flag: true,)*
+                ..Setting::new(stringify!($name), $default, concat!($($line),+).trim_ascii())
+            },)*
+            $($(Setting {
+                $($in_flag: true,)*
+                ..Setting::new(
+                    concat!(stringify!($section), ".", stringify!($in_name)),
+                    $in_default,
+                    concat!($($in_line),+).trim_ascii(),
+                )
+            },)*)*
+        ];
+
+        impl Settings {
+            pub(super) fn parse(values: Values, warnings: Vec<String>) -> Result<Self, CliError> {
+                Ok(Self {
+                    $($name: values.parse(stringify!($name), $parse)?,)*
+                    $($section: $Section {
+                        $($in_name: values.parse(concat!(stringify!($section), ".", stringify!($in_name)), $in_parse)?,)*
+                    },)*
+                    values,
+                    warnings,
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    /// the folder for all data
+    data_dir: PathBuf = "data" => folder;
+    /// sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; adriaticum.db in data_dir unless set
+    database_url: Option<DatabaseUrl> = "" => database_url;
+    /// addresses and networks of reverse proxies, comma-separated: the client's address is taken from their
+    /// X-Forwarded-For
+    trusted_proxies: TrustedProxies = "" => from_str;
+    /// a GGUF file for the embedded runtime, or none; model.gguf in data_dir unless set
+    model: Model = "" => model;
+    /// which requests get facts from Search: off, auto (those that need facts) or always
+    grounding: Option<Mode> = "auto" => grounding_mode;
+    /// how much is logged: error, warn, info, debug or trace
+    log: String = "info" => log_level;
+
+    [database: DatabaseSection]
+    /// max. connections to PostgreSQL, beside the two that requests share
+    connections: usize = "8" => count;
+    /// how long PostgreSQL may take to answer
+    timeout: Duration = "5s" => duration;
+
+    [api: ApiSection]
+    /// where callers reach the API; its host is the API's host. Unless set, it has the port of api.listen
+    base_url: BaseUrl = "http://localhost:8080/v1" => api_base_url;
+    /// where the API listens
+    listen: SocketAddr = "127.0.0.1:8080" => address;
+    /// threads that serve the API; auto is one per core
+    threads: usize = "auto" => threads;
+    /// max. open connections
+    max_connections: usize = "4096" => count;
+    /// max. completions in flight
+    max_requests: usize = "1024" => count;
+    /// how long a request's head may take to arrive
+    head_timeout: Duration = "10s" => duration;
+    /// how long the next part of a body may take to arrive
+    body_timeout: Duration = "15s" => duration;
+    /// how long a connection may be idle between two requests
+    idle_timeout: Duration = "75s" => duration;
+    /// how long requests in flight may take to finish after SIGTERM
+    stop_timeout: Duration = "30s" => duration;
+    /// how long requests are still answered after SIGTERM before the stop begins, so that load balancers can notice
+    drain: Duration = "0s" => duration_or_zero;
+    /// whether every request is logged, without its text: on or off
+    log_requests: bool = "on" => on_or_off;
+
+    [tls: TlsSection]
+    /// PEM files of certificates with their chains, comma-separated, for the API and the console: chosen by name, reloaded
+    /// when they change; no TLS unless set
+    certificate: Vec<PathBuf> = "" => paths;
+    /// PEM files of their private keys, in the same order
+    key: Vec<PathBuf> = "" => paths;
+
+    [runtime: RuntimeSection]
+    /// base URLs of OpenAI-compatible runtimes, comma-separated; a name with several addresses is several runtimes
+    urls: Vec<RuntimeUrl> = "" => runtime_urls, is_reloadable;
+    /// the API key for the runtimes; a URL can hold another one, as in https://:KEY@HOST/v1
+    key: Option<RuntimeKey> = "" => optional, is_secret, is_reloadable;
+    /// how long a completion may take, including a retry
+    timeout: Duration = "120s" => duration, is_reloadable;
+
+    [engine: EngineSection]
+    /// size of the embedded runtime's KV cache in tokens, for all requests together
+    cells: Option<usize> = "auto" => count_or_auto;
+    /// max. completions that run at the same time
+    requests: usize = "24" => count;
+    /// max. completions that wait in the queue
+    queue: usize = "256" => count;
+    /// how long they may wait
+    wait: Duration = "30s" => duration;
+
+    [ledger: LedgerSection]
+    /// how long single requests are kept; roll-ups are kept for good
+    retention: Duration = "90d" => duration;
+
+    [console: ConsoleSection]
+    /// where people reach the console. Unless set, it has the port of console.listen
+    base_url: BaseUrl = "http://localhost:8081" => console_base_url;
+    /// where the console listens; may be the API's address if their hosts differ; or none
+    listen: Option<SocketAddr> = "127.0.0.1:8081" => address_or_none;
+
+    [ops: OpsSection]
+    /// where health and metrics are served, or none
+    listen: Option<SocketAddr> = "127.0.0.1:9464" => address_or_none;
+
+    [search: SearchSection]
+    /// where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; unless set, local once
+    /// something is indexed
+    url: Option<SearchUrl> = "" => optional;
+    /// how long a search may take
+    timeout: Duration = "5s" => duration;
+    /// max. tokens of search results in a prompt
+    tokens: usize = "1000" => count;
+
+    [otlp: OtlpSection]
+    /// where traces are sent by OTLP over HTTP, such as http://HOST:4318; none unless set, here or in
+    /// OTEL_EXPORTER_OTLP_ENDPOINT
+    endpoint: Option<Url> = "" => endpoint;
+    /// the fraction of traces that are sent, from 0 to 1; a trace that a caller has started is sent if the caller says so
+    sample: f64 = "1" => fraction;
+}

@@ -1,0 +1,174 @@
+//! Parsers of single values. An error is the reason, which `Values::parse` completes with the setting's name and origin.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use api::ApiAddress;
+use grounding::Mode;
+use runtimes::RuntimeUrl;
+use store::PostgresUrl;
+use transport::HostName;
+use url::Url;
+
+type Parsed<T> = Result<T, String>;
+
+pub(crate) enum DatabaseUrl {
+    Sqlite(PathBuf),
+    Postgres(PostgresUrl),
+}
+
+/// The embedded runtime's model.
+pub(crate) enum Model {
+    /// `MODEL_FILE` in the data folder.
+    Default,
+    /// No embedded runtime.
+    Disabled,
+    File(PathBuf),
+}
+
+pub(crate) struct BaseUrl {
+    /// Without a slash at its end.
+    pub(crate) url: String,
+    pub(crate) host: HostName,
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
+    }
+}
+
+pub(super) fn from_str<T: FromStr<Err: fmt::Display>>(text: &str) -> Parsed<T> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+pub(super) fn optional<T: FromStr<Err: fmt::Display>>(text: &str) -> Parsed<Option<T>> {
+    if text.is_empty() { Ok(None) } else { from_str(text).map(Some) }
+}
+
+pub(super) fn folder(text: &str) -> Parsed<PathBuf> {
+    match text {
+        "" => Err("it must name a folder; `.` is the current one".into()),
+        path => Ok(path.into()),
+    }
+}
+
+pub(super) fn paths(text: &str) -> Parsed<Vec<PathBuf>> {
+    Ok(list(text).map(PathBuf::from).collect())
+}
+
+pub(super) fn address(text: &str) -> Parsed<SocketAddr> {
+    text.parse().map_err(|_| "it must be an IP address and a port, such as 127.0.0.1:8080".into())
+}
+
+pub(super) fn address_or_none(text: &str) -> Parsed<Option<SocketAddr>> {
+    if text == "none" { Ok(None) } else { address(text).map(Some) }
+}
+
+pub(super) fn count(text: &str) -> Parsed<usize> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "it must be a whole number above 0".into())
+}
+
+pub(super) fn count_or_auto(text: &str) -> Parsed<Option<usize>> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    count(text).map(Some).map_err(|_| "it must be auto, or a whole number above 0".into())
+}
+
+pub(super) fn threads(text: &str) -> Parsed<usize> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(count_or_auto(text)?.unwrap_or_else(cores))
+}
+
+pub(super) fn duration(text: &str) -> Parsed<Duration> {
+    let duration = humantime::parse_duration(text).ok().filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "it must be a time above 0, such as 30s, 5m or 90d".into())
+}
+
+pub(super) fn duration_or_zero(text: &str) -> Parsed<Duration> {
+    humantime::parse_duration(text).map_err(|_| "it must be a time, such as 0s, 5s or 1m".into())
+}
+
+pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it must be on or off".into()),
+    }
+}
+
+pub(super) fn fraction(text: &str) -> Parsed<f64> {
+    let fraction = text.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
+    fraction.ok_or_else(|| "it must be a number from 0 to 1".into())
+}
+
+pub(super) fn endpoint(text: &str) -> Parsed<Option<Url>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+    url.map(Some).ok_or_else(|| "it must be a URL such as http://localhost:4318".into())
+}
+
+pub(super) fn log_level(text: &str) -> Parsed<String> {
+    match text {
+        "error" | "warn" | "info" | "debug" | "trace" => Ok(text.into()),
+        _ => Err("it must be error, warn, info, debug or trace".into()),
+    }
+}
+
+pub(super) fn grounding_mode(text: &str) -> Parsed<Option<Mode>> {
+    match text {
+        "off" => Ok(None),
+        "auto" => Ok(Some(Mode::Auto)),
+        "always" => Ok(Some(Mode::Always)),
+        _ => Err("it must be off, auto or always".into()),
+    }
+}
+
+pub(super) fn model(text: &str) -> Parsed<Model> {
+    Ok(match text {
+        "" => Model::Default,
+        "none" => Model::Disabled,
+        path => Model::File(path.into()),
+    })
+}
+
+pub(super) fn database_url(text: &str) -> Parsed<Option<DatabaseUrl>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        return Ok(Some(DatabaseUrl::Postgres(from_str(text)?)));
+    }
+    match text.strip_prefix("sqlite:").map(|path| path.strip_prefix("//").unwrap_or(path)) {
+        Some(path) if !path.is_empty() => Ok(Some(DatabaseUrl::Sqlite(path.into()))),
+        _ => Err("it must be sqlite:PATH or postgres://USER:PASSWORD@HOST/NAME".into()),
+    }
+}
+
+pub(super) fn runtime_urls(text: &str) -> Parsed<Vec<RuntimeUrl>> {
+    // The entry is not repeated: what is wrong with it may be its key.
+    let parse = |(index, url): (usize, &str)| {
+        from_str(url).map_err(|reason| format!("entry {} is no runtime's base URL: {reason}", index + 1))
+    };
+    list(text).enumerate().map(parse).collect()
+}
+
+pub(super) fn api_base_url(text: &str) -> Parsed<BaseUrl> {
+    let address = ApiAddress::from_base_url(text).map_err(|error| error.to_string())?;
+    Ok(BaseUrl { url: text.trim_end_matches('/').into(), host: address.host().clone() })
+}
+
+pub(super) fn console_base_url(text: &str) -> Parsed<BaseUrl> {
+    let (host, url) = HostName::of_site(text).map_err(|error| error.to_string())?;
+    Ok(BaseUrl { url, host })
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
