@@ -4,7 +4,7 @@ use std::io::Write;
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Account, Admin, Declined, Email, Store, Token, Viewer};
+use store::{Account, AccountError, Admin, Email, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -23,7 +23,8 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             show_link(settings, &token)
         }
         AccountsCommand::Reset { email } => {
-            let token = store.reset_link(admin, &email).await.map_err(|declined| cli_error(&declined, &email))?;
+            let token =
+                store.create_reset_link(admin, &email).await.map_err(|declined| cli_error(&declined, &email))?;
             show_link(settings, &token)
         }
         AccountsCommand::Role { email, role } => {
@@ -50,7 +51,7 @@ async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: 
 
 async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
     let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-    found.ok_or_else(|| cli_error(&Declined::NoSuchAccount, email))
+    found.ok_or_else(|| cli_error(&AccountError::NoSuchAccount, email))
 }
 
 fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
@@ -75,9 +76,9 @@ fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
     say(table.to_string().trim_end())
 }
 
-fn cli_error(declined: &Declined, email: &Email) -> CliError {
+fn cli_error(declined: &AccountError, email: &Email) -> CliError {
     match declined {
-        Declined::NoSuchAccount => {
+        AccountError::NoSuchAccount => {
             CliError::new(format!("there is no account {email}; `adriaticum accounts list` shows those there are"))
         }
         other => CliError::new(other.to_string()),

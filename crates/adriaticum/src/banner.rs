@@ -42,7 +42,7 @@ impl Banner {
     ) -> Result<Self, CliError> {
         let set_up = match listeners.console {
             ConsoleListener::Disabled => None,
-            ConsoleListener::Shared | ConsoleListener::Separate(_) => store.set_up().await?,
+            ConsoleListener::Shared | ConsoleListener::Separate(_) => store.create_setup_link().await?,
         };
         let set_up = set_up.map(|token| format!("{}/welcome/{}", listeners.console_origin(settings), token.reveal()));
         let is_interactive = show_key || std::io::stdout().is_terminal();

@@ -111,7 +111,7 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         }
     }
     if deep {
-        findings.push(match store.faults().await {
+        findings.push(match store.check_integrity().await {
             Ok(faults) if faults.is_empty() => Pass("the database is sound".into()),
             Ok(faults) => Fail(format!(
                 "the database is not sound: {}. Restore it from a back-up, or mend the server.",

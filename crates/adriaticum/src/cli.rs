@@ -325,7 +325,7 @@ fn postgres_url(text: &str) -> Result<PostgresUrl, String> {
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
         return Err("it must begin with postgres://".into());
     }
-    text.parse().map_err(|error: store::UnusableDatabase| error.to_string())
+    text.parse().map_err(|error: store::PostgresUrlError| error.to_string())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use store::{Copied, Database, PostgresSettings};
+use store::{CopiedTable, Database, PostgresSettings};
 
 use crate::cli::MigrateOptions;
 use crate::error::CliError;
@@ -48,7 +48,7 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
     Ok(())
 }
 
-fn table(copied: &[Copied]) -> Table {
+fn table(copied: &[CopiedTable]) -> Table {
     let mut table = Table::new(&["TABLE", ">ROWS", ">SUMS COMPARED"]);
     copied.iter().for_each(|each| table.row([each.table.into(), format::number(each.rows), each.sums.to_string()]));
     table

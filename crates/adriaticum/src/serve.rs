@@ -169,7 +169,7 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     let opened = Store::open(&database).await;
     opened.map_err(|error| {
         let remedy = match error {
-            store::StoreError::FromTheFuture { .. } => {
+            store::StoreError::SchemaTooNew { .. } => {
                 "Start that version, or restore the back-up from before the upgrade."
             }
             _ => remedy,

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use opentelemetry_sdk::trace::SdkTracer;
 use parking_lot::Mutex;
 use runtimes::{Availability, EngineStatus, MemberStatus, Pool};
-use store::{Ledger, LedgerFigures, Store};
+use store::{Ledger, LedgerStats, Store};
 use tokio::sync::Notify;
 use transport::{BodyLimits, Rejection, Response, Site};
 
@@ -108,8 +108,8 @@ impl Api {
         self.admission.usage()
     }
 
-    pub fn ledger_figures(&self) -> LedgerFigures {
-        self.ledger.figures()
+    pub fn ledger_figures(&self) -> LedgerStats {
+        self.ledger.stats()
     }
 
     /// What all workers together have counted.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use chat::{RequestId, TokenUsage};
 use http::HeaderMap;
-use store::{Caller, Entry, GroundingRecord, NotRecorded, Outcome, Receipt, Timings};
+use store::{Caller, Entry, GroundingRecord, Outcome, Receipt, RecordError, Timings};
 use transport::Response;
 
 use crate::authentication::{Authorized, authenticate};
@@ -105,12 +105,12 @@ impl<'w> RequestRecord<'w> {
         // Neither a failing ledger nor an aborted request should keep the caller waiting for the commit.
         let recorded = match api.ledger.is_healthy() && !api.is_aborting() {
             true => self.commit(row).await.map(drop),
-            false => api.ledger.note(row),
+            false => api.ledger.enqueue(row),
         };
         self.log_unrecorded(recorded);
     }
 
-    async fn commit(&mut self, row: Entry) -> Result<Receipt, NotRecorded> {
+    async fn commit(&mut self, row: Entry) -> Result<Receipt, RecordError> {
         let began = Instant::now();
         let span = self.trace.span("persist");
         let recorded = self.worker.api.ledger.record(row).await;
@@ -169,7 +169,7 @@ impl<'w> RequestRecord<'w> {
         ]);
     }
 
-    fn log_unrecorded(&self, recorded: Result<(), NotRecorded>) {
+    fn log_unrecorded(&self, recorded: Result<(), RecordError>) {
         if let Err(reason) = recorded {
             tracing::error!(request_id = %self.id, %reason, "a failed request was not recorded");
         }
@@ -184,7 +184,7 @@ impl Drop for RequestRecord<'_> {
         let is_aborted = std::thread::panicking() || self.worker.api.is_aborting();
         let outcome = self.recorded.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
         if let Some(row) = self.row(outcome, TokenUsage::default()) {
-            self.log_unrecorded(self.worker.api.ledger.note(row));
+            self.log_unrecorded(self.worker.api.ledger.enqueue(row));
         }
         self.finish(outcome);
     }

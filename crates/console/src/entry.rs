@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{AccountId, Declined, Email, Link, LinkFor, NewAccount, Token};
+use store::{AccountError, AccountId, Email, Link, LinkPurpose, NewAccount, Token};
 
 use crate::form::{Form, TOKEN};
 use crate::page::{complaint, guest_page};
@@ -144,23 +144,23 @@ fn gone(guest: &Guest<'_>) -> Reply {
 
 fn link_content(guest: &Guest<'_>, link: &Link, secret: &str, typed: &Typed<'_>) -> Markup {
     let (title, button) = match &link.purpose {
-        LinkFor::SetUp => ("Set up Adriaticum", "Create the administrator"),
-        LinkFor::Join(_) => ("Join Adriaticum", "Create my account"),
-        LinkFor::Reset(_) => ("Choose another password", "Save password"),
+        LinkPurpose::SetUp => ("Set up Adriaticum", "Create the administrator"),
+        LinkPurpose::Join(_) => ("Join Adriaticum", "Create my account"),
+        LinkPurpose::Reset(_) => ("Choose another password", "Save password"),
     };
     let content = html! {
         section.card.narrow {
             h1 { (title) }
             @match &link.purpose {
-                LinkFor::SetUp => p { "This is the first account; it will be an administrator's, who can invite the others." },
-                LinkFor::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
-                LinkFor::Reset(email) => p { "For the account " strong { (email) } ". All its sessions end." },
+                LinkPurpose::SetUp => p { "This is the first account; it will be an administrator's, who can invite the others." },
+                LinkPurpose::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
+                LinkPurpose::Reset(email) => p { "For the account " strong { (email) } ". All its sessions end." },
             }
             (complaint(typed.complaint))
             form.fields method="post" action={ "/welcome/" (secret) } {
                 (token(guest))
                 @match &link.purpose {
-                    LinkFor::Reset(email) => input type="hidden" name="email" value=(email) autocomplete="username";,
+                    LinkPurpose::Reset(email) => input type="hidden" name="email" value=(email) autocomplete="username";,
                     _ => {
                         label { "Your name" input name="name" required maxlength=(LONGEST_NAME) value=(typed.name) autocomplete="name"; }
                         label { "E-mail" input type="email" name="email" required value=(typed.email) autocomplete="username"; }
@@ -193,7 +193,7 @@ pub(crate) async fn use_link(guest: Guest<'_>, link: &str, visit: &mut Visit) ->
     };
     let store = &guest.console.store;
     let address = visit.visitor.to_string();
-    let done = if let LinkFor::Reset(_) = found.purpose {
+    let done = if let LinkPurpose::Reset(_) = found.purpose {
         let hash = guest.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
         store.reset_password(&token, &hash, &address).await
     } else {
@@ -209,8 +209,8 @@ pub(crate) async fn use_link(guest: Guest<'_>, link: &str, visit: &mut Visit) ->
     };
     match done {
         Ok(account) => let_in(&guest, account, visit, "/", Some("Welcome! You are signed in.")).await,
-        Err(Declined::EmailTaken) => refused("There is an account with this e-mail address already."),
-        Err(Declined::Store(error)) => Err(error.into()),
+        Err(AccountError::EmailTaken) => refused("There is an account with this e-mail address already."),
+        Err(AccountError::Store(error)) => Err(error.into()),
         Err(_) => Ok(gone(&guest)),
     }
 }

@@ -45,6 +45,6 @@ pub(crate) fn page(room: &Room<'_>) -> Result<Reply, Problem> {
 }
 
 pub(crate) async fn complete(room: &Room<'_>, desk: &api::Worker, body: Bytes) -> Result<Reply, Problem> {
-    let caller = room.console.store.playground(room.viewer()).await?.ok_or(Problem::NotAllowed)?;
+    let caller = room.console.store.playground_caller(room.viewer()).await?.ok_or(Problem::NotAllowed)?;
     Ok(Reply::from_api(api::handle_playground(desk, caller, body).await))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use store::{Account, AccountId, Declined, Link, LinkFor, LinkId, Role};
+use store::{Account, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
 
 use crate::form::Form;
 use crate::page::{self, Area, button_form, copyable, token};
@@ -111,9 +111,9 @@ fn link_table(room: &Room<'_>, links: &[Link]) -> Markup {
                             th scope="row" data-label="For" { (link.note) }
                             td data-label="What" {
                                 @match &link.purpose {
-                                    LinkFor::SetUp => "set-up",
-                                    LinkFor::Join(role) => { "join as " (role) },
-                                    LinkFor::Reset(_) => "reset the password",
+                                    LinkPurpose::SetUp => "set-up",
+                                    LinkPurpose::Join(role) => { "join as " (role) },
+                                    LinkPurpose::Reset(_) => "reset the password",
                                 }
                             }
                             td data-label="Made by" { (link.made_by) }
@@ -152,7 +152,7 @@ pub(crate) async fn reset(room: &Room<'_>, id: &str, _form: &Form) -> Result<Rep
     let id: AccountId = id.parse().map_err(|_| Problem::NotFound)?;
     let accounts = room.console.store.accounts(admin).await?;
     let account = accounts.into_iter().find(|account| account.id == id).ok_or(Problem::NotFound)?;
-    match room.console.store.reset_link(admin, &account.email).await {
+    match room.console.store.create_reset_link(admin, &account.email).await {
         Ok(token) => {
             with_link(room, &format!("A link for {} to choose another password was made.", account.name), &token).await
         }
@@ -162,7 +162,7 @@ pub(crate) async fn reset(room: &Room<'_>, id: &str, _form: &Form) -> Result<Rep
 
 pub(crate) async fn withdraw(room: &Room<'_>, id: &str, _form: &Form) -> Result<Reply, Problem> {
     let id: LinkId = id.parse().map_err(|_| Problem::NotFound)?;
-    match room.console.store.withdraw(room.admin()?, id).await? {
+    match room.console.store.revoke_link(room.admin()?, id).await? {
         true => Ok(room.redirect_saying("/team", "The link was withdrawn.")),
         false => Err(Problem::NotFound),
     }
@@ -200,10 +200,10 @@ fn with_article(role: Role) -> &'static str {
 }
 
 /// Says on the page why a change was not made.
-async fn declined_as(room: &Room<'_>, declined: Declined) -> Result<Reply, Problem> {
+async fn declined_as(room: &Room<'_>, declined: AccountError) -> Result<Reply, Problem> {
     match declined {
-        Declined::NoSuchAccount => Err(Problem::NotFound),
-        Declined::Store(error) => Err(error.into()),
+        AccountError::NoSuchAccount => Err(Problem::NotFound),
+        AccountError::Store(error) => Err(error.into()),
         other => {
             let mut sentence = other.to_string();
             if let Some(first) = sentence.get_mut(..1) {

@@ -3,7 +3,7 @@
 use chat::KeyId;
 use format::{number, percent};
 use maud::{Markup, html};
-use store::{KeyUsage, Period, Phase, Slice, Step, UsageQuery, UsageReport};
+use store::{KeyUsage, Period, Phase, Step, TimeSlice, UsageQuery, UsageReport};
 
 use crate::chart::{Chart, Kind, Series, Slot};
 use crate::page::{self, Area, change};
@@ -162,7 +162,7 @@ fn totals(read: &Read) -> Markup {
 }
 
 /// One value for every slice of the range, also for those without requests.
-fn values(read: &Read, value: impl Fn(Option<&Slice>) -> Option<f64>) -> Vec<Option<f64>> {
+fn values(read: &Read, value: impl Fn(Option<&TimeSlice>) -> Option<f64>) -> Vec<Option<f64>> {
     let mut slices = read.report.by_time.iter().peekable();
     let at = |start: &u64| {
         while slices.next_if(|slice| slice.start < *start).is_some() {}
@@ -193,7 +193,7 @@ fn requests_chart(read: &Read) -> Markup {
 }
 
 fn tokens_chart(read: &Read) -> Markup {
-    let sum = |of: fn(&Slice) -> Option<u64>| values(read, |slice| slice.and_then(of).map(|sum| sum as f64));
+    let sum = |of: fn(&TimeSlice) -> Option<u64>| values(read, |slice| slice.and_then(of).map(|sum| sum as f64));
     let series = vec![
         Series { name: "prompt tokens", class: "first", values: sum(|slice| slice.figures.prompt.get()) },
         Series { name: "completion tokens", class: "second", values: sum(|slice| slice.figures.completion.get()) },
@@ -203,7 +203,7 @@ fn tokens_chart(read: &Read) -> Markup {
 
 fn latency_chart(read: &Read) -> Markup {
     let series = SHARES.map(|(name, class, share)| {
-        let percentile = |slice: &Slice| slice.latencies.percentile(read.phase, share);
+        let percentile = |slice: &TimeSlice| slice.latencies.percentile(read.phase, share);
         let values = values(read, |slice| slice.and_then(percentile).map(|time| time.as_micros() as f64));
         Series { name, class, values }
     });

@@ -15,7 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use runtimes::{EngineStatus, FailureCounts, MemberStatus};
-use store::LedgerFigures;
+use store::LedgerStats;
 
 use crate::encode::{Figure, Labels, family, histograms, table};
 use crate::process::{OF_THE_PROCESS, Process};
@@ -59,12 +59,12 @@ const OF_THE_SERVICE: &[Figure<Reading>] = &[
 ];
 
 /// Of the ledger.
-const OF_THE_LEDGER: &[Figure<LedgerFigures>] = &[
+const OF_THE_LEDGER: &[Figure<LedgerStats>] = &[
     Figure {
         name: "adriaticum_ledger_queue_rows",
         help: "Rows that wait for the ledger's writer",
         kind: MetricType::Gauge,
-        of: |ledger| ledger.waiting as f64,
+        of: |ledger| ledger.queued as f64,
     },
     Figure {
         name: "adriaticum_ledger_commits_failed",
@@ -283,7 +283,7 @@ struct Reading {
     in_flight: usize,
     limit: usize,
     totals: Totals,
-    ledger: LedgerFigures,
+    ledger: LedgerStats,
     engines: Vec<(String, EngineStatus)>,
     /// Certificates' files, and when they expire, in seconds since 1970.
     expiries: Vec<(String, f64)>,
@@ -361,7 +361,7 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt:
     family(encoder, "adriaticum_searches", "Searches for facts, by how they ended", MetricType::Counter, rows)
 }
 
-fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerFigures) -> fmt::Result {
+fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> fmt::Result {
     table(encoder, OF_THE_LEDGER, once(ledger))?;
     let help = "Rows that the ledger committed together";
     histograms(encoder, "adriaticum_ledger_group_rows", help, 1.0, [(&[] as Labels<'_>, &ledger.group_rows)])?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chat::{ApiKey, KeyId, RequestId, TokenUsage};
-use store::{Database, Entry, NotRecorded, Outcome, Store, Timings};
+use store::{Database, Entry, Outcome, RecordError, Store, Timings};
 
 const DAYS: u64 = 30;
 const BUSY_KEYS: usize = 1_000;
@@ -50,7 +50,7 @@ fn fill(database: &str, keys: usize, requests: u64, busy: usize) -> Result<(), B
     let step = DAYS * 86_400_000_000 / requests.max(1);
     for number in 0..requests {
         let row = entry(start + number * step, number, busy);
-        while let Err(NotRecorded::QueueFull) = ledger.note(row.clone()) {
+        while let Err(RecordError::QueueFull) = ledger.enqueue(row.clone()) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

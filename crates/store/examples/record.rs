@@ -12,7 +12,7 @@ use chat::{RequestId, TokenUsage};
 use store::{Database, Entry, NewKey, Outcome, PostgresSettings, Store, Timings, Viewer};
 
 /// Rows that each writer has under way.
-const UNDER_WAY: usize = 256;
+const IN_FLIGHT: usize = 256;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -59,10 +59,10 @@ async fn record(
         let replica = Store::open(&database).await?;
         let (ledger, stop) = replica.start_ledger(Duration::from_secs(90 * 86_400))?;
         stops.push((replica, stop));
-        for lane in 0..UNDER_WAY {
+        for task in 0..IN_FLIGHT {
             let (ledger, ids, over, rows) = (ledger.clone(), ids.clone(), over.clone(), rows.clone());
             tasks.spawn(async move {
-                let mut number = writer * UNDER_WAY + lane;
+                let mut number = writer * IN_FLIGHT + task;
                 while !over.load(Ordering::Relaxed) {
                     number += 1;
                     if ledger.record(entry(ids[number % ids.len()])).await.is_ok() {
@@ -74,8 +74,8 @@ async fn record(
     }
     let began = Instant::now();
     if writers == 0 {
-        let lookups = (0..UNDER_WAY).map(|lane| {
-            let (store, key, looked_up) = (&store, &made[lane % made.len()], &looked_up);
+        let lookups = (0..IN_FLIGHT).map(|task| {
+            let (store, key, looked_up) = (&store, &made[task % made.len()], &looked_up);
             async move {
                 while began.elapsed() < time {
                     if matches!(store.authenticate(key).await, Ok(Some(_))) {

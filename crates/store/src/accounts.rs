@@ -31,23 +31,23 @@ impl fmt::Display for Email {
 }
 
 impl FromStr for Email {
-    type Err = NotAnEmail;
+    type Err = EmailError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnEmail> {
+    fn from_str(text: &str) -> Result<Self, EmailError> {
         let text = text.trim().to_lowercase();
         let plausible = text.len() <= 254
             && !text.chars().any(|character| character.is_whitespace() || character.is_control())
             && text.split_once('@').is_some_and(|(name, host)| {
                 !name.is_empty() && !host.is_empty() && !host.contains('@') && !host.starts_with('.')
             });
-        if plausible { Ok(Self(text)) } else { Err(NotAnEmail) }
+        if plausible { Ok(Self(text)) } else { Err(EmailError) }
     }
 }
 
 /// Not an e-mail address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("that is not an e-mail address")]
-pub struct NotAnEmail;
+pub struct EmailError;
 
 /// A person's account. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Credentials {
 
 /// Why a change of accounts was not made.
 #[derive(Debug, thiserror::Error)]
-pub enum Declined {
+pub enum AccountError {
     /// Used, expired, withdrawn or never there.
     #[error("this link has been used, has expired or was withdrawn")]
     LinkGone,
@@ -158,9 +158,9 @@ impl Store {
     }
 
     /// Gives an account another role.
-    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, Declined> {
+    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, AccountError> {
         self.change(async |transaction| {
-            let found = find_account(transaction, of).await?.ok_or(Declined::NoSuchAccount)?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;
             require_an_admin(transaction).await?;
@@ -171,9 +171,9 @@ impl Store {
     }
 
     /// Disables an account, which ends its sessions, or enables it again. Its keys go on working.
-    pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, Declined> {
+    pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, AccountError> {
         self.change(async |transaction| {
-            let found = find_account(transaction, of).await?.ok_or(Declined::NoSuchAccount)?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
             transaction.execute(set, params![&of, disabled_at]).await?;
@@ -218,13 +218,13 @@ pub(crate) async fn insert_account(
     transaction: &mut Transaction<'_>,
     new: &NewAccount,
     role: Role,
-) -> Result<AccountId, Declined> {
+) -> Result<AccountId, AccountError> {
     let (id, now) = (AccountId::generate()?, transaction.now());
     let insert = "INSERT INTO accounts (id, email, name, password, role, created_at) VALUES ($1, $2, $3, $4, $5, $6)
         ON CONFLICT (email) DO NOTHING";
     let (email, name, password) = (new.email.as_str(), new.name.as_str(), new.password.as_str());
     if transaction.execute(insert, params![&id, email, name, password, role.as_str(), now]).await? == 0 {
-        return Err(Declined::EmailTaken);
+        return Err(AccountError::EmailTaken);
     }
     // Where there is an account, there is nothing to be set up.
     transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
@@ -232,7 +232,7 @@ pub(crate) async fn insert_account(
 }
 
 /// Declines a change after which nobody could undo it.
-async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), Declined> {
+async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), AccountError> {
     let any = "SELECT count(*) > 0 FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
-    if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(Declined::LastAdmin) }
+    if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(AccountError::LastAdmin) }
 }

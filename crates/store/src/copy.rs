@@ -10,13 +10,13 @@ use crate::sqlite::Export;
 use crate::{StoreError, now_millis};
 
 /// How many rows travel together.
-const PIECE: usize = 1_000;
+const BATCH_ROWS: usize = 1_000;
 /// Pieces that may be read ahead.
-const AHEAD: usize = 4;
+const MAX_BATCHES_AHEAD: usize = 4;
 
 /// One table that was copied and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopiedTable {
     /// Its name.
     pub table: &'static str,
     /// How many rows it has on both sides.
@@ -27,7 +27,7 @@ pub struct Copied {
 
 /// Why nothing was copied.
 #[derive(Debug, thiserror::Error)]
-pub enum NotCopied {
+pub enum CopyError {
     /// One of the databases failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -59,7 +59,7 @@ pub async fn copy(
     from: &Path,
     to: &PostgresSettings,
     progress: &mut (dyn FnMut(&'static str, u64, u64) + Send),
-) -> Result<Vec<Copied>, NotCopied> {
+) -> Result<Vec<CopiedTable>, CopyError> {
     let mut export = Export::open(from)?;
     let mut import = Import::begin(to).await?;
     import.prepare(export.days()?).await?;
@@ -72,14 +72,14 @@ pub async fn copy(
         let copy = import.check(table).await?;
         if copy != original {
             let told = |sums: &[i64]| sums.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
-            return Err(NotCopied::Differs { table: table.name, original: told(&original), copy: told(&copy) });
+            return Err(CopyError::Differs { table: table.name, original: told(&original), copy: told(&copy) });
         }
-        copied.push(Copied { table: table.name, rows, sums: original.len() - 1 });
+        copied.push(CopiedTable { table: table.name, rows, sums: original.len() - 1 });
     }
     let (original, copy) = (export.report()?, import.report().await?);
     if original != copy {
         let told = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
-        return Err(NotCopied::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
+        return Err(CopyError::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
     }
     import.finish(from, now_millis()).await?;
     Ok(copied)
@@ -91,17 +91,17 @@ async fn import_table(
     import: &Import,
     table: &'static Table,
     mut progress: impl FnMut(u64),
-) -> Result<Export, NotCopied> {
-    let (sender, mut pieces) = tokio::sync::mpsc::channel(AHEAD);
+) -> Result<Export, CopyError> {
+    let (sender, mut batches) = tokio::sync::mpsc::channel(MAX_BATCHES_AHEAD);
     let reading = std::thread::spawn(move || {
-        let read = export.read(table, PIECE, |piece| sender.blocking_send(piece).is_ok());
+        let read = export.read(table, BATCH_ROWS, |batch| sender.blocking_send(batch).is_ok());
         (export, read)
     });
     let mut rows = import.copy(table).await?;
     let mut done = 0;
-    while let Some(piece) = pieces.recv().await {
-        done += piece.len() as u64;
-        rows.write(piece).await?;
+    while let Some(batch) = batches.recv().await {
+        done += batch.len() as u64;
+        rows.write(batch).await?;
         progress(done);
     }
     let (export, read) = reading.join().map_err(|_panic| StoreError::Corrupt("row"))?;
@@ -115,12 +115,12 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     /// What SQLite is asked for the columns, in their order.
     pub(crate) source: &'static str,
-    pub(crate) columns: &'static [(&'static str, Kind)],
+    pub(crate) columns: &'static [(&'static str, ColumnType)],
 }
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnType {
     Text,
     Bytes,
     /// A request's id.
@@ -144,7 +144,7 @@ pub(crate) enum Cell {
     Numbers(Vec<i64>),
 }
 
-use Kind::{Bytes, Flag, Id, Integer, Latencies, Number, Real, Small, Text};
+use ColumnType::{Bytes, Flag, Id, Integer, Latencies, Number, Real, Small, Text};
 
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
     total_measured, last_at";
@@ -226,11 +226,13 @@ impl Table {
     /// up by their remainders, so that no sum is too large for either side.
     pub(crate) fn checks(&self) -> String {
         let sums = self.columns.iter().filter_map(|(name, kind)| match kind {
-            Kind::Text | Kind::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),
-            Kind::Flag => Some(format!("coalesce(sum(CASE WHEN {name} THEN 1 ELSE 0 END), 0)")),
-            Kind::Small | Kind::Integer | Kind::Number => Some(format!("coalesce(sum({name} % 1000003), 0)")),
-            Kind::Real => Some(format!("count({name})")),
-            Kind::Id | Kind::Latencies => None,
+            ColumnType::Text | ColumnType::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),
+            ColumnType::Flag => Some(format!("coalesce(sum(CASE WHEN {name} THEN 1 ELSE 0 END), 0)")),
+            ColumnType::Small | ColumnType::Integer | ColumnType::Number => {
+                Some(format!("coalesce(sum({name} % 1000003), 0)"))
+            }
+            ColumnType::Real => Some(format!("count({name})")),
+            ColumnType::Id | ColumnType::Latencies => None,
         });
         ["count(*)".to_owned()].into_iter().chain(sums).collect::<Vec<_>>().join(", ")
     }

@@ -14,20 +14,20 @@ pub struct Id<Of>([u8; LEN], PhantomData<Of>);
 
 /// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AnAccount {}
+pub enum AccountTag {}
 /// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ASession {}
+pub enum SessionTag {}
 /// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ALink {}
+pub enum LinkTag {}
 
 /// The id of an account.
-pub type AccountId = Id<AnAccount>;
+pub type AccountId = Id<AccountTag>;
 /// The id of a session.
-pub type SessionId = Id<ASession>;
+pub type SessionId = Id<SessionTag>;
 /// The id of a link.
-pub type LinkId = Id<ALink>;
+pub type LinkId = Id<LinkTag>;
 
 impl<Of> Id<Of> {
     pub(crate) fn generate() -> Result<Self, StoreError> {
@@ -45,14 +45,14 @@ impl<Of> Id<Of> {
 /// Not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id")]
-pub struct MalformedId;
+pub struct IdError;
 
 impl<Of> FromStr for Id<Of> {
-    type Err = MalformedId;
+    type Err = IdError;
 
-    fn from_str(text: &str) -> Result<Self, MalformedId> {
-        let bytes: [u8; LEN] = text.as_bytes().try_into().map_err(|_| MalformedId)?;
-        if bytes.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(bytes, PhantomData)) } else { Err(MalformedId) }
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let bytes: [u8; LEN] = text.as_bytes().try_into().map_err(|_| IdError)?;
+        if bytes.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(bytes, PhantomData)) } else { Err(IdError) }
     }
 }
 

@@ -27,7 +27,7 @@ impl Caller {
     }
 
     /// A signed-in person at the console's playground.
-    pub(crate) fn at_the_playground(key: KeyId, account: AccountId) -> Self {
+    pub(crate) fn for_playground(key: KeyId, account: AccountId) -> Self {
         Self { key, owner: Some(account), completions: true }
     }
 
@@ -175,7 +175,7 @@ impl Store {
 
     /// The signed-in viewer as a caller of the API, for the console's playground: a caller without a key that anybody
     /// could present.
-    pub async fn playground(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
+    pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
         let key = self.change(async |transaction| {
             let find = "SELECT id FROM keys WHERE owner = $1 AND playground";
@@ -187,7 +187,7 @@ impl Store {
             insert(transaction, &key, &new, Some(account), true).await?;
             Ok(key.id())
         });
-        Ok(Some(Caller::at_the_playground(key.await?, account)))
+        Ok(Some(Caller::for_playground(key.await?, account)))
     }
 }
 

@@ -35,7 +35,7 @@ impl Phase {
 }
 
 const BUCKETS_PER_PHASE: u16 = 256;
-const LONGEST_MICROS: u64 = (1 << 34) - 1;
+const MAX_MICROS: u64 = (1 << 34) - 1;
 
 /// Counts of latencies by phase and bucket; only what was counted takes room.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Latencies {
 impl Latencies {
     /// Counts one latency.
     pub fn add(&mut self, phase: Phase, latency: Duration) {
-        let micros = latency.as_micros().min(LONGEST_MICROS.into()) as u64;
+        let micros = latency.as_micros().min(MAX_MICROS.into()) as u64;
         let slot = phase as u16 * BUCKETS_PER_PHASE + bucket(micros);
         match self.counts.binary_search_by_key(&slot, |&(slot, _)| slot) {
             Ok(at) => self.counts[at].1 += 1,
@@ -81,7 +81,7 @@ impl Latencies {
             seen += count;
             seen >= rank
         })?;
-        Some(Duration::from_micros(middle(bucket)))
+        Some(Duration::from_micros(bucket_midpoint(bucket)))
     }
 
     fn of(&self, phase: Phase) -> impl Iterator<Item = (u16, u64)> {
@@ -94,8 +94,8 @@ impl Latencies {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.counts.len() * 3);
         for &(slot, count) in &self.counts {
-            push_number(&mut bytes, slot.into());
-            push_number(&mut bytes, count);
+            push_varint(&mut bytes, slot.into());
+            push_varint(&mut bytes, count);
         }
         bytes
     }
@@ -104,8 +104,8 @@ impl Latencies {
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let mut counts = Vec::with_capacity(bytes.len() / 3);
         while !bytes.is_empty() {
-            let slot = u16::try_from(take_number(&mut bytes)?).ok()?;
-            counts.push((slot, take_number(&mut bytes)?));
+            let slot = u16::try_from(take_varint(&mut bytes)?).ok()?;
+            counts.push((slot, take_varint(&mut bytes)?));
         }
         counts.is_sorted_by(|(a, _), (b, _)| a < b).then_some(Self { counts })
     }
@@ -135,11 +135,11 @@ pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
     let mut merged = Vec::with_capacity(base.len() + added.len());
     let mut rest = base;
     while !added.is_empty() {
-        let (slot, mut count) = (take_number(&mut added)?, take_number(&mut added)?);
+        let (slot, mut count) = (take_varint(&mut added)?, take_varint(&mut added)?);
         let stretch = rest;
         let mut before = stretch; // what is left of the stretch behind the slots smaller than this one
         while !rest.is_empty() {
-            let (other, others) = (take_number(&mut rest)?, take_number(&mut rest)?);
+            let (other, others) = (take_varint(&mut rest)?, take_varint(&mut rest)?);
             if other >= slot {
                 if other == slot {
                     count += others;
@@ -151,8 +151,8 @@ pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
             before = rest;
         }
         merged.extend_from_slice(&stretch[..stretch.len() - before.len()]);
-        push_number(&mut merged, slot);
-        push_number(&mut merged, count);
+        push_varint(&mut merged, slot);
+        push_varint(&mut merged, count);
     }
     merged.extend_from_slice(rest);
     Some(merged)
@@ -169,7 +169,7 @@ fn bucket(micros: u64) -> u16 {
 }
 
 /// The middle of a bucket.
-fn middle(bucket: u16) -> u64 {
+fn bucket_midpoint(bucket: u16) -> u64 {
     if bucket < 8 {
         return bucket.into();
     }
@@ -178,7 +178,7 @@ fn middle(bucket: u16) -> u64 {
     (8 + eighth) * width + width / 2
 }
 
-fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -186,7 +186,7 @@ fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first()?;
@@ -249,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn percentiles_are_off_by_at_most_a_sixteenth(micros in proptest::collection::vec(0u64..LONGEST_MICROS, 1..200), share in 0.0f64..=1.0) {
+        fn percentiles_are_off_by_at_most_a_sixteenth(micros in proptest::collection::vec(0u64..MAX_MICROS, 1..200), share in 0.0f64..=1.0) {
             let all = counted(&micros.iter().map(|&each| (Phase::Total, each)).collect::<Vec<_>>());
             let mut sorted = micros;
             sorted.sort_unstable();

@@ -13,25 +13,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use chat::RequestId;
 use tokio::sync::oneshot;
 
+use crate::counters::{LedgerCounters, LedgerStats};
 use crate::rollup::{Entry, Rollups};
-use crate::work::{LedgerFigures, Work};
 use crate::{StoreError, now_millis};
 
 /// Rows that may wait for the writer; more are refused.
-const QUEUE_ROWS: usize = 16_384;
+const MAX_QUEUED_ROWS: usize = 16_384;
 /// Rows in one transaction at the most, so that the first in it does not wait too long.
-const GROUP_ROWS: usize = 1_024;
+const MAX_GROUP_ROWS: usize = 1_024;
 /// How long a request waits for its row to become durable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A commit that takes longer than this means that the disk hangs: new requests are refused before they start.
-const STALL: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a failing ledger is probed.
-const PROBE_EVERY: Duration = Duration::from_millis(250);
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// How long after the last commit its own duration is written down, if no other commit has done so.
-const TRAIL_AFTER: Duration = Duration::from_millis(100);
+const TIMINGS_DELAY: Duration = Duration::from_millis(100);
 /// How often old rows are looked for, and how soon again when there were more than one piece's worth.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
-const PRUNE_AGAIN: Duration = Duration::from_millis(50);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
+const PRUNE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Proof that a request's row is durable. Only the ledger makes one.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Receipt {
 
 /// Why a row is not known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotRecorded {
+pub enum RecordError {
     /// Too many rows wait already.
     #[error("too many rows wait for the ledger")]
     QueueFull,
@@ -69,50 +69,50 @@ pub enum NotRecorded {
 /// A handle for handing rows to the writer.
 #[derive(Clone)]
 pub struct Ledger {
-    orders: SyncSender<Order>,
+    commands: SyncSender<WriterCommand>,
     health: Arc<Health>,
-    work: Arc<Work>,
+    counters: Arc<LedgerCounters>,
 }
 
 impl Ledger {
     /// What the writer has done and has before it.
-    pub fn figures(&self) -> LedgerFigures {
-        self.work.read()
+    pub fn stats(&self) -> LedgerStats {
+        self.counters.snapshot()
     }
 
     /// Whether the last thing that the writer tried has worked, and in time.
     pub fn is_healthy(&self) -> bool {
-        self.health.is_good()
+        self.health.is_healthy()
     }
 
     /// Records a row and waits until it is durable.
-    pub async fn record(&self, entry: Entry) -> Result<Receipt, NotRecorded> {
+    pub async fn record(&self, entry: Entry) -> Result<Receipt, RecordError> {
         let request_id = entry.request_id;
-        let (answer, answered) = oneshot::channel();
-        self.hand_over(entry, Some(answer))?;
-        match tokio::time::timeout(PATIENCE, answered).await {
+        let (reply, replied) = oneshot::channel();
+        self.send(entry, Some(reply))?;
+        match tokio::time::timeout(RECORD_TIMEOUT, replied).await {
             Ok(Ok(Ok(()))) => Ok(Receipt { request_id }),
             Ok(Ok(Err(reason))) => Err(reason),
-            Ok(Err(_gone)) => Err(NotRecorded::Stopped),
-            Err(_elapsed) => Err(NotRecorded::TimedOut),
+            Ok(Err(_gone)) => Err(RecordError::Stopped),
+            Err(_elapsed) => Err(RecordError::TimedOut),
         }
     }
 
     /// Records a row that nobody waits for.
-    pub fn note(&self, entry: Entry) -> Result<(), NotRecorded> {
-        self.hand_over(entry, None)
+    pub fn enqueue(&self, entry: Entry) -> Result<(), RecordError> {
+        self.send(entry, None)
     }
 
-    fn hand_over(&self, entry: Entry, answer: Option<Answer>) -> Result<(), NotRecorded> {
-        let pending = Pending { entry, handed_over: Instant::now(), answer };
+    fn send(&self, entry: Entry, reply: Option<ResultSender>) -> Result<(), RecordError> {
+        let row = QueuedRow { entry, queued_at: Instant::now(), reply };
         // Before it is there, so that the writer, who may be quicker, never counts below nothing.
-        self.work.comes();
-        self.orders.try_send(Order::Record(pending)).map_err(|refused| {
-            self.work.leaves(1);
-            self.work.not_recorded(1);
+        self.counters.row_queued();
+        self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
+            self.counters.rows_dequeued(1);
+            self.counters.rows_lost(1);
             match refused {
-                TrySendError::Full(_) => NotRecorded::QueueFull,
-                TrySendError::Disconnected(_) => NotRecorded::Stopped,
+                TrySendError::Full(_) => RecordError::QueueFull,
+                TrySendError::Disconnected(_) => RecordError::Stopped,
             }
         })
     }
@@ -120,7 +120,7 @@ impl Ledger {
 
 /// The running writer, to be stopped when everyone is done.
 pub struct LedgerWriter {
-    orders: SyncSender<Order>,
+    commands: SyncSender<WriterCommand>,
     thread: JoinHandle<()>,
 }
 
@@ -128,7 +128,7 @@ impl LedgerWriter {
     /// Writes what was handed over before this call, and ends the writer.
     pub fn stop(self) {
         // If the order cannot be given, the writer is gone already.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.commands.send(WriterCommand::Stop);
         if self.thread.join().is_err() {
             tracing::error!("the ledger's writer had panicked");
         }
@@ -137,16 +137,16 @@ impl LedgerWriter {
 
 /// A database's side of the ledger. Each call ends well or has changed nothing; a connection that cannot be trusted any
 /// more is opened anew by the next call.
-pub(crate) trait Book: Send {
+pub(crate) trait LedgerBackend: Send {
     /// Commits a group of rows, their roll-ups, and what became known of the last commit. All or nothing, except that a
     /// row which the database refuses for itself does not fail its neighbours.
-    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed>;
+    fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError>;
 
     /// Writes in earnest, to find out whether writing works.
-    fn probe(&mut self) -> Result<(), CommitFailed>;
+    fn probe(&mut self) -> Result<(), CommitError>;
 
     /// Deletes some of the rows before that id; `true` if there may be more.
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed>;
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError>;
 }
 
 /// A transaction that was committed.
@@ -160,45 +160,49 @@ pub(crate) struct Committed {
 /// Why nothing of a group is known to be committed, for the log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct CommitFailed(pub(crate) String);
+pub(crate) struct CommitError(pub(crate) String);
 
-/// Starts the writer on a book that was opened for it.
-pub(crate) fn start(book: Box<dyn Book>, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
-    let (orders, received) = sync_channel(QUEUE_ROWS);
-    let (health, work) = (Arc::new(Health::default()), Arc::new(Work::default()));
+/// Starts the writer on a backend that was opened for it.
+pub(crate) fn start(
+    backend: Box<dyn LedgerBackend>,
+    retention: Duration,
+) -> Result<(Ledger, LedgerWriter), StoreError> {
+    let (commands, received) = sync_channel(MAX_QUEUED_ROWS);
+    let (health, counters) = (Arc::new(Health::default()), Arc::new(LedgerCounters::default()));
     let next_prune = Instant::now();
-    let writer = Writer { health: health.clone(), work: work.clone(), book, retention, trail: None, next_prune };
+    let writer =
+        Writer { health: health.clone(), counters: counters.clone(), backend, retention, timings: None, next_prune };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
-    Ok((Ledger { orders: orders.clone(), health, work }, LedgerWriter { orders, thread }))
+    Ok((Ledger { commands: commands.clone(), health, counters }, LedgerWriter { commands, thread }))
 }
 
-type Answer = oneshot::Sender<Result<(), NotRecorded>>;
+type ResultSender = oneshot::Sender<Result<(), RecordError>>;
 
 #[expect(clippy::large_enum_variant, reason = "almost every order is a record; a box would cost each an allocation")]
-enum Order {
-    Record(Pending),
+enum WriterCommand {
+    Record(QueuedRow),
     Stop,
 }
 
 /// A row on its way.
-pub(crate) struct Pending {
+pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
-    handed_over: Instant,
-    answer: Option<Answer>,
+    queued_at: Instant,
+    reply: Option<ResultSender>,
 }
 
-impl Pending {
+impl QueuedRow {
     /// A row that nobody waits for.
     #[cfg(test)]
     pub(crate) fn new(entry: Entry) -> Self {
-        Self { entry, handed_over: Instant::now(), answer: None }
+        Self { entry, queued_at: Instant::now(), reply: None }
     }
 
-    fn answer(self, result: Result<(), NotRecorded>) {
-        match (self.answer, result) {
+    fn reply(self, result: Result<(), RecordError>) {
+        match (self.reply, result) {
             // A caller that hung up meanwhile does not read its answer; its row stands all the same.
-            (Some(answer), result) => drop(answer.send(result)),
+            (Some(reply), result) => drop(reply.send(result)),
             (None, Ok(())) => {}
             (None, Err(reason)) => tracing::error!(request_id = %self.entry.request_id, %reason, "not recorded"),
         }
@@ -206,7 +210,7 @@ impl Pending {
 }
 
 /// What is known about the last commit only after it: it goes into the next transaction.
-pub(crate) struct Trail {
+pub(crate) struct CommitTimings {
     pub(crate) commit: i64,
     pub(crate) persisted_at_micros: u64,
     pub(crate) rollups: Rollups,
@@ -214,27 +218,27 @@ pub(crate) struct Trail {
 
 struct Writer {
     health: Arc<Health>,
-    work: Arc<Work>,
-    book: Box<dyn Book>,
+    counters: Arc<LedgerCounters>,
+    backend: Box<dyn LedgerBackend>,
     retention: Duration,
-    trail: Option<Trail>,
+    timings: Option<CommitTimings>,
     next_prune: Instant,
 }
 
 impl Writer {
-    fn run(mut self, orders: &Receiver<Order>) {
-        let mut group = Vec::with_capacity(GROUP_ROWS);
+    fn run(mut self, commands: &Receiver<WriterCommand>) {
+        let mut group = Vec::with_capacity(MAX_GROUP_ROWS);
         loop {
             let mut stop = false;
-            match orders.recv_timeout(self.until_next_chore()) {
-                Ok(Order::Record(pending)) => group.push(pending),
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => stop = true,
+            match commands.recv_timeout(self.idle_timeout()) {
+                Ok(WriterCommand::Record(row)) => group.push(row),
+                Ok(WriterCommand::Stop) | Err(RecvTimeoutError::Disconnected) => stop = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            while group.len() < GROUP_ROWS && !stop {
-                match orders.try_recv() {
-                    Ok(Order::Record(pending)) => group.push(pending),
-                    Ok(Order::Stop) => stop = true,
+            while group.len() < MAX_GROUP_ROWS && !stop {
+                match commands.try_recv() {
+                    Ok(WriterCommand::Record(row)) => group.push(row),
+                    Ok(WriterCommand::Stop) => stop = true,
                     Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
                 }
             }
@@ -243,7 +247,7 @@ impl Writer {
                 self.commit(&mut group);
             }
             if idle || stop {
-                self.chores();
+                self.run_idle_tasks();
             }
             if stop {
                 return;
@@ -252,83 +256,83 @@ impl Writer {
         }
     }
 
-    fn until_next_chore(&self) -> Duration {
-        if !self.health.is_good() {
-            PROBE_EVERY
-        } else if self.trail.is_some() {
-            TRAIL_AFTER
+    fn idle_timeout(&self) -> Duration {
+        if !self.health.is_healthy() {
+            PROBE_INTERVAL
+        } else if self.timings.is_some() {
+            TIMINGS_DELAY
         } else {
             self.next_prune.saturating_duration_since(Instant::now())
         }
     }
 
     /// Commits a group and answers everyone in it.
-    fn commit(&mut self, group: &mut Vec<Pending>) {
-        self.health.commit_begins();
-        self.work.leaves(group.len());
-        let trail = self.trail.take();
+    fn commit(&mut self, group: &mut Vec<QueuedRow>) {
+        self.health.commit_started();
+        self.counters.rows_dequeued(group.len());
+        let timings = self.timings.take();
         let began = Instant::now();
-        let result = self.book.commit(group, trail);
-        self.health.commit_ends(result.is_ok());
+        let result = self.backend.commit(group, timings);
+        self.health.commit_finished(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
             Err(failure) => {
-                self.give_up(failure);
-                self.work.failed(group.len());
-                return group.drain(..).for_each(|pending| pending.answer(Err(NotRecorded::CommitFailed)));
+                self.mark_failing(failure);
+                self.counters.commit_failed(group.len());
+                return group.drain(..).for_each(|row| row.reply(Err(RecordError::CommitFailed)));
             }
         };
         let mut rollups = Rollups::default();
         let now = Instant::now();
-        self.work.committed(group.len(), now - began);
-        self.work.not_recorded(committed.refused.len());
-        for (at, pending) in group.drain(..).enumerate() {
+        self.counters.committed(group.len(), now - began);
+        self.counters.rows_lost(committed.refused.len());
+        for (at, row) in group.drain(..).enumerate() {
             if committed.refused.contains(&at) {
-                pending.answer(Err(NotRecorded::RowRefused));
+                row.reply(Err(RecordError::RowRefused));
                 continue;
             }
-            rollups.add_persist(&pending.entry, now - pending.handed_over);
-            pending.answer(Ok(()));
+            rollups.add_persist(&row.entry, now - row.queued_at);
+            row.reply(Ok(()));
         }
-        self.trail = Some(Trail { commit: committed.commit, persisted_at_micros: now_micros(), rollups });
+        self.timings = Some(CommitTimings { commit: committed.commit, persisted_at_micros: now_micros(), rollups });
     }
 
     /// What there is to do when no row waits.
-    fn chores(&mut self) {
-        if !self.health.is_good() {
-            self.try_again();
-        } else if let Some(trail) = self.trail.take()
-            && let Err(failure) = self.book.commit(&[], Some(trail))
+    fn run_idle_tasks(&mut self) {
+        if !self.health.is_healthy() {
+            self.probe();
+        } else if let Some(timings) = self.timings.take()
+            && let Err(failure) = self.backend.commit(&[], Some(timings))
         {
-            self.give_up(failure);
+            self.mark_failing(failure);
         }
     }
 
     /// Deletes a piece of what is too old, also while rows keep coming.
     fn prune_if_due(&mut self) {
-        if !self.health.is_good() || self.next_prune > Instant::now() {
+        if !self.health.is_healthy() || self.next_prune > Instant::now() {
             return;
         }
         let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
-        self.health.commit_begins(); // what hangs here holds up rows, too
-        let pruned = self.book.prune(RequestId::first_of_millis(oldest));
-        self.health.commit_ends(pruned.is_ok());
+        self.health.commit_started(); // what hangs here holds up rows, too
+        let pruned = self.backend.prune(RequestId::first_of_millis(oldest));
+        self.health.commit_finished(pruned.is_ok());
         match pruned {
-            Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_AGAIN } else { PRUNE_EVERY },
-            Err(failure) => self.give_up(failure),
+            Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_BATCH_INTERVAL } else { PRUNE_INTERVAL },
+            Err(failure) => self.mark_failing(failure),
         }
     }
 
-    fn give_up(&self, failure: CommitFailed) {
-        if self.health.now_failing() {
+    fn mark_failing(&self, failure: CommitError) {
+        if self.health.set_failing() {
             tracing::error!(cause = %failure, "the ledger cannot write: completions are refused until it can");
         }
     }
 
     /// Finds out whether the ledger can write again, by writing.
-    fn try_again(&mut self) {
-        match self.book.probe() {
-            Ok(()) => self.health.commit_ends(true),
+    fn probe(&mut self) {
+        match self.backend.probe() {
+            Ok(()) => self.health.commit_finished(true),
             Err(failure) => tracing::debug!(cause = %failure, "the ledger still cannot write"),
         }
     }
@@ -343,39 +347,39 @@ struct Health {
     failing: AtomicBool,
     epoch: Instant,
     /// Milliseconds from `epoch` to the start of the commit under way, plus one; 0 when none is.
-    commit_began: AtomicU64,
+    commit_started_at: AtomicU64,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { failing: AtomicBool::new(false), epoch: Instant::now(), commit_began: AtomicU64::new(0) }
+        Self { failing: AtomicBool::new(false), epoch: Instant::now(), commit_started_at: AtomicU64::new(0) }
     }
 }
 
 impl Health {
-    fn is_good(&self) -> bool {
+    fn is_healthy(&self) -> bool {
         if self.failing.load(Ordering::Relaxed) {
             return false;
         }
-        match self.commit_began.load(Ordering::Relaxed) {
+        match self.commit_started_at.load(Ordering::Relaxed) {
             0 => true,
-            began => self.epoch.elapsed() < Duration::from_millis(began - 1) + STALL,
+            started_at => self.epoch.elapsed() < Duration::from_millis(started_at - 1) + STALL_TIMEOUT,
         }
     }
 
-    fn commit_begins(&self) {
-        self.commit_began.store(self.epoch.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+    fn commit_started(&self) {
+        self.commit_started_at.store(self.epoch.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
     }
 
-    fn commit_ends(&self, well: bool) {
-        self.commit_began.store(0, Ordering::Relaxed);
+    fn commit_finished(&self, well: bool) {
+        self.commit_started_at.store(0, Ordering::Relaxed);
         if well && self.failing.swap(false, Ordering::Relaxed) {
             tracing::info!("the ledger writes again");
         }
     }
 
     /// Marks the ledger as failing; `true` if it was not before.
-    fn now_failing(&self) -> bool {
+    fn set_failing(&self) -> bool {
         !self.failing.swap(true, Ordering::Relaxed)
     }
 }

@@ -18,21 +18,21 @@ macro_rules! dispatch {
 mod accounts;
 mod audit;
 mod copy;
+mod counters;
 mod id;
 mod keys;
 mod latency;
 mod ledger;
 mod links;
 mod postgres;
+mod report;
 mod rollup;
 mod sessions;
 mod sql;
 mod sqlite;
-mod summing;
 mod token;
 mod usage;
 mod viewer;
-mod work;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -40,22 +40,24 @@ use std::time::Duration;
 
 use chat::RequestId;
 
-pub use accounts::{Account, Credentials, Declined, Email, NewAccount, NotAnEmail};
+pub use accounts::{Account, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::AuditRecord;
-pub use copy::{Copied, NotCopied, copy};
+pub use copy::{CopiedTable, CopyError, copy};
+pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
-pub use ledger::{Ledger, LedgerWriter, NotRecorded, Receipt};
-pub use links::{Link, LinkFor};
-pub use postgres::{PostgresSettings, PostgresUrl, UnusableDatabase};
+pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
+pub use links::{Link, LinkPurpose};
+pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
-pub use sessions::{Begun, Origin, Session, SessionRecord};
-pub use sqlite::{BackedUp, NotBackedUp, back_up};
+pub use sessions::{Origin, Session, SessionRecord, StartedSession};
+pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
-pub use usage::{KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Slice, Step, UsageQuery, UsageReport};
-pub use viewer::{Admin, Role, UnknownRole, Viewer};
-pub use work::LedgerFigures;
+pub use usage::{
+    KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Step, TimeSlice, UsageQuery, UsageReport,
+};
+pub use viewer::{Admin, Role, RoleError, Viewer};
 
 use postgres::Postgres;
 use sqlite::Sqlite;
@@ -97,7 +99,7 @@ pub enum StoreError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// PostgreSQL's own error, or one on the way to it.
-    #[error("{}", postgres::whole(.0))]
+    #[error("{}", postgres::error_chain(.0))]
     Postgres(#[from] tokio_postgres::Error),
     /// There is no connection to the server.
     #[error("{0}")]
@@ -113,7 +115,7 @@ pub enum StoreError {
     Certificates(String),
     /// The file was written by a later version of this program.
     #[error("the database has schema {found}, this program knows up to {known}: a newer version has written it")]
-    FromTheFuture {
+    SchemaTooNew {
         /// The schema in the file.
         found: i64,
         /// The newest schema known here.
@@ -155,11 +157,11 @@ impl Store {
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted, roll-ups are kept for good.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
-        let book: Box<dyn ledger::Book> = match &self.backend {
-            Backend::Sqlite(backend) => backend.open_book()?,
-            Backend::Postgres(backend) => backend.open_book(),
+        let backend: Box<dyn ledger::LedgerBackend> = match &self.backend {
+            Backend::Sqlite(backend) => backend.open_ledger()?,
+            Backend::Postgres(backend) => backend.open_ledger(),
         };
-        ledger::start(book, retention)
+        ledger::start(backend, retention)
     }
 
     /// Figures from the roll-ups; `None` if they are about a key that the viewer may not see.
@@ -183,8 +185,8 @@ impl Store {
     }
 
     /// Reads every page and says what is broken; empty if nothing is.
-    pub async fn faults(&self) -> Result<Vec<String>, StoreError> {
-        dispatch!(self, faults())
+    pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
+        dispatch!(self, check_integrity())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::accounts::{Declined, Email, NewAccount, insert_account};
+use crate::accounts::{AccountError, Email, NewAccount, insert_account};
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
@@ -10,11 +10,11 @@ use crate::viewer::{Admin, Role};
 use crate::{Store, StoreError, now_millis};
 
 /// How long a link can be used for resetting a password or setting up.
-const LINK_LIFE: Duration = Duration::from_secs(86_400);
+const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// What a link lets its holder do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkFor {
+pub enum LinkPurpose {
     /// Make the first account, an administrator.
     SetUp,
     /// Make an account with that role.
@@ -29,7 +29,7 @@ pub struct Link {
     /// Its public id.
     pub id: LinkId,
     /// What it is for.
-    pub purpose: LinkFor,
+    pub purpose: LinkPurpose,
     /// Whom it was made for, if that was said.
     pub note: String,
     /// Who made it.
@@ -42,12 +42,12 @@ pub struct Link {
 
 impl Store {
     /// A link for making the first account; `None` once there is an account. Earlier links work until then, too.
-    pub async fn set_up(&self) -> Result<Option<Token>, StoreError> {
+    pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
         self.change(async |transaction| {
             if transaction.query_value("SELECT count(*) > 0 FROM accounts", &[]).await? {
                 return Ok(None);
             }
-            Ok(Some(insert_link(transaction, &LinkFor::SetUp, None, "", "operator", LINK_LIFE).await?))
+            Ok(Some(insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?))
         })
         .await
     }
@@ -59,14 +59,14 @@ impl Store {
     }
 
     /// Makes an account by a link, which then works no more.
-    pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, Declined> {
+    pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, AccountError> {
         self.change(async |transaction| {
             let now = transaction.now();
-            let (link, _) = find_link(transaction, token, now).await?.ok_or(Declined::LinkGone)?;
+            let (link, _) = find_link(transaction, token, now).await?.ok_or(AccountError::LinkGone)?;
             let role = match link.purpose {
-                LinkFor::SetUp => Role::Admin,
-                LinkFor::Join(role) => role,
-                LinkFor::Reset(_) => return Err(Declined::LinkGone),
+                LinkPurpose::SetUp => Role::Admin,
+                LinkPurpose::Join(role) => role,
+                LinkPurpose::Reset(_) => return Err(AccountError::LinkGone),
             };
             delete_link(transaction, token).await?;
             let id = insert_account(transaction, new, role).await?;
@@ -78,12 +78,17 @@ impl Store {
     }
 
     /// Gives an account another password by a link, which then works no more, and ends all its sessions.
-    pub async fn reset_password(&self, token: &Token, password: &str, address: &str) -> Result<AccountId, Declined> {
+    pub async fn reset_password(
+        &self,
+        token: &Token,
+        password: &str,
+        address: &str,
+    ) -> Result<AccountId, AccountError> {
         self.change(async |transaction| {
             let now = transaction.now();
             let found = find_link(transaction, token, now).await?;
-            let Some((Link { purpose: LinkFor::Reset(email), .. }, Some(account))) = found else {
-                return Err(Declined::LinkGone);
+            let Some((Link { purpose: LinkPurpose::Reset(email), .. }, Some(account))) = found else {
+                return Err(AccountError::LinkGone);
             };
             delete_link(transaction, token).await?;
             let set = "UPDATE accounts SET password = $2 WHERE id = $1";
@@ -98,7 +103,7 @@ impl Store {
     /// Makes a link by which somebody can make an account; `note` says for whom it is.
     pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
         self.change(async |transaction| {
-            let token = insert_link(transaction, &LinkFor::Join(role), None, note, admin.0.name(), life).await?;
+            let token = insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
             transaction.audit(admin.0, &format!("made an invitation as {role} for"), note).await?;
             Ok(token)
         })
@@ -106,15 +111,16 @@ impl Store {
     }
 
     /// Makes a link by which somebody can choose another password.
-    pub async fn reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, Declined> {
+    pub async fn create_reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, AccountError> {
         self.change(async |transaction| {
             let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
             let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
-            let account: AccountId = found.ok_or(Declined::NoSuchAccount)?;
+            let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
             let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
             transaction.execute(earlier, params![&account]).await?;
-            let purpose = LinkFor::Reset(email.clone());
-            let token = insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFE).await?;
+            let purpose = LinkPurpose::Reset(email.clone());
+            let token =
+                insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFETIME).await?;
             transaction.audit(admin.0, "made a link to reset the password of", address).await?;
             Ok(token)
         })
@@ -128,7 +134,7 @@ impl Store {
     }
 
     /// Makes a link work no more; `false` if there is none.
-    pub async fn withdraw(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
+    pub async fn revoke_link(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
         self.change(async |transaction| {
             let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
             let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
@@ -158,9 +164,9 @@ async fn find_link(
 fn read_link(row: &Row<'_>) -> Result<(Link, Option<AccountId>), StoreError> {
     let purpose: String = row.get(1)?;
     let (purpose, account) = match purpose.as_str() {
-        "join" => (LinkFor::Join(row.get(2)?), None),
-        "reset" => (LinkFor::Reset(row.get(4)?), Some(row.get(3)?)),
-        _ => (LinkFor::SetUp, None),
+        "join" => (LinkPurpose::Join(row.get(2)?), None),
+        "reset" => (LinkPurpose::Reset(row.get(4)?), Some(row.get(3)?)),
+        _ => (LinkPurpose::SetUp, None),
     };
     let link = Link {
         id: row.get(0)?,
@@ -175,7 +181,7 @@ fn read_link(row: &Row<'_>) -> Result<(Link, Option<AccountId>), StoreError> {
 
 async fn insert_link(
     transaction: &mut Transaction<'_>,
-    purpose: &LinkFor,
+    purpose: &LinkPurpose,
     account: Option<AccountId>,
     note: &str,
     made_by: &str,
@@ -183,9 +189,9 @@ async fn insert_link(
 ) -> Result<Token, StoreError> {
     let (token, id, now) = (Token::generate()?, LinkId::generate()?, transaction.now());
     let (word, role) = match purpose {
-        LinkFor::SetUp => ("set-up", None),
-        LinkFor::Join(role) => ("join", Some(role.as_str())),
-        LinkFor::Reset(_) => ("reset", None),
+        LinkPurpose::SetUp => ("set-up", None),
+        LinkPurpose::Join(role) => ("join", Some(role.as_str())),
+        LinkPurpose::Reset(_) => ("reset", None),
     };
     transaction.execute("DELETE FROM links WHERE expires_at <= $1", params![now]).await?;
     let insert = "INSERT INTO links (digest, id, purpose, role, account, note, made_by, created_at, expires_at)

@@ -89,11 +89,11 @@ impl Figures {
     }
 
     /// Takes away what was added before or will be; the newest of the rest stays the newest.
-    fn take_away(&mut self, part: &Self) {
+    fn subtract(&mut self, part: &Self) {
         self.requests = self.requests.wrapping_sub(part.requests);
-        self.prompt.take_away(part.prompt);
-        self.completion.take_away(part.completion);
-        self.total.take_away(part.total);
+        self.prompt.subtract(part.prompt);
+        self.completion.subtract(part.completion);
+        self.total.subtract(part.total);
     }
 }
 
@@ -121,38 +121,38 @@ impl Measured {
         self.count = self.count.wrapping_add(other.count);
     }
 
-    fn take_away(&mut self, part: Self) {
+    fn subtract(&mut self, part: Self) {
         self.sum = self.sum.wrapping_sub(part.sum);
         self.count = self.count.wrapping_sub(part.count);
     }
 }
 
-/// How long a roll-up's stretch of time is.
+/// How long a roll-up's range of time is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Span {
+pub(crate) enum Resolution {
     Hour,
     Day,
     /// Eight days.
-    Block,
+    EightDays,
 }
 
-impl Span {
-    const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Block];
+impl Resolution {
+    const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::EightDays];
 
     pub(crate) const fn seconds(self) -> u64 {
         match self {
             Self::Hour => 3_600,
             Self::Day => 86_400,
-            Self::Block => 8 * 86_400,
+            Self::EightDays => 8 * 86_400,
         }
     }
 
-    /// The start of the stretch that holds a time, both in seconds since 1970.
+    /// The start of the range that holds a time, both in seconds since 1970.
     pub(crate) fn start_of(self, seconds: u64) -> u64 {
         seconds - seconds % self.seconds()
     }
 
-    /// The boundary between two stretches that is nearest to a time.
+    /// The boundary between two ranges that is nearest to a time.
     fn nearest_to(self, seconds: u64) -> u64 {
         self.start_of(seconds.saturating_add(self.seconds() / 2))
     }
@@ -160,7 +160,7 @@ impl Span {
 
 /// Whose requests are rolled up together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Party {
+pub(crate) enum RollupScope {
     Everyone,
     /// All keys of an account.
     Owner(AccountId),
@@ -168,7 +168,7 @@ pub(crate) enum Party {
 }
 
 /// As it stands in the database.
-impl fmt::Display for Party {
+impl fmt::Display for RollupScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everyone => Ok(()),
@@ -181,15 +181,15 @@ impl fmt::Display for Party {
 /// What a roll-up is about: a party's requests of one hour that ended alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
-    pub(crate) party: Party,
+    pub(crate) party: RollupScope,
     pub(crate) start: u64,
     pub(crate) outcome: Outcome,
 }
 
-/// A key's sums over a stretch of time.
+/// A key's sums over a range of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SumKey {
-    pub(crate) span: Span,
+    pub(crate) span: Resolution,
     pub(crate) start: u64,
     pub(crate) key: KeyId,
 }
@@ -208,8 +208,8 @@ impl KeySum {
     }
 
     /// Takes away what was added before or will be: only the whole has to come out right.
-    pub(crate) fn take_away(&mut self, part: &Self) {
-        self.figures.take_away(&part.figures);
+    pub(crate) fn subtract(&mut self, part: &Self) {
+        self.figures.subtract(&part.figures);
         self.succeeded = self.succeeded.wrapping_sub(part.succeeded);
     }
 }
@@ -238,13 +238,13 @@ impl Rollups {
             (Phase::Search, timings.search),
             (Phase::Inference, timings.inference),
         ];
-        for rollup in rollups_of(entry) {
+        for rollup in rollup_keys(entry) {
             let (sums, latencies) = self.hours.entry(rollup).or_default();
             sums.merge(&figures);
             phases.iter().for_each(|(phase, time)| time.iter().for_each(|&time| latencies.add(*phase, time)));
         }
         let seconds = entry.request_id.unix_seconds();
-        for span in Span::ALL {
+        for span in Resolution::ALL {
             let sum = self.sums.entry(SumKey { span, start: span.start_of(seconds), key: entry.key }).or_default();
             sum.merge(&KeySum { figures, succeeded: entry.outcome.code.is_none().into() });
         }
@@ -252,7 +252,7 @@ impl Rollups {
 
     /// Adds how long it took to make a request durable, known only after its own transaction.
     pub(crate) fn add_persist(&mut self, entry: &Entry, persist: Duration) {
-        for rollup in rollups_of(entry) {
+        for rollup in rollup_keys(entry) {
             self.hours.entry(rollup).or_default().1.add(Phase::Persist, persist);
         }
     }
@@ -269,39 +269,39 @@ impl Rollups {
 }
 
 /// Every roll-up that a request counts in.
-fn rollups_of(entry: &Entry) -> impl Iterator<Item = RollupKey> {
-    let start = Span::Hour.start_of(entry.request_id.unix_seconds());
-    let parties = [Some(Party::Everyone), entry.owner.map(Party::Owner), Some(Party::Key(entry.key))];
+fn rollup_keys(entry: &Entry) -> impl Iterator<Item = RollupKey> {
+    let start = Resolution::Hour.start_of(entry.request_id.unix_seconds());
+    let parties = [Some(RollupScope::Everyone), entry.owner.map(RollupScope::Owner), Some(RollupScope::Key(entry.key))];
     let outcome = entry.outcome;
     parties.into_iter().flatten().map(move |party| RollupKey { party, start, outcome })
 }
 
-/// A stretch of roll-ups that takes part in a sum: those of a span whose starts lie in a range, added or taken away.
+/// A range of roll-ups that takes part in a sum: those of a span whose starts lie in a range, added or taken away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stretch {
-    pub(crate) span: Span,
+pub(crate) struct SumRange {
+    pub(crate) span: Resolution,
     pub(crate) starts: Range<u64>,
     pub(crate) added: bool,
 }
 
-/// The stretches that make up a time in whole hours, in seconds since 1970: blocks between the boundaries nearest to its
+/// The ranges that make up a time in whole hours, in seconds since 1970: blocks between the boundaries nearest to its
 /// ends, and what lies between boundaries and ends, in days and then in hours, added or taken away. So few sums are
 /// read, however long the time.
-pub(crate) fn stretches(hours: &Range<u64>) -> Vec<Stretch> {
+pub(crate) fn sum_ranges(hours: &Range<u64>) -> Vec<SumRange> {
     let between = |span, from: u64, to: u64| match from <= to {
-        true => Stretch { span, starts: from..to, added: true },
-        false => Stretch { span, starts: to..from, added: false },
+        true => SumRange { span, starts: from..to, added: true },
+        false => SumRange { span, starts: to..from, added: false },
     };
-    let boundaries = |end: u64| (Span::Day.nearest_to(end), Span::Block.nearest_to(end));
+    let boundaries = |end: u64| (Resolution::Day.nearest_to(end), Resolution::EightDays.nearest_to(end));
     let ((first_day, first_block), (last_day, last_block)) = (boundaries(hours.start), boundaries(hours.end));
-    let stretches = [
-        between(Span::Block, first_block, last_block),
-        between(Span::Day, first_day, first_block),
-        between(Span::Day, last_block, last_day),
-        between(Span::Hour, hours.start, first_day),
-        between(Span::Hour, last_day, hours.end),
+    let sum_ranges = [
+        between(Resolution::EightDays, first_block, last_block),
+        between(Resolution::Day, first_day, first_block),
+        between(Resolution::Day, last_block, last_day),
+        between(Resolution::Hour, hours.start, first_day),
+        between(Resolution::Hour, last_day, hours.end),
     ];
-    stretches.into_iter().filter(|stretch| !stretch.starts.is_empty()).collect()
+    sum_ranges.into_iter().filter(|range| !range.starts.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -352,18 +352,18 @@ mod tests {
         #[test]
         fn every_way_of_summing_up_gives_the_same(entries in entries()) {
             let rollups = rolled_up(&entries);
-            let everyone = sum(&rollups, |key| key.party == Party::Everyone);
+            let everyone = sum(&rollups, |key| key.party == RollupScope::Everyone);
             prop_assert_eq!(everyone.0.requests, entries.len() as u64);
-            prop_assert_eq!(&sum(&rollups, |key| matches!(key.party, Party::Key(_))), &everyone);
-            let own = sum(&rollups, |key| matches!(key.party, Party::Owner(_)));
-            let owned = sum(&rollups, |key| matches!(key.party, Party::Key(id) if id.as_str() != KEYS[0]));
+            prop_assert_eq!(&sum(&rollups, |key| matches!(key.party, RollupScope::Key(_))), &everyone);
+            let own = sum(&rollups, |key| matches!(key.party, RollupScope::Owner(_)));
+            let owned = sum(&rollups, |key| matches!(key.party, RollupScope::Key(id) if id.as_str() != KEYS[0]));
             prop_assert_eq!(own, owned);
-            for span in Span::ALL {
+            for span in Resolution::ALL {
                 let mut all = KeySum::default();
                 rollups.sums().filter(|(key, _)| key.span == span).for_each(|(_, part)| all.merge(part));
                 prop_assert_eq!(all.figures, everyone.0);
                 prop_assert_eq!(all.succeeded, sum(&rollups, |key| {
-                    key.party == Party::Everyone && key.outcome.code.is_none()
+                    key.party == RollupScope::Everyone && key.outcome.code.is_none()
                 }).0.requests);
             }
         }
@@ -383,15 +383,15 @@ mod tests {
             length in proptest::option::of(1u64..22 * 24),
         ) {
             let from = from * 3600;
-            let to = length.map_or(Span::Block.start_of(i64::MAX as u64), |length| from + length * 3600);
+            let to = length.map_or(Resolution::EightDays.start_of(i64::MAX as u64), |length| from + length * 3600);
             let rollups = rolled_up(&entries);
             let mut told = KeySum::default();
-            for Stretch { span, starts, added } in stretches(&(from..to)) {
+            for SumRange { span, starts, added } in sum_ranges(&(from..to)) {
                 for (_, part) in rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start)) {
-                    if added { told.merge(part) } else { told.take_away(part) }
+                    if added { told.merge(part) } else { told.subtract(part) }
                 }
             }
-            let hours = sum(&rollups, |key| key.party == Party::Everyone && (from..to).contains(&key.start)).0;
+            let hours = sum(&rollups, |key| key.party == RollupScope::Everyone && (from..to).contains(&key.start)).0;
             prop_assert_eq!(Figures { last_at: 0, ..told.figures }, Figures { last_at: 0, ..hours });
         }
     }

@@ -8,10 +8,10 @@ use crate::viewer::Viewer;
 use crate::{Store, StoreError, now_millis};
 
 /// How long a session lasts at the most, and how long without being used, in milliseconds.
-const SESSION_LIFE: u64 = 30 * 86_400_000;
-const SESSION_IDLE: u64 = 7 * 86_400_000;
+const SESSION_LIFETIME_MILLIS: u64 = 30 * 86_400_000;
+const SESSION_IDLE_TIMEOUT_MILLIS: u64 = 7 * 86_400_000;
 /// A session's last use is written down when it is off by so many milliseconds.
-const SEEN_EVERY: u64 = 60_000;
+const SEEN_AT_PRECISION_MILLIS: u64 = 60_000;
 
 /// Where somebody signs in from, as shown to them later.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ pub struct SessionRecord {
 }
 
 /// A new session's secret and the session itself.
-pub struct Begun {
+pub struct StartedSession {
     /// For the cookie.
     pub token: Token,
     /// The session.
@@ -53,12 +53,16 @@ pub struct Begun {
 
 impl Store {
     /// Begins a session for somebody whose password was checked; `None` if the account is gone or disabled.
-    pub async fn begin_session(&self, account: AccountId, origin: &Origin) -> Result<Option<Begun>, StoreError> {
+    pub async fn begin_session(
+        &self,
+        account: AccountId,
+        origin: &Origin,
+    ) -> Result<Option<StartedSession>, StoreError> {
         self.change(async |transaction| {
             let found = find_account(transaction, account).await?;
             let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
             let (token, id, now) = (Token::generate()?, SessionId::generate()?, transaction.now());
-            let [began, seen] = oldest(now);
+            let [began, seen] = oldest_valid(now);
             let ended = "DELETE FROM sessions WHERE created_at < $1 OR seen_at < $2";
             transaction.execute(ended, params![began, seen]).await?;
             let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at)
@@ -69,7 +73,7 @@ impl Store {
             transaction.execute(signed_in, params![&account, now]).await?;
             transaction.audit_as(found.email.as_str(), address, "signed in", found.email.as_str()).await?;
             let viewer = Viewer::signed_in(found, address);
-            Ok(Some(Begun { token, session: Session { id, viewer } }))
+            Ok(Some(StartedSession { token, session: Session { id, viewer } }))
         })
         .await
     }
@@ -81,12 +85,12 @@ impl Store {
              WHERE digest = $1 AND disabled_at IS NULL AND sessions.created_at >= $2 AND seen_at >= $3"
         );
         let (digest, now) = (token.digest(), now_millis());
-        let [began, seen] = oldest(now);
+        let [began, seen] = oldest_valid(now);
         let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| Ok((account(row)?, row.get(7)?, row.get::<u64>(8)?));
         let found = connection.query_optional(&find, params![&digest, began, seen], read).await?;
         let Some((account, id, seen_at)) = found else { return Ok(None) };
-        if seen_at + SEEN_EVERY < now {
+        if seen_at + SEEN_AT_PRECISION_MILLIS < now {
             let update = "UPDATE sessions SET seen_at = $2 WHERE digest = $1";
             connection.execute(update, params![&digest, now]).await?;
         }
@@ -98,7 +102,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(Vec::new()) };
         let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
-        let [began, seen] = oldest(now_millis());
+        let [began, seen] = oldest_valid(now_millis());
         let record = |row: &Row<'_>| {
             Ok(SessionRecord {
                 id: row.get(0)?,
@@ -138,6 +142,6 @@ impl Store {
 }
 
 /// The oldest start and the oldest use of a session that is still good.
-fn oldest(now: u64) -> [u64; 2] {
-    [now.saturating_sub(SESSION_LIFE), now.saturating_sub(SESSION_IDLE)]
+fn oldest_valid(now: u64) -> [u64; 2] {
+    [now.saturating_sub(SESSION_LIFETIME_MILLIS), now.saturating_sub(SESSION_IDLE_TIMEOUT_MILLIS)]
 }

@@ -352,7 +352,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for store in stores(&folder).await {
             let task = tokio::spawn(async move {
-                store.set_up().await?.ok_or(StoreError::Busy)?;
+                store.create_setup_link().await?.ok_or(StoreError::Busy)?;
                 store.count_accounts().await
             });
             assert_eq!(task.await.unwrap().unwrap(), 0);

@@ -3,9 +3,9 @@
 use chat::{KeyId, RequestId, TokenUsage};
 
 use crate::latency::Latencies;
-use crate::rollup::{Figures, GroundingRecord, Span};
+use crate::rollup::{Figures, GroundingRecord, Resolution};
 
-/// A stretch of time in whole hours.
+/// A range of time in whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
     from: u64,
@@ -15,19 +15,19 @@ pub struct Period {
 impl Period {
     /// From the hour that holds a time (in milliseconds since 1970) until whatever comes.
     pub fn since(millis: u64) -> Self {
-        Self { from: Span::Hour.start_of(millis / 1000), to: Span::Block.start_of(i64::MAX as u64) }
+        Self { from: Resolution::Hour.start_of(millis / 1000), to: Resolution::EightDays.start_of(i64::MAX as u64) }
     }
 
     /// From the hour that holds one time to the end of the hour that holds another, in milliseconds since 1970.
     pub fn between(from: u64, to: u64) -> Self {
-        let hour = Span::Hour.seconds();
-        let from = Span::Hour.start_of(from / 1000);
-        Self { from, to: (Span::Hour.start_of(to / 1000) + hour).max(from + hour) }
+        let hour = Resolution::Hour.seconds();
+        let from = Resolution::Hour.start_of(from / 1000);
+        Self { from, to: (Resolution::Hour.start_of(to / 1000) + hour).max(from + hour) }
     }
 
     /// As much time as there is between two others, up to the beginning of this one.
     pub fn before(&self, millis: u64) -> Self {
-        let length = (millis / 1000).next_multiple_of(Span::Hour.seconds());
+        let length = (millis / 1000).next_multiple_of(Resolution::Hour.seconds());
         Self { from: self.from.saturating_sub(length), to: self.from }
     }
 
@@ -81,10 +81,10 @@ impl Step {
         self.span().seconds() * 1000
     }
 
-    pub(crate) fn span(self) -> Span {
+    pub(crate) fn span(self) -> Resolution {
         match self {
-            Self::Hour => Span::Hour,
-            Self::Day => Span::Day,
+            Self::Hour => Resolution::Hour,
+            Self::Day => Resolution::Day,
         }
     }
 }
@@ -105,14 +105,14 @@ pub struct UsageReport {
     /// By status and code.
     pub by_outcome: Vec<OutcomeUsage>,
     /// By time, the oldest first; slices without requests are left out.
-    pub by_time: Vec<Slice>,
+    pub by_time: Vec<TimeSlice>,
     /// By key, the most used first; empty unless asked for.
     pub by_key: Vec<KeyUsage>,
 }
 
 /// Sums of one slice of time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slice {
+pub struct TimeSlice {
     /// When it begins, in milliseconds since 1970.
     pub start: u64,
     /// The sums.

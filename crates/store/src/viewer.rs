@@ -91,14 +91,14 @@ impl fmt::Display for Role {
 }
 
 impl std::str::FromStr for Role {
-    type Err = UnknownRole;
+    type Err = RoleError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownRole> {
-        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or(UnknownRole)
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or(RoleError)
     }
 }
 
 /// Not a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the role is `admin` or `developer`")]
-pub struct UnknownRole;
+pub struct RoleError;

@@ -9,15 +9,15 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{migrate, prepare_days};
+use super::schema::{create_partitions, migrate};
 use super::server::Server;
 use super::usage::everything;
 use super::{PostgresSettings, number, signed, text};
-use crate::copy::{Cell, Kind, NotCopied, TABLES, Table};
+use crate::copy::{Cell, ColumnType, CopyError, TABLES, Table};
 use crate::{StoreError, UsageReport};
 
 /// More days than anybody keeps rows for; what is older goes among the others.
-const MOST_DAYS: u64 = 400;
+const MAX_DAYS: u64 = 400;
 
 pub(crate) struct Import {
     client: Client,
@@ -26,7 +26,7 @@ pub(crate) struct Import {
 
 impl Import {
     /// Begins, unless the database holds what no copy has put there.
-    pub(crate) async fn begin(settings: &PostgresSettings) -> Result<Self, NotCopied> {
+    pub(crate) async fn begin(settings: &PostgresSettings) -> Result<Self, CopyError> {
         let server = Server::new(settings)?;
         let mut client = server.connect().await?;
         migrate(&mut client).await?;
@@ -39,10 +39,10 @@ impl Import {
     }
 
     /// Makes room: the parts of the tables for those days, and nothing in any of them.
-    pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), NotCopied> {
+    pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), CopyError> {
         if let Some((first, last)) = days {
-            let first = first.max((last + 1).saturating_sub(MOST_DAYS));
-            prepare_days(&mut self.client, first, last + 2 - first).await?; // commits may be of the day after
+            let first = first.max((last + 1).saturating_sub(MAX_DAYS));
+            create_partitions(&mut self.client, first, last + 2 - first).await?; // commits may be of the day after
         }
         self.run("BEGIN").await?;
         let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
@@ -50,19 +50,19 @@ impl Import {
         self.run(&format!("LOCK TABLE {all} IN ACCESS EXCLUSIVE MODE")).await?;
         let earlier = self.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await;
         let earlier: Option<String> = earlier.map_err(StoreError::from)?.map(|row| row.get(0));
-        if found != NOTHING && earlier.is_none_or(|earlier| earlier != found) {
-            return Err(NotCopied::Occupied);
+        if found != EMPTY && earlier.is_none_or(|earlier| earlier != found) {
+            return Err(CopyError::Occupied);
         }
         Ok(self.run(&format!("TRUNCATE {all}; DELETE FROM adriaticum_copy")).await?)
     }
 
     /// Takes in the rows of a table.
-    pub(crate) async fn copy(&self, table: &Table) -> Result<Incoming, StoreError> {
+    pub(crate) async fn copy(&self, table: &Table) -> Result<CopyWriter, StoreError> {
         let names: Vec<_> = table.columns.iter().map(|(name, _)| *name).collect();
         let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", table.name, names.join(", "));
         let types: Vec<_> = table.columns.iter().map(|(_, kind)| type_of(*kind)).collect();
         let sink = self.client.copy_in(&copy).await?;
-        Ok(Incoming(Box::pin(BinaryCopyInWriter::new(sink, &types))))
+        Ok(CopyWriter(Box::pin(BinaryCopyInWriter::new(sink, &types))))
     }
 
     /// Count and sums of a table.
@@ -99,12 +99,12 @@ impl Import {
     }
 }
 
-const NOTHING: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
+const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
 
 /// Rows on their way into a table.
-pub(crate) struct Incoming(Pin<Box<BinaryCopyInWriter>>);
+pub(crate) struct CopyWriter(Pin<Box<BinaryCopyInWriter>>);
 
-impl Incoming {
+impl CopyWriter {
     pub(crate) async fn write(&mut self, rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
         for row in rows {
             self.0.as_mut().write_raw(row.iter().map(|cell| cell as &(dyn ToSql + Sync))).await?;
@@ -118,17 +118,17 @@ impl Incoming {
     }
 }
 
-fn type_of(kind: Kind) -> Type {
+fn type_of(kind: ColumnType) -> Type {
     match kind {
-        Kind::Text => Type::TEXT,
-        Kind::Bytes => Type::BYTEA,
-        Kind::Id => Type::UUID,
-        Kind::Flag => Type::BOOL,
-        Kind::Small => Type::INT2,
-        Kind::Integer => Type::INT4,
-        Kind::Number => Type::INT8,
-        Kind::Real => Type::FLOAT4,
-        Kind::Latencies => Type::INT8_ARRAY,
+        ColumnType::Text => Type::TEXT,
+        ColumnType::Bytes => Type::BYTEA,
+        ColumnType::Id => Type::UUID,
+        ColumnType::Flag => Type::BOOL,
+        ColumnType::Small => Type::INT2,
+        ColumnType::Integer => Type::INT4,
+        ColumnType::Number => Type::INT8,
+        ColumnType::Real => Type::FLOAT4,
+        ColumnType::Latencies => Type::INT8_ARRAY,
     }
 }
 

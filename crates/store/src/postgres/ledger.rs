@@ -14,46 +14,49 @@ use uuid::Uuid;
 
 use super::columns::{Columns, FigureColumns, fits};
 use super::number;
-use super::schema::{DAY_MILLIS, drop_days_before, prepare_coming_days};
+use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::Server;
-use crate::ledger::{Book, CommitFailed, Committed, Pending, Trail};
-use crate::rollup::{Entry, KeySum, Rollups, Span};
+use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
+use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 use crate::{StoreError, now_millis};
 
 /// What a probe writes: more than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
 /// Rows deleted in one statement, where they do not go by whole days.
-const PRUNE_ROWS: i64 = 500;
+const PRUNE_BATCH_ROWS: i64 = 500;
 
-/// The book on a server.
-pub(crate) struct LedgerLink {
+/// The backend on a server.
+pub(crate) struct PostgresLedger {
     server: Server,
-    open: Option<Open>,
+    open: Option<LedgerConnection>,
 }
 
-struct Open {
+struct LedgerConnection {
     client: Client,
-    note_trail: Statement,
+    save_timings: Statement,
     insert: Statement,
-    use_keys: Statement,
+    touch_keys: Statement,
     add_sums: Statement,
     add_hours: Statement,
 }
 
-impl LedgerLink {
+impl PostgresLedger {
     pub(super) fn new(server: Server) -> Self {
         Self { server, open: None }
     }
 
     /// Runs something on the connection, opened anew if the last one was given up. After any failure it is: whatever
     /// the connection was in the middle of, the server undoes it.
-    fn with<T>(&mut self, run: impl AsyncFnOnce(&mut Open) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn with<T>(
+        &mut self,
+        run: impl AsyncFnOnce(&mut LedgerConnection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let server = self.server.clone();
         let result = server.block_on(async {
             let limited = tokio::time::timeout(server.timeout(), async {
                 let open = match self.open.take() {
                     Some(open) if !open.client.is_closed() => open,
-                    _ => Open::new(&server).await?,
+                    _ => LedgerConnection::new(&server).await?,
                 };
                 run(self.open.insert(open)).await
             });
@@ -65,60 +68,60 @@ impl LedgerLink {
         result
     }
 
-    fn commit_rows(&mut self, rows: &[&Entry], trail: Option<&Trail>) -> Result<i64, StoreError> {
-        let first = self.with(async |open| open.commit(rows, trail).await);
+    fn commit_rows(&mut self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
+        let first = self.with(async |open| open.commit(rows, timings).await);
         match first {
-            Err(error) if is_worth_another_try(&error) => {
+            Err(error) if is_transient(&error) => {
                 tracing::info!(cause = %error, "the ledger tries its commit again on a new connection");
-                self.with(async |open| open.commit(rows, trail).await)
+                self.with(async |open| open.commit(rows, timings).await)
             }
             other => other,
         }
     }
 }
 
-impl Book for LedgerLink {
-    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
-        let failed = |error: StoreError| CommitFailed(error.to_string());
+impl LedgerBackend for PostgresLedger {
+    fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
+        let failed = |error: StoreError| CommitError(error.to_string());
         let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
         let rows: Vec<_> = good.iter().map(|&at| &group[at].entry).collect();
-        match self.commit_rows(&rows, trail.as_ref()) {
+        match self.commit_rows(&rows, timings.as_ref()) {
             Ok(commit) => Ok(Committed { commit, refused }),
             // The server minds something in one of the rows, and does not say in which.
-            Err(error) if rows.len() > 1 && is_about_a_row(&error) => {
+            Err(error) if rows.len() > 1 && is_row_error(&error) => {
                 let mut committed = Committed { commit: 0, refused };
-                self.commit_rows(&[], trail.as_ref()).map_err(failed)?;
+                self.commit_rows(&[], timings.as_ref()).map_err(failed)?;
                 for at in good {
                     match self.commit_rows(&[&group[at].entry], None) {
                         Ok(commit) => committed.commit = commit,
-                        Err(error) if is_about_a_row(&error) => committed.refused.push(at),
+                        Err(error) if is_row_error(&error) => committed.refused.push(at),
                         Err(other) => return Err(failed(other)),
                     }
                 }
                 Ok(committed)
             }
-            Err(error) if rows.len() == 1 && is_about_a_row(&error) => {
+            Err(error) if rows.len() == 1 && is_row_error(&error) => {
                 Ok(Committed { commit: 0, refused: (0..group.len()).collect() })
             }
             Err(other) => Err(failed(other)),
         }
     }
 
-    fn probe(&mut self) -> Result<(), CommitFailed> {
+    fn probe(&mut self) -> Result<(), CommitError> {
         let written = self.with(async |open| {
             let filler = vec![0_u8; PROBE_BYTES];
             let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
             Ok(open.client.execute_typed(write, &[super::bytes(&filler)]).await?)
         });
-        written.map(drop).map_err(|error| CommitFailed(error.to_string()))
+        written.map(drop).map_err(|error| CommitError(error.to_string()))
     }
 
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
         let pruned = self.with(async |open| {
             let client = &mut open.client;
-            prepare_coming_days(client).await?;
+            create_coming_partitions(client).await?;
             let before_millis = before.unix_micros() / 1000;
-            drop_days_before(client, before_millis / DAY_MILLIS).await?;
+            drop_partitions_before(client, before_millis / DAY_MILLIS).await?;
             // Where rows are kept for days, the rest of the oldest day may stay until the day is over.
             let among = if before_millis + 2 * DAY_MILLIS < now_millis() { "_others" } else { "" };
             let old = format!(
@@ -126,29 +129,31 @@ impl Book for LedgerLink {
                      SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
             );
             let id = Uuid::from_bytes(before.to_bytes());
-            let deleted = client.execute_typed(&old, &[(&id, Type::UUID), number(&PRUNE_ROWS)]).await?;
+            let deleted = client.execute_typed(&old, &[(&id, Type::UUID), number(&PRUNE_BATCH_ROWS)]).await?;
             let old = format!(
                 "DELETE FROM commits WHERE id IN (
                      SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
             );
-            client.execute_typed(&old, &[number(&first_commit_at(before.unix_micros())), number(&PRUNE_ROWS)]).await?;
-            Ok(deleted == PRUNE_ROWS as u64)
+            client
+                .execute_typed(&old, &[number(&first_commit_id_at(before.unix_micros())), number(&PRUNE_BATCH_ROWS)])
+                .await?;
+            Ok(deleted == PRUNE_BATCH_ROWS as u64)
         });
         match pruned {
             // Somebody reads what is to go, or another replica is at it: next time.
             Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
-            other => other.map_err(|error| CommitFailed(error.to_string())),
+            other => other.map_err(|error| CommitError(error.to_string())),
         }
     }
 }
 
-impl Open {
+impl LedgerConnection {
     async fn new(server: &Server) -> Result<Self, StoreError> {
         let client = server.connect().await?;
         Ok(Self {
-            note_trail: client.prepare(NOTE_TRAIL).await?,
+            save_timings: client.prepare(SAVE_TIMINGS).await?,
             insert: client.prepare(INSERT).await?,
-            use_keys: client.prepare(USE_KEYS).await?,
+            touch_keys: client.prepare(TOUCH_KEYS).await?,
             add_sums: client.prepare(ADD_SUMS).await?,
             add_hours: client.prepare(ADD_HOURS).await?,
             client,
@@ -156,19 +161,19 @@ impl Open {
     }
 
     /// Commits rows, and says by what number.
-    async fn commit(&self, rows: &[&Entry], trail: Option<&Trail>) -> Result<i64, StoreError> {
-        let (commit, mut rollups) = (next_commit(), Rollups::default());
-        // First what nobody else touches. Whether a row or the trail was written before is known only here.
+    async fn commit(&self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
+        let (commit, mut rollups) = (next_commit_id(), Rollups::default());
+        // First what nobody else touches. Whether a row or the timings was written before is known only here.
         let begin = begin(commit);
         let (begun, noted, inserted) = tokio::join!(
             biased; // in this order
             self.client.batch_execute(&begin),
-            self.note_trail(commit, trail),
+            self.save_timings(commit, timings),
             self.insert(commit, rows),
         );
         begun?;
-        if let (true, Some(trail)) = (noted?, trail) {
-            rollups = trail.rollups.clone();
+        if let (true, Some(timings)) = (noted?, timings) {
+            rollups = timings.rollups.clone();
         }
         // Taken out once it is counted: a request may stand in a group twice.
         let mut new = inserted?;
@@ -176,7 +181,7 @@ impl Open {
         // Then, with nothing in between, what all replicas write to.
         let (used, sums, hours, committed) = tokio::join!(
             biased;
-            self.use_keys(&rollups),
+            self.touch_keys(&rollups),
             self.add_sums(&rollups),
             self.add_hours(&rollups),
             self.client.batch_execute("COMMIT"),
@@ -188,10 +193,10 @@ impl Open {
     }
 
     /// Writes down when the last commit was durable; `false` if that was done before.
-    async fn note_trail(&self, commit: i64, trail: Option<&Trail>) -> Result<bool, StoreError> {
-        let Some(trail) = trail else { return Ok(false) };
-        let at = trail.persisted_at_micros as i64;
-        Ok(self.client.execute(&self.note_trail, &[&trail.commit, &at, &commit]).await? == 1)
+    async fn save_timings(&self, commit: i64, timings: Option<&CommitTimings>) -> Result<bool, StoreError> {
+        let Some(timings) = timings else { return Ok(false) };
+        let at = timings.persisted_at_micros as i64;
+        Ok(self.client.execute(&self.save_timings, &[&timings.commit, &at, &commit]).await? == 1)
     }
 
     /// Inserts rows, and says which of them were not there before.
@@ -205,12 +210,12 @@ impl Open {
         inserted.iter().map(id).collect()
     }
 
-    async fn use_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
-        let used = rollups.sums().filter(|(key, _)| key.span == Span::Block);
+    async fn touch_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let used = rollups.sums().filter(|(key, _)| key.span == Resolution::EightDays);
         let (keys, at): (Vec<_>, Vec<_>) =
             used.map(|(key, sum)| (key.key.to_string(), sum.figures.last_at as i64)).unzip();
         if !keys.is_empty() {
-            self.client.execute(&self.use_keys, &[&keys, &at]).await?;
+            self.client.execute(&self.touch_keys, &[&keys, &at]).await?;
         }
         Ok(())
     }
@@ -266,7 +271,7 @@ fn begin(commit: i64) -> String {
     format!("BEGIN; SET LOCAL adriaticum.commit_id = '{commit}'")
 }
 
-const NOTE_TRAIL: &str = "UPDATE commits SET persisted_at_us = $2
+const SAVE_TIMINGS: &str = "UPDATE commits SET persisted_at_us = $2
     WHERE id = $1 AND persisted_at_us IS NULL AND current_setting('adriaticum.commit_id', true) = $3::bigint::text";
 
 const INSERT: &str = "WITH this AS (
@@ -280,7 +285,7 @@ const INSERT: &str = "WITH this AS (
     WHERE current_setting('adriaticum.commit_id', true) = $1::bigint::text
     ON CONFLICT (id) DO NOTHING RETURNING id";
 
-const USE_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
+const TOUCH_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
         SELECT keys.id, each.at FROM keys JOIN unnest($1::text[], $2::bigint[]) AS each (id, at) ON each.id = keys.id
         WHERE last_used_at IS NULL OR last_used_at < each.at ORDER BY keys.id FOR NO KEY UPDATE OF keys
     ) AS used WHERE keys.id = used.id";
@@ -322,19 +327,19 @@ const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
 
 /// A number for the next commit: ordered by time, so that its table grows at its end, and told apart from other
 /// replicas' by a random part.
-fn next_commit() -> i64 {
+fn next_commit_id() -> i64 {
     let id = RequestId::now();
-    first_commit_at(id.unix_micros()) | i64::from(u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & 0x3ff)
+    first_commit_id_at(id.unix_micros()) | i64::from(u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & 0x3ff)
 }
 
 /// The smallest number of a commit at a time in microseconds since 1970.
-pub(super) fn first_commit_at(micros: u64) -> i64 {
+pub(super) fn first_commit_id_at(micros: u64) -> i64 {
     (micros << 10) as i64
 }
 
 /// Whether a group may be committed on another connection: this one is gone, or leads to a server that was demoted, or
 /// the server gave up an innocent transaction.
-fn is_worth_another_try(error: &StoreError) -> bool {
+fn is_transient(error: &StoreError) -> bool {
     let StoreError::Postgres(error) = error else { return false };
     match error.code() {
         None => true, // the connection itself
@@ -354,7 +359,7 @@ fn is_worth_another_try(error: &StoreError) -> bool {
 }
 
 /// Whether the server objects to what is in a row.
-fn is_about_a_row(error: &StoreError) -> bool {
+fn is_row_error(error: &StoreError) -> bool {
     error.sql_state().is_some_and(|code| ["22", "23"].iter().any(|class| code.code().starts_with(class)))
 }
 
@@ -371,7 +376,7 @@ mod tests {
         let url = testbed::Cluster::shared().create_database();
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 1, timeout: Duration::from_secs(5) };
         let database = Postgres::open(&settings).await.unwrap();
-        let open = Open::new(&database.server).await.unwrap();
+        let open = LedgerConnection::new(&database.server).await.unwrap();
         let entry = Entry {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
@@ -383,13 +388,13 @@ mod tests {
         };
         let rows = async || open.client.query_typed("SELECT id FROM requests", &[]).await.unwrap().len();
         let recorded = open.commit(&[&entry], None).await.unwrap();
-        let trail = Trail { commit: recorded, persisted_at_micros: 1, rollups: Rollups::default() };
+        let timings = CommitTimings { commit: recorded, persisted_at_micros: 1, rollups: Rollups::default() };
         let another = Entry { request_id: RequestId::now(), ..entry.clone() };
-        let commit = next_commit();
+        let commit = next_commit_id();
         assert!(open.insert(commit, &[&another]).await.unwrap().is_empty());
-        assert!(!open.note_trail(commit, Some(&trail)).await.unwrap());
+        assert!(!open.save_timings(commit, Some(&timings)).await.unwrap());
         assert_eq!(rows().await, 1);
-        open.commit(&[&another], Some(&trail)).await.unwrap();
+        open.commit(&[&another], Some(&timings)).await.unwrap();
         assert_eq!(rows().await, 2);
     }
 }

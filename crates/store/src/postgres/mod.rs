@@ -7,10 +7,10 @@
 mod client;
 mod columns;
 mod import;
+mod key_lookup;
 mod ledger;
 mod schema;
 mod server;
-mod shared;
 mod tls;
 mod url;
 mod usage;
@@ -29,10 +29,10 @@ use crate::{StoreError, sql};
 use client::Manager;
 pub(crate) use client::PooledClient;
 pub(crate) use import::Import;
-use ledger::LedgerLink;
+use key_lookup::KeyLookup;
+use ledger::PostgresLedger;
 use server::Server;
-use shared::Shared;
-pub use url::{PostgresUrl, UnusableDatabase};
+pub use url::{PostgresUrl, PostgresUrlError};
 
 /// What one may set about a PostgreSQL server.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub struct PostgresSettings {
 pub(crate) struct Postgres {
     server: Server,
     pool: Pool<Manager>,
-    keys: Shared,
+    keys: KeyLookup,
 }
 
 impl Postgres {
@@ -63,21 +63,21 @@ impl Postgres {
             .runtime(deadpool::Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Self { keys: Shared::new(server.clone()), pool, server })
+        Ok(Self { keys: KeyLookup::new(server.clone()), pool, server })
     }
 
-    pub(crate) fn open_book(&self) -> Box<LedgerLink> {
-        Box::new(LedgerLink::new(self.server.clone()))
+    pub(crate) fn open_ledger(&self) -> Box<PostgresLedger> {
+        Box::new(PostgresLedger::new(self.server.clone()))
     }
 
     /// What about the server's own settings could lose rows.
-    pub(crate) async fn faults(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         let client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
         let rows = client.query_typed(risky, &[]).await?;
-        let told =
+        let describe =
             |row: &Row| Ok(format!("the server runs with {} = off: a crash may lose rows", row.try_get::<_, &str>(0)?));
-        rows.iter().map(told).collect()
+        rows.iter().map(describe).collect()
     }
 
     pub(crate) async fn find_key(&self, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
@@ -123,15 +123,15 @@ fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
 }
 
 /// An error with all that is behind it: the driver's own words alone say little.
-pub(crate) fn whole(error: &tokio_postgres::Error) -> String {
-    let mut told = error.to_string();
+pub(crate) fn error_chain(error: &tokio_postgres::Error) -> String {
+    let mut describe = error.to_string();
     let mut behind = error.source();
     while let Some(cause) = behind {
         let cause_told = cause.to_string();
-        if !told.contains(&cause_told) {
-            told = format!("{told}: {cause_told}");
+        if !describe.contains(&cause_told) {
+            describe = format!("{describe}: {cause_told}");
         }
         behind = cause.source();
     }
-    told
+    describe
 }

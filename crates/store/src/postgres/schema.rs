@@ -4,11 +4,11 @@
 use chat::RequestId;
 use tokio_postgres::{Client, GenericClient};
 
-use super::ledger::first_commit_at;
+use super::ledger::first_commit_id_at;
 use super::{number, text};
 use crate::{StoreError, now_millis};
 
-const STEPS: &[&str] = &[
+const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. What SQLite's tables of the same names say holds
     // here, too. Ids of requests and of commits are ordered by time, and both tables are cut up by days: what is too old
     // goes by whole days, without a row being touched. What belongs to no such day is in the part named `others`.
@@ -165,7 +165,7 @@ const STEPS: &[&str] = &[
 /// Numbers of advisory locks: nobody else's are likely to be the same.
 const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
 pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
-const DAYS_LOCK: i64 = 0x6164_7269_6100_0003;
+const PARTITION_LOCK: i64 = 0x6164_7269_6100_0003;
 
 /// For how many days there are always parts of the tables, today included.
 const DAYS_AHEAD: u64 = 3;
@@ -173,15 +173,15 @@ pub(super) const DAY_MILLIS: u64 = 86_400_000;
 
 /// Takes the database to the newest schema, under a lock: many replicas may start at once.
 pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
-    let known = STEPS.len() as i64;
+    let known = MIGRATIONS.len() as i64;
     if version(client).await? != Some(known) {
         let transaction = client.transaction().await?;
         // A step may take its time, and so may another replica's.
         transaction.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
         transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&MIGRATION_LOCK)]).await?;
         let found = version(&transaction).await?.unwrap_or(0);
-        let done = usize::try_from(found).ok().filter(|&done| done <= STEPS.len());
-        for step in &STEPS[done.ok_or(StoreError::FromTheFuture { found, known })?..] {
+        let done = usize::try_from(found).ok().filter(|&done| done <= MIGRATIONS.len());
+        for step in &MIGRATIONS[done.ok_or(StoreError::SchemaTooNew { found, known })?..] {
             transaction.batch_execute(step).await?;
         }
         let note = format!(
@@ -191,17 +191,17 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
         transaction.batch_execute(&note).await?;
         transaction.commit().await?;
     }
-    prepare_coming_days(client).await
+    create_coming_partitions(client).await
 }
 
 /// Makes the parts of the tables for today and the days to come.
-pub(super) async fn prepare_coming_days(client: &mut Client) -> Result<(), StoreError> {
-    prepare_days(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
+pub(super) async fn create_coming_partitions(client: &mut Client) -> Result<(), StoreError> {
+    create_partitions(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
 }
 
 /// The schema in the database; `None` if there is none.
 async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError> {
-    if !is_there(client, "adriaticum_schema").await? {
+    if !table_exists(client, "adriaticum_schema").await? {
         return Ok(None);
     }
     let found = client.query_typed("SELECT version FROM adriaticum_schema", &[]).await?;
@@ -210,31 +210,31 @@ async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError>
 
 /// Whether there is such a table. Looked up in the catalogue itself: what a connection remembers of names may be of
 /// before it got a lock.
-async fn is_there(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
+async fn table_exists(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM pg_tables
         WHERE tablename = $1 AND schemaname = ANY (current_schemas(false)))";
     Ok(client.query_typed(find, &[text(&table)]).await?.first().is_some_and(|row| row.get(0)))
 }
 
 /// Makes the parts of the tables for some days, counted since 1970. A day whose rows have got among the others stays there.
-pub(super) async fn prepare_days(client: &mut Client, first: u64, count: u64) -> Result<(), StoreError> {
-    if is_there(client, &day_name("requests", first + count - 1)).await? {
+pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<(), StoreError> {
+    if table_exists(client, &partition_name("requests", first + count - 1)).await? {
         return Ok(());
     }
     for day in first..first + count {
         let transaction = client.transaction().await?;
-        transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&DAYS_LOCK)]).await?;
-        if is_there(&transaction, &day_name("requests", day)).await? {
+        transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&PARTITION_LOCK)]).await?;
+        if table_exists(&transaction, &partition_name("requests", day)).await? {
             continue;
         }
         let [from, to] = [day, day + 1].map(|day| RequestId::first_of_millis(day * DAY_MILLIS));
         let [requests_from, requests_to] = [from, to].map(|id| uuid::Uuid::from_bytes(id.to_bytes()));
-        let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_at(day * DAY_MILLIS * 1000));
+        let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_id_at(day * DAY_MILLIS * 1000));
         let make = format!(
             "CREATE TABLE {} PARTITION OF requests FOR VALUES FROM ('{requests_from}') TO ('{requests_to}');
              CREATE TABLE {} PARTITION OF commits FOR VALUES FROM ({commits_from}) TO ({commits_to})",
-            day_name("requests", day),
-            day_name("commits", day),
+            partition_name("requests", day),
+            partition_name("commits", day),
         );
         match transaction.batch_execute(&make).await {
             Ok(()) => transaction.commit().await?,
@@ -248,11 +248,11 @@ pub(super) async fn prepare_days(client: &mut Client, first: u64, count: u64) ->
 }
 
 /// The parts of the tables that hold nothing but what is older than a day, counted since 1970.
-pub(super) async fn drop_days_before(client: &mut Client, first: u64) -> Result<(), StoreError> {
+pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<(), StoreError> {
     let transaction = client.transaction().await?;
     // One replica does it; and rather later than that requests wait for somebody who reads.
     transaction.batch_execute("SET LOCAL lock_timeout = 500").await?;
-    let lock = transaction.query_typed("SELECT pg_try_advisory_xact_lock($1)", &[number(&DAYS_LOCK)]).await?;
+    let lock = transaction.query_typed("SELECT pg_try_advisory_xact_lock($1)", &[number(&PARTITION_LOCK)]).await?;
     if !lock.first().is_some_and(|row| row.get(0)) {
         return Ok(());
     }
@@ -268,6 +268,6 @@ pub(super) async fn drop_days_before(client: &mut Client, first: u64) -> Result<
     Ok(transaction.commit().await?)
 }
 
-fn day_name(table: &str, day: u64) -> String {
+fn partition_name(table: &str, day: u64) -> String {
     format!("{table}_{day}")
 }

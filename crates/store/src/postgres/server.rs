@@ -13,9 +13,9 @@ use super::{PostgresSettings, tls};
 use crate::StoreError;
 
 /// For a connection to be made, on each of the server's addresses.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A server that does not even acknowledge for so long is gone.
-const SILENCE: Duration = Duration::from_secs(10);
+const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server, and how it is reached.
 #[derive(Clone)]
@@ -48,9 +48,9 @@ impl Server {
     pub(super) fn new(settings: &PostgresSettings) -> Result<Self, StoreError> {
         let mut config = Config::clone(&settings.url.config);
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT);
+            config.connect_timeout(CONNECT_TIMEOUT);
         }
-        config.tcp_user_timeout(SILENCE).keepalives_idle(SILENCE);
+        config.tcp_user_timeout(TCP_TIMEOUT).keepalives_idle(TCP_TIMEOUT);
         let tls = tls::connector(&settings.url)?;
         Ok(Self { config, tls, driver: Arc::new(Driver::start()?), timeout: settings.timeout })
     }
@@ -68,10 +68,10 @@ impl Server {
                 let (client, connection) = config.connect(tls).await?;
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
-                        tracing::debug!(cause = super::whole(&error), "a connection to the database has ended");
+                        tracing::debug!(cause = super::error_chain(&error), "a connection to the database has ended");
                     }
                 });
-                client.batch_execute(&session(timeout)).await?;
+                client.batch_execute(&session_settings(timeout)).await?;
                 Ok(client)
             });
             connected.await.unwrap_or(Err(StoreError::TimedOut))
@@ -80,14 +80,14 @@ impl Server {
     }
 
     /// Waits for something on this thread, which is none of those that serve requests.
-    pub(super) fn block_on<T>(&self, wanted: impl Future<Output = T>) -> T {
-        self.driver.handle.block_on(wanted)
+    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.handle.block_on(future)
     }
 }
 
 /// What holds for every connection. Nothing may wait for ever, above all not with locks that other replicas need; and a
 /// commit is durable when it says so, whatever the server's default.
-fn session(timeout: Duration) -> String {
+fn session_settings(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(
         "SET statement_timeout = {millis}; SET lock_timeout = {millis};

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::url::{PostgresUrl, Trust};
+use super::url::{PostgresUrl, TlsMode};
 use crate::StoreError;
 
 /// What connections to that server are made with.
@@ -20,17 +20,19 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, StoreErr
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| StoreError::Certificates(error.to_string()))?;
-    let verifier: Option<Arc<WebPkiServerVerifier>> = match url.trust {
-        Trust::NoTls | Trust::Anything | Trust::AnyCertificate => None,
-        Trust::AnyName | Trust::Everything => {
+    let verifier: Option<Arc<WebPkiServerVerifier>> = match url.tls_mode {
+        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => None,
+        TlsMode::VerifyCa | TlsMode::VerifyFull => {
             let roots = Arc::new(roots(url.roots.as_deref())?);
             let built = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
             Some(built.map_err(|error| StoreError::Certificates(error.to_string()))?)
         }
     };
     let config = match verifier {
-        Some(verifier) if url.trust == Trust::Everything => builder.with_webpki_verifier(verifier),
-        verifier => builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient { verifier, provider })),
+        Some(verifier) if url.tls_mode == TlsMode::VerifyFull => builder.with_webpki_verifier(verifier),
+        verifier => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(RelaxedVerifier { verifier, provider }))
+        }
     };
     Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
 }
@@ -54,13 +56,13 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, StoreError> {
 /// Accepts what `libpq` accepts by the same words: any certificate, or any name in a good one. That the server holds the
 /// certificate's key is checked all the same.
 #[derive(Debug)]
-struct Lenient {
+struct RelaxedVerifier {
     /// `None` if any certificate will do.
     verifier: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for RelaxedVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -12,55 +12,55 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 #[derive(Debug, Clone)]
 pub struct PostgresUrl {
     pub(super) config: Box<Config>,
-    pub(super) trust: Trust,
+    pub(super) tls_mode: TlsMode,
     pub(super) roots: Option<PathBuf>,
 }
 
 /// How the server's certificate is looked at; the words are libpq's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum TlsMode {
     /// `disable`: no TLS at all.
-    NoTls,
+    Disable,
     /// `prefer`: TLS where the server has it, with whatever certificate.
-    Anything,
+    Prefer,
     /// `require`: TLS, with whatever certificate.
-    AnyCertificate,
+    Require,
     /// `verify-ca`: a certificate by somebody trusted, for whatever name.
-    AnyName,
+    VerifyCa,
     /// `verify-full`: a certificate by somebody trusted, for the host's name.
-    Everything,
+    VerifyFull,
 }
 
-impl Trust {
+impl TlsMode {
     const WORDS: [(&str, Self); 5] = [
-        ("disable", Self::NoTls),
-        ("prefer", Self::Anything),
-        ("require", Self::AnyCertificate),
-        ("verify-ca", Self::AnyName),
-        ("verify-full", Self::Everything),
+        ("disable", Self::Disable),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+        ("verify-ca", Self::VerifyCa),
+        ("verify-full", Self::VerifyFull),
     ];
 }
 
 /// Why a text is not the URL of a PostgreSQL server; the text itself may hold a password and is not repeated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UnusableDatabase(String);
+pub struct PostgresUrlError(String);
 
 impl FromStr for PostgresUrl {
-    type Err = UnusableDatabase;
+    type Err = PostgresUrlError;
 
-    fn from_str(text: &str) -> Result<Self, UnusableDatabase> {
+    fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
-        let (mut trust, mut roots, mut rest) = (Trust::Anything, None, Vec::new());
+        let (mut tls_mode, mut roots, mut rest) = (TlsMode::Prefer, None, Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("sslmode", word)) => {
-                    let known = Trust::WORDS.into_iter().find(|(known, _)| *known == word);
+                    let known = TlsMode::WORDS.into_iter().find(|(known, _)| *known == word);
                     let (_, known) = known.ok_or_else(|| {
-                        let words = Trust::WORDS.map(|(word, _)| word).join(", ");
-                        UnusableDatabase(format!("its sslmode is none of {words}"))
+                        let words = TlsMode::WORDS.map(|(word, _)| word).join(", ");
+                        PostgresUrlError(format!("its sslmode is none of {words}"))
                     })?;
-                    trust = known;
+                    tls_mode = known;
                 }
                 Some(("sslrootcert", "system")) => {}
                 Some(("sslrootcert", path)) => roots = Some(PathBuf::from(decoded(path)?)),
@@ -68,13 +68,13 @@ impl FromStr for PostgresUrl {
             }
         }
         let text = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
-        let mut config = Config::from_str(&text).map_err(|error| UnusableDatabase(super::whole(&error)))?;
+        let mut config = Config::from_str(&text).map_err(|error| PostgresUrlError(super::error_chain(&error)))?;
         if config.get_hosts().is_empty() {
-            return Err(UnusableDatabase("it has no host".into()));
+            return Err(PostgresUrlError("it has no host".into()));
         }
-        config.ssl_mode(match trust {
-            Trust::NoTls => SslMode::Disable,
-            Trust::Anything => SslMode::Prefer,
+        config.ssl_mode(match tls_mode {
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::Prefer => SslMode::Prefer,
             _ => SslMode::Require,
         });
         // A server that only reads may lag behind: a revoked key must be refused by the next request.
@@ -82,7 +82,7 @@ impl FromStr for PostgresUrl {
         if config.get_application_name().is_none() {
             config.application_name("adriaticum");
         }
-        Ok(Self { config: Box::new(config), trust, roots })
+        Ok(Self { config: Box::new(config), tls_mode, roots })
     }
 }
 
@@ -102,9 +102,9 @@ impl fmt::Display for PostgresUrl {
     }
 }
 
-fn decoded(value: &str) -> Result<String, UnusableDatabase> {
+fn decoded(value: &str) -> Result<String, PostgresUrlError> {
     let text = percent_encoding::percent_decode_str(value).decode_utf8();
-    text.map(Into::into).map_err(|_| UnusableDatabase("its sslrootcert is not UTF-8".into()))
+    text.map(Into::into).map_err(|_| PostgresUrlError("its sslrootcert is not UTF-8".into()))
 }
 
 #[cfg(test)]
@@ -114,14 +114,14 @@ mod tests {
     #[test]
     fn urls_are_read_as_libpq_reads_them_and_shown_without_secrets() {
         let cases = [
-            ("postgres://ada:secret@db.example/usage", "postgres://db.example:5432/usage", Trust::Anything),
-            ("postgresql://ada@a:1,b:2/usage?sslmode=verify-full", "postgres://a:1,b:2/usage", Trust::Everything),
-            ("postgres://ada@db/u?sslmode=disable&connect_timeout=3", "postgres://db:5432/u", Trust::NoTls),
-            ("postgres:///u?host=/run/postgresql&user=ada", "postgres:///run/postgresql:5432/u", Trust::Anything),
+            ("postgres://ada:secret@db.example/usage", "postgres://db.example:5432/usage", TlsMode::Prefer),
+            ("postgresql://ada@a:1,b:2/usage?sslmode=verify-full", "postgres://a:1,b:2/usage", TlsMode::VerifyFull),
+            ("postgres://ada@db/u?sslmode=disable&connect_timeout=3", "postgres://db:5432/u", TlsMode::Disable),
+            ("postgres:///u?host=/run/postgresql&user=ada", "postgres:///run/postgresql:5432/u", TlsMode::Prefer),
         ];
-        for (text, shown, trust) in cases {
+        for (text, shown, tls_mode) in cases {
             let url: PostgresUrl = text.parse().unwrap();
-            assert_eq!((url.to_string(), url.trust), (shown.to_owned(), trust), "{text}");
+            assert_eq!((url.to_string(), url.tls_mode), (shown.to_owned(), tls_mode), "{text}");
         }
         let url: PostgresUrl = "postgres://a/b?sslmode=verify-ca&sslrootcert=%2Fetc%2Fca.pem".parse().unwrap();
         assert_eq!(url.roots, Some("/etc/ca.pem".into()));

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{Postgres, count, count_if_any, key_id, number, signed, text};
 use crate::latency::Latencies;
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
-use crate::summing::{ByKey, NamedKey, Part, Summing};
+use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
@@ -28,9 +28,9 @@ impl Postgres {
                 snapshot.commit().await?;
                 return Ok(None);
             }
-            (Some(key), _) => Party::Key(key),
-            (None, Some(account)) => Party::Owner(*account),
-            (None, None) => Party::Everyone,
+            (Some(key), _) => RollupScope::Key(key),
+            (None, Some(account)) => RollupScope::Owner(*account),
+            (None, None) => RollupScope::Everyone,
         };
         let mut report = read(&snapshot, party, query, now).await?;
         if query.by_key {
@@ -99,7 +99,7 @@ impl Postgres {
 /// All sums of everyone, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(client, Party::Everyone, &query, 0).await?;
+    let mut report = read(client, RollupScope::Everyone, &query, 0).await?;
     report.by_key = by_key(client, &Viewer::operator(), query.period, None).await?;
     Ok(report)
 }
@@ -110,19 +110,19 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
 }
 
 /// Sums up a party's roll-ups in one pass, by everything but the key.
-async fn read(client: &Client, party: Party, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
+async fn read(client: &Client, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
     let rollups =
         "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
             total_measured, last_at, start, status, code, latencies FROM rollups
         WHERE party = $1 AND start >= $2 AND start < $3 ORDER BY start";
     let hours = query.period.seconds();
-    let mut sums = Summing::new(query);
+    let mut sums = ReportBuilder::new(query);
     for row in client
         .query_typed(rollups, &[text(&party.to_string()), number(&signed(hours.start)), number(&signed(hours.end))])
         .await?
     {
         let packed: Vec<i64> = row.try_get(11)?;
-        sums.add(Part {
+        sums.add(RollupRow {
             start: count(&row, 8)?,
             status: status(&row, 9)?,
             code: row.try_get(10)?,
@@ -133,7 +133,7 @@ async fn read(client: &Client, party: Party, query: &UsageQuery, now: u64) -> Re
     Ok(sums.finish(now))
 }
 
-/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges.
+/// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges.
 async fn by_key(
     client: &Client,
     viewer: &Viewer,
@@ -147,11 +147,11 @@ async fn by_key(
     for row in client.query_typed(names, &[text(&viewer.scope_text()), text(&only)]).await? {
         keys.push(NamedKey { id: key_id(&row, 0)?, name: row.try_get(1)?, last_used_at: count_if_any(&row, 2)? });
     }
-    let mut sums = ByKey::new(keys);
+    let mut sums = KeyUsageBuilder::new(keys);
     let scan = "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens,
             completion_measured, total_tokens, total_measured FROM key_sums
         WHERE span = $1 AND start >= $2 AND start < $3 AND ($4 IS NULL OR key_id = $4) ORDER BY start, key_id";
-    for Stretch { span, starts, added } in stretches(&period.seconds()) {
+    for SumRange { span, starts, added } in sum_ranges(&period.seconds()) {
         let [span, from, to] = [span.seconds(), starts.start, starts.end].map(signed);
         for row in client.query_typed(scan, &[number(&span), number(&from), number(&to), text(&only)]).await? {
             sums.add(row.try_get::<_, &str>(0)?.as_bytes(), added, || key_sum(&row))?;

@@ -5,10 +5,10 @@ use std::path::Path;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 
-use super::BUSY;
+use super::BUSY_TIMEOUT;
 use super::schema;
 use super::usage::everything;
-use crate::copy::{Cell, Kind, NotCopied, Table};
+use crate::copy::{Cell, ColumnType, CopyError, Table};
 use crate::latency::Latencies;
 use crate::{StoreError, UsageReport};
 
@@ -19,16 +19,16 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    pub(crate) fn open(path: &Path) -> Result<Self, NotCopied> {
+    pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(StoreError::from)?;
-        connection.busy_timeout(BUSY).map_err(StoreError::from)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(StoreError::from)?;
         // From the first question on, nothing changes for this connection.
         connection.execute_batch("BEGIN").map_err(StoreError::from)?;
         let (found, known) = schema::versions(&connection).map_err(StoreError::from)?;
         match found == known {
             true => Ok(Self { connection }),
-            false => Err(NotCopied::Outdated { found, known }),
+            false => Err(CopyError::Outdated { found, known }),
         }
     }
 
@@ -49,20 +49,20 @@ impl Export {
             .query_row(&check, [], |row| (0..row.as_ref().column_count()).map(|at| row.get(at)).collect())?)
     }
 
-    /// Reads a table piece by piece, until `take` has had enough.
+    /// Reads a table batch by batch, until `take` has had enough.
     pub(crate) fn read(
         &mut self,
         table: &Table,
-        piece: usize,
+        batch: usize,
         mut take: impl FnMut(Vec<Vec<Cell>>) -> bool,
     ) -> Result<(), StoreError> {
         let mut all = self.connection.prepare(&table.query())?;
         let mut rows = all.query([])?;
-        let mut read = Vec::with_capacity(piece);
+        let mut read = Vec::with_capacity(batch);
         while let Some(row) = rows.next()? {
             let cells = table.columns.iter().enumerate().map(|(at, (_, kind))| cell(row, at, *kind));
             read.push(cells.collect::<Result<_, _>>()?);
-            if read.len() == piece && !take(std::mem::replace(&mut read, Vec::with_capacity(piece))) {
+            if read.len() == batch && !take(std::mem::replace(&mut read, Vec::with_capacity(batch))) {
                 return Ok(());
             }
         }
@@ -76,7 +76,7 @@ impl Export {
     }
 }
 
-fn cell(row: &Row<'_>, column: usize, kind: Kind) -> Result<Cell, StoreError> {
+fn cell(row: &Row<'_>, column: usize, kind: ColumnType) -> Result<Cell, StoreError> {
     Ok(match (row.get_ref(column)?, kind) {
         (ValueRef::Null, _) => Cell::Null,
         (ValueRef::Integer(number), _) => Cell::Number(number),
@@ -84,7 +84,7 @@ fn cell(row: &Row<'_>, column: usize, kind: Kind) -> Result<Cell, StoreError> {
         (ValueRef::Text(text), _) => {
             Cell::Text(str::from_utf8(text).map_err(|_| StoreError::Corrupt("text"))?.to_owned())
         }
-        (ValueRef::Blob(blob), Kind::Latencies) => {
+        (ValueRef::Blob(blob), ColumnType::Latencies) => {
             let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
             Cell::Numbers(latencies.packed().collect())
         }

@@ -9,30 +9,30 @@ use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavio
 
 use super::connect;
 use crate::latency::merge_encoded;
-use crate::ledger::{Book, CommitFailed, Committed, Pending, Trail};
-use crate::rollup::{Entry, KeySum, Rollups, Span};
+use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
+use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 
 /// Pages of write-ahead log after which it is moved into the database file (16 MiB).
 const CHECKPOINT_PAGES: i64 = 4096;
 /// What a probe writes: more than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
 /// Rows deleted in one transaction.
-const PRUNE_ROWS: usize = 500;
+const PRUNE_BATCH_ROWS: usize = 500;
 
-/// The book in a file.
-pub(crate) struct LedgerFile {
+/// The backend in a file.
+pub(crate) struct SqliteLedger {
     path: PathBuf,
     /// `None` after a failed fsync: that connection is not to be trusted, another is opened in its place.
     connection: Option<Connection>,
 }
 
-impl LedgerFile {
+impl SqliteLedger {
     pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
         Ok(Self { path: path.to_owned(), connection: Some(open(path)?) })
     }
 
     /// Runs something on the connection, opened anew if the last one was given up.
-    fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, CommitFailed> {
+    fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
             None => reopen(&self.path).and_then(|opened| run(self.connection.insert(opened))),
@@ -41,17 +41,17 @@ impl LedgerFile {
             if failure.connection_is_lost() {
                 self.connection = None;
             }
-            CommitFailed(failure.to_string())
+            CommitError(failure.to_string())
         })
     }
 }
 
-impl Book for LedgerFile {
-    fn commit(&mut self, group: &[Pending], trail: Option<Trail>) -> Result<Committed, CommitFailed> {
-        self.with(|connection| commit(connection, group, trail))
+impl LedgerBackend for SqliteLedger {
+    fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
+        self.with(|connection| commit(connection, group, timings))
     }
 
-    fn probe(&mut self) -> Result<(), CommitFailed> {
+    fn probe(&mut self) -> Result<(), CommitError> {
         self.with(|connection| {
             connection.execute(
                 "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1)) ON CONFLICT DO UPDATE SET filler = excluded.filler",
@@ -61,7 +61,7 @@ impl Book for LedgerFile {
         })
     }
 
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitFailed> {
+    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
         self.with(|connection| prune(connection, before))
     }
 }
@@ -80,30 +80,34 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
 
 /// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is moved
 /// into the database file, with its own fsyncs, before anything is written behind it.
-fn reopen(path: &Path) -> Result<Connection, Failure> {
+fn reopen(path: &Path) -> Result<Connection, WriteError> {
     let connection = open(path)?;
     let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-    if blocked == 0 { Ok(connection) } else { Err(Failure::CheckpointBlocked) }
+    if blocked == 0 { Ok(connection) } else { Err(WriteError::CheckpointBlocked) }
 }
 
-fn commit(connection: &mut Connection, group: &[Pending], trail: Option<Trail>) -> Result<Committed, Failure> {
+fn commit(
+    connection: &mut Connection,
+    group: &[QueuedRow],
+    timings: Option<CommitTimings>,
+) -> Result<Committed, WriteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut rollups = Rollups::default();
-    if let Some(trail) = trail {
+    if let Some(timings) = timings {
         let mut note = transaction.prepare_cached("UPDATE commits SET persisted_at_us = ?2 WHERE id = ?1")?;
-        note.execute(params![trail.commit, trail.persisted_at_micros])?;
-        rollups = trail.rollups;
+        note.execute(params![timings.commit, timings.persisted_at_micros])?;
+        rollups = timings.rollups;
     }
     let mut committed = Committed { commit: 0, refused: Vec::new() };
     if !group.is_empty() {
         transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
         committed.commit = transaction.last_insert_rowid();
         let mut insert = transaction.prepare_cached(INSERT)?;
-        for (at, pending) in group.iter().enumerate() {
-            match insert_row(&mut insert, &pending.entry, committed.commit) {
-                Ok(true) => rollups.add(&pending.entry),
+        for (at, row) in group.iter().enumerate() {
+            match insert_row(&mut insert, &row.entry, committed.commit) {
+                Ok(true) => rollups.add(&row.entry),
                 Ok(false) => {} // recorded before: counted once
-                Err(error) if is_the_rows_own_fault(&error) => committed.refused.push(at),
+                Err(error) if is_row_error(&error) => committed.refused.push(at),
                 Err(other) => return Err(other.into()),
             }
         }
@@ -113,25 +117,25 @@ fn commit(connection: &mut Connection, group: &[Pending], trail: Option<Trail>) 
     Ok(committed)
 }
 
-fn prune(connection: &mut Connection, before: RequestId) -> Result<bool, Failure> {
+fn prune(connection: &mut Connection, before: RequestId) -> Result<bool, WriteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let deleted = transaction
         .prepare_cached(
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
         )?
-        .execute(params![before.to_bytes(), PRUNE_ROWS])?;
+        .execute(params![before.to_bytes(), PRUNE_BATCH_ROWS])?;
     transaction
         .prepare_cached(
             "DELETE FROM commits WHERE id IN (SELECT id FROM commits ORDER BY id LIMIT ?1)
              AND persisted_at_us < ?2",
         )?
-        .execute(params![PRUNE_ROWS, before.unix_micros()])?;
+        .execute(params![PRUNE_BATCH_ROWS, before.unix_micros()])?;
     transaction.commit()?;
-    Ok(deleted == PRUNE_ROWS)
+    Ok(deleted == PRUNE_BATCH_ROWS)
 }
 
 /// Whether another row could still go into the same transaction.
-fn is_the_rows_own_fault(error: &rusqlite::Error) -> bool {
+fn is_row_error(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(error, rusqlite::Error::ToSqlConversionFailure(_))
         || matches!(code, Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig))
@@ -180,7 +184,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
     )?;
     for (key, figures, latencies) in rollups.hours() {
         upsert.execute(params![
-            Span::Hour.seconds(),
+            Resolution::Hour.seconds(),
             key.party.to_string(),
             key.start,
             key.outcome.status,
@@ -228,7 +232,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
     let mut used = transaction.prepare_cached(
         "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
     )?;
-    for (key, sum) in rollups.sums().filter(|(key, _)| key.span == Span::Block) {
+    for (key, sum) in rollups.sums().filter(|(key, _)| key.span == Resolution::EightDays) {
         used.execute(params![key.key.as_str(), sum.figures.last_at])?;
     }
     Ok(())
@@ -236,7 +240,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum WriteError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// Another process keeps the log from being moved into the database file.
@@ -244,7 +248,7 @@ enum Failure {
     CheckpointBlocked,
 }
 
-impl Failure {
+impl WriteError {
     /// After a failed fsync nobody knows what is on the disk; the same connection must not go on as if it did.
     fn connection_is_lost(&self) -> bool {
         let Self::Sqlite(error) = self else { return true };
@@ -274,9 +278,9 @@ mod tests {
             timings: Timings::default(),
             grounding: None,
         };
-        let mut book = LedgerFile { path, connection: None };
-        let committed = book.commit(&[Pending::new(entry)], None).unwrap();
+        let mut backend = SqliteLedger { path, connection: None };
+        let committed = backend.commit(&[QueuedRow::new(entry)], None).unwrap();
         assert!(committed.commit > 0 && committed.refused.is_empty());
-        assert!(book.connection.is_some());
+        assert!(backend.connection.is_some());
     }
 }

@@ -20,15 +20,15 @@ use crate::StoreError;
 use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
 
-pub use backup::{BackedUp, NotBackedUp, back_up};
+pub use backup::{BackupError, BackupSummary, back_up};
 pub(crate) use connection::PooledConnection;
 pub(crate) use export::Export;
-use ledger::LedgerFile;
+use ledger::SqliteLedger;
 
 /// Older versions can lose the race between a checkpoint and a commit, and corrupt the log.
-const OLDEST_GOOD_VERSION: i32 = 3_051_003;
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// How long to wait for another process that writes.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sqlite {
     path: PathBuf,
@@ -38,20 +38,20 @@ pub(crate) struct Sqlite {
 
 impl Sqlite {
     pub(crate) fn open(path: PathBuf) -> Result<Self, StoreError> {
-        if rusqlite::version_number() < OLDEST_GOOD_VERSION {
+        if rusqlite::version_number() < MIN_SQLITE_VERSION {
             return Err(StoreError::SqliteTooOld(rusqlite::version()));
         }
-        make_private(&path);
+        create_private_file(&path);
         let mut connection = connect(&path)?;
         schema::migrate(&mut connection)?;
         Ok(Self { path, idle: Mutex::new(vec![connection]) })
     }
 
-    pub(crate) fn open_book(&self) -> Result<Box<LedgerFile>, StoreError> {
-        Ok(Box::new(LedgerFile::open(&self.path)?))
+    pub(crate) fn open_ledger(&self) -> Result<Box<SqliteLedger>, StoreError> {
+        Ok(Box::new(SqliteLedger::open(&self.path)?))
     }
 
-    pub(crate) fn faults(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         self.with(|connection| Ok(faults(connection)?))
     }
 
@@ -69,14 +69,14 @@ impl Sqlite {
 }
 
 /// A new database is nobody else's to read, in whatever folder it is. What is wrong with the path SQLite will say.
-fn make_private(path: &Path) {
+fn create_private_file(path: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
 
 fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)

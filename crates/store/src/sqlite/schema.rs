@@ -4,7 +4,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::StoreError;
 
-const STEPS: &[&str] = &[
+const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. `requests` has one B-tree, by id: ids are
     // ordered by time, so it grows at its end. A roll-up with the key '' is over all keys.
     "CREATE TABLE keys (
@@ -134,14 +134,14 @@ const STEPS: &[&str] = &[
 
 /// Takes the database to the newest schema, under its write lock: several processes may start at once.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
-    let known = STEPS.len() as i64;
+    let known = MIGRATIONS.len() as i64;
     if version(connection)? == known {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    let done = usize::try_from(found).ok().filter(|&done| done <= STEPS.len());
-    for step in &STEPS[done.ok_or(StoreError::FromTheFuture { found, known })?..] {
+    let done = usize::try_from(found).ok().filter(|&done| done <= MIGRATIONS.len());
+    for step in &MIGRATIONS[done.ok_or(StoreError::SchemaTooNew { found, known })?..] {
         transaction.execute_batch(step)?;
     }
     transaction.pragma_update(None, "user_version", known)?;
@@ -150,7 +150,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
 
 /// The schema in a database, and the newest one.
 pub(super) fn versions(connection: &Connection) -> Result<(i64, i64), rusqlite::Error> {
-    Ok((version(connection)?, STEPS.len() as i64))
+    Ok((version(connection)?, MIGRATIONS.len() as i64))
 }
 
 fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {

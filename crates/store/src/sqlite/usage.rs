@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
 use crate::latency::Latencies;
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Party, Stretch, stretches};
-use crate::summing::{ByKey, NamedKey, Part, Summing};
+use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
@@ -28,9 +28,9 @@ impl Sqlite {
             let snapshot = connection.transaction()?;
             let party = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
-                (Some(key), _) => Party::Key(key),
-                (None, Some(account)) => Party::Owner(*account),
-                (None, None) => Party::Everyone,
+                (Some(key), _) => RollupScope::Key(key),
+                (None, Some(account)) => RollupScope::Owner(*account),
+                (None, None) => RollupScope::Everyone,
             };
             let mut report = read(&snapshot, party, query, now)?;
             if query.by_key {
@@ -98,7 +98,7 @@ impl Sqlite {
 /// All sums of everyone, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(connection, Party::Everyone, &query, 0)?;
+    let mut report = read(connection, RollupScope::Everyone, &query, 0)?;
     report.by_key = by_key(connection, &Viewer::operator(), query.period, None)?;
     Ok(report)
 }
@@ -110,17 +110,17 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 }
 
 /// Sums up a party's roll-ups in one pass, by everything but the key.
-fn read(connection: &Connection, party: Party, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
+fn read(connection: &Connection, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
          WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
     ))?;
     let hours = query.period.seconds();
     let mut rows = rollups.query(params![party.to_string(), hours.start, hours.end])?;
-    let mut sums = Summing::new(query);
+    let mut sums = ReportBuilder::new(query);
     while let Some(row) = rows.next()? {
         let blob = row.get_ref(11)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
-        sums.add(Part {
+        sums.add(RollupRow {
             start: row.get(8)?,
             status: row.get(9)?,
             code: row.get(10)?,
@@ -131,7 +131,7 @@ fn read(connection: &Connection, party: Party, query: &UsageQuery, now: u64) -> 
     Ok(sums.finish(now))
 }
 
-/// Sums by key, from the narrow table: coarse stretches of time in the middle, finer ones at the edges. There are ten rows
+/// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges. There are ten rows
 /// for each key, so every column that is not read counts.
 fn by_key(
     connection: &Connection,
@@ -145,13 +145,13 @@ fn by_key(
     let named = names.query_map(params![viewer.scope_text(), only.as_ref().map(KeyId::as_str)], |row| {
         Ok(NamedKey { id: key_id(row, 0)?, name: row.get(1)?, last_used_at: row.get(2)? })
     })?;
-    let mut sums = ByKey::new(named.collect::<Result<_, _>>()?);
+    let mut sums = KeyUsageBuilder::new(named.collect::<Result<_, _>>()?);
     let mut scan = connection.prepare_cached(
         "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
              total_tokens, total_measured FROM key_sums
          WHERE span = ?1 AND start >= ?2 AND start < ?3 ORDER BY start, key_id",
     )?;
-    for Stretch { span, starts, added } in stretches(&period.seconds()) {
+    for SumRange { span, starts, added } in sum_ranges(&period.seconds()) {
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
         while let Some(row) = rows.next()? {
             let key = row.get_ref(0)?.as_bytes().map_err(|_| StoreError::Corrupt("sum"))?;

@@ -9,8 +9,8 @@ use store::{
 };
 use testbed::Cluster;
 
+use crate::database::{OK, TestDatabase, new_key};
 use crate::on_each_backend;
-use crate::place::{OK, Place, new_key};
 
 on_each_backend!(
     a_key_is_accepted_until_it_is_revoked_by_anyone,
@@ -30,12 +30,12 @@ const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 
 struct Fixture {
     store: Store,
-    place: Place,
+    database: TestDatabase,
 }
 
 impl Fixture {
-    async fn new(place: Place) -> Self {
-        Self { store: place.open().await, place }
+    async fn new(database: TestDatabase) -> Self {
+        Self { store: database.open().await, database }
     }
 
     async fn key(&self, name: &str) -> ApiKey {
@@ -85,14 +85,14 @@ fn unique() -> u64 {
     NEXT.fetch_add(4, std::sync::atomic::Ordering::Relaxed)
 }
 
-async fn a_key_is_accepted_until_it_is_revoked_by_anyone(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn a_key_is_accepted_until_it_is_revoked_by_anyone(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("mine").await;
     let caller = fixture.store.authenticate(&key).await.unwrap().unwrap();
     assert_eq!(caller.key(), key.id());
     assert!(caller.may_complete());
 
-    let elsewhere = fixture.place.open().await;
+    let elsewhere = fixture.database.open().await;
     let revoked_at = elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap();
     assert!(revoked_at.is_some());
     assert!(fixture.store.authenticate(&key).await.unwrap().is_none());
@@ -103,8 +103,8 @@ async fn a_key_is_accepted_until_it_is_revoked_by_anyone(place: Place) {
     );
 }
 
-async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let unknown = ApiKey::generate().unwrap();
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
@@ -116,8 +116,8 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(place: P
     assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), "x").await.unwrap());
 }
 
-async fn keys_are_listed_with_their_names_permissions_and_last_use(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn keys_are_listed_with_their_names_permissions_and_last_use(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let first = fixture.key("first").await;
     let silent = NewKey { name: "no completions".into(), completions: false, expires_at: Some(now_millis() + 60_000) };
     let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
@@ -137,23 +137,23 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use(place: Place)
     assert!(names.contains(&("no completions", false, None)), "{names:?}");
 }
 
-async fn a_receipt_means_that_another_process_sees_the_row(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn a_receipt_means_that_another_process_sees_the_row(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, _writer) = fixture.ledger();
     let row = entry(key, OK, Some(21));
     let receipt = ledger.record(row.clone()).await.unwrap();
     assert_eq!(receipt.request_id(), row.request_id);
 
-    let seen = newest(&fixture.place.open().await, 10).await;
+    let seen = newest(&fixture.database.open().await, 10).await;
     assert_eq!(seen.len(), 1);
     assert_eq!((seen[0].request_id, seen[0].status, seen[0].code.as_deref()), (row.request_id, 200, None));
     assert_eq!(seen[0].usage, row.usage);
     assert_eq!((seen[0].inference_us, seen[0].total_us, seen[0].queue_us), (Some(30_000), 40_000, None));
 }
 
-async fn what_was_found_out_about_the_need_for_facts_is_kept(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn what_was_found_out_about_the_need_for_facts_is_kept(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let records = [
@@ -174,8 +174,8 @@ async fn what_was_found_out_about_the_need_for_facts_is_kept(place: Place) {
     assert_eq!(usage(&fixture.store, 0).await.latencies.count(Phase::Search), 2);
 }
 
-async fn a_request_recorded_twice_counts_once(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let row = entry(key, OK, Some(5));
@@ -187,8 +187,8 @@ async fn a_request_recorded_twice_counts_once(place: Place) {
     assert_eq!(newest(&fixture.store, 10).await.len(), 1);
 }
 
-async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
     let (ledger, writer) = fixture.ledger();
     // Over four days, so that hours and days both take part.
@@ -230,8 +230,8 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(place
     assert!(all.iter().any(|row| row.persist_us.is_some()));
 }
 
-async fn rows_past_their_time_go_and_their_sums_stay(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let day = 86_400_000;
@@ -254,8 +254,8 @@ async fn rows_past_their_time_go_and_their_sums_stay(place: Place) {
     writer.stop();
 }
 
-async fn one_refused_row_does_not_fail_its_neighbours(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn one_refused_row_does_not_fail_its_neighbours(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     // A count of microseconds beyond what a column holds cannot be stored; such a row is refused for itself.
@@ -264,30 +264,30 @@ async fn one_refused_row_does_not_fail_its_neighbours(place: Place) {
     let (before, refused, after) =
         tokio::join!(ledger.record(entry(key, OK, None)), ledger.record(bad), ledger.record(entry(key, OK, None)));
     assert!(before.is_ok() && after.is_ok());
-    assert_eq!(refused.unwrap_err(), store::NotRecorded::RowRefused);
+    assert_eq!(refused.unwrap_err(), store::RecordError::RowRefused);
     assert!(ledger.is_healthy());
     writer.stop();
     assert_eq!(usage(&fixture.store, 0).await.totals.requests, 2);
 }
 
-async fn what_was_handed_over_before_the_stop_is_written(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn what_was_handed_over_before_the_stop_is_written(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     for _ in 0..3000 {
-        ledger.note(entry(key, OK, None)).unwrap();
+        ledger.enqueue(entry(key, OK, None)).unwrap();
     }
     writer.stop();
     assert_eq!(usage(&fixture.store, 0).await.totals.requests, 3000);
-    assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::NotRecorded::Stopped);
+    assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::RecordError::Stopped);
 }
 
 #[tokio::test]
 async fn a_database_of_a_newer_version_is_refused() {
-    let (file, server) = (Place::sqlite(), Place::postgres());
-    for place in [&file, &server] {
-        drop(place.open().await);
-        match &place.database {
+    let (file, server) = (TestDatabase::sqlite(), TestDatabase::postgres());
+    for database in [&file, &server] {
+        drop(database.open().await);
+        match &database.database {
             Database::Sqlite(path) => {
                 rusqlite::Connection::open(path).unwrap().pragma_update(None, "user_version", 999).unwrap();
             }
@@ -297,14 +297,14 @@ async fn a_database_of_a_newer_version_is_refused() {
                 Cluster::shared().sql(name, "UPDATE adriaticum_schema SET version = 999");
             }
         }
-        let refusal = Store::open(&place.database).await.err().unwrap().to_string();
+        let refusal = Store::open(&database.database).await.err().unwrap().to_string();
         assert!(refusal.contains("newer version"), "{refusal}");
     }
 }
 
 #[tokio::test]
 async fn both_backends_tell_the_same_of_the_same_rows() {
-    let (file, server) = (Fixture::new(Place::sqlite()).await, Fixture::new(Place::postgres()).await);
+    let (file, server) = (Fixture::new(TestDatabase::sqlite()).await, Fixture::new(TestDatabase::postgres()).await);
     let keys = ["000000000001", "000000000002", "000000000003"].map(|key| key.parse::<KeyId>().unwrap());
     let owners = [None, Some("A00000000001".parse().unwrap()), Some("A00000000002".parse().unwrap())];
     // Scattered over times and latencies, so that roll-ups meet slots that they have and slots that they have not.
@@ -324,7 +324,7 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
     for fixture in [&file, &server] {
         let (ledger, writer) = fixture.ledger();
         for group in rows.chunks(7) {
-            group.iter().for_each(|row| ledger.note(row.clone()).unwrap());
+            group.iter().for_each(|row| ledger.enqueue(row.clone()).unwrap());
             ledger.record(group[0].clone()).await.unwrap(); // once more, which is not counted, and waits for the others
         }
         writer.stop();

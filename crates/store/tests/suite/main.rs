@@ -1,11 +1,11 @@
 //! What any backend of the store must hold, tested through the public interface alone, on SQLite and on a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod copying;
+mod accounts;
+mod copy;
+mod database;
 mod ledger;
 mod outages;
-mod people;
-mod place;
 mod replicas;
 mod tls;
 
@@ -13,10 +13,10 @@ mod tls;
 macro_rules! on_each_backend {
     ($($test:ident),* $(,)?) => {
         mod sqlite {
-            $(#[tokio::test] async fn $test() { super::$test(crate::place::Place::sqlite()).await })*
+            $(#[tokio::test] async fn $test() { super::$test(crate::database::TestDatabase::sqlite()).await })*
         }
         mod postgres {
-            $(#[tokio::test] async fn $test() { super::$test(crate::place::Place::postgres()).await })*
+            $(#[tokio::test] async fn $test() { super::$test(crate::database::TestDatabase::postgres()).await })*
         }
     };
 }

@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use store::{Ledger, NotRecorded, RequestQuery, Store, Viewer};
+use store::{Ledger, RecordError, RequestQuery, Store, Viewer};
 use testbed::Cluster;
 
-use crate::place::{Place, entry, new_key};
+use crate::database::{TestDatabase, entry, new_key};
 
 const RETENTION: Duration = Duration::from_secs(86_400);
-const PATIENCE: Duration = Duration::from_secs(20);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_connection_that_is_cut_off_between_two_rows_costs_nothing() {
-    let place = Place::postgres();
-    let store = place.open().await;
+    let database = TestDatabase::postgres();
+    let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     for _ in 0..5 {
@@ -23,7 +23,7 @@ async fn a_connection_that_is_cut_off_between_two_rows_costs_nothing() {
             "postgres",
             &format!(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{}'",
-                place.database.to_string().rsplit_once('/').unwrap().1
+                database.database.to_string().rsplit_once('/').unwrap().1
             ),
         );
     }
@@ -35,15 +35,15 @@ async fn a_connection_that_is_cut_off_between_two_rows_costs_nothing() {
 #[tokio::test]
 async fn a_server_that_is_stopped_is_told_and_found_again() {
     let cluster = Cluster::start(&[]);
-    let place = Place::on(&cluster);
-    let store = place.open().await;
+    let database = TestDatabase::on(&cluster);
+    let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     ledger.record(entry(key.id())).await.unwrap();
     let mut recorded = 1;
     for mode in ["fast", "immediate"] {
         cluster.stop(mode);
-        assert_eq!(ledger.record(entry(key.id())).await.unwrap_err(), NotRecorded::CommitFailed, "{mode}");
+        assert_eq!(ledger.record(entry(key.id())).await.unwrap_err(), RecordError::CommitFailed, "{mode}");
         assert!(!ledger.is_healthy(), "{mode}");
         assert!(store.authenticate(&key).await.is_err(), "{mode}");
         cluster.start_again();
@@ -59,8 +59,8 @@ async fn a_server_that_is_stopped_is_told_and_found_again() {
 #[tokio::test]
 async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
     let cluster = Cluster::start(&[]);
-    let place = Place::on(&cluster);
-    let store = place.open().await;
+    let database = TestDatabase::on(&cluster);
+    let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     ledger.record(entry(key.id())).await.unwrap();
@@ -80,14 +80,14 @@ async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
 #[tokio::test]
 async fn a_server_that_only_reads_is_no_place_for_rows() {
     let cluster = Cluster::start(&[]);
-    let place = Place::on(&cluster);
-    let store = place.open().await;
+    let database = TestDatabase::on(&cluster);
+    let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     cluster.set("default_transaction_read_only", "on");
     let mut refused = false;
     let began = Instant::now();
-    while !refused && began.elapsed() < PATIENCE {
+    while !refused && began.elapsed() < RECOVERY_TIMEOUT {
         refused = ledger.record(entry(key.id())).await.is_err();
     }
     assert!(refused && !ledger.is_healthy());
@@ -100,11 +100,11 @@ async fn a_server_that_only_reads_is_no_place_for_rows() {
 #[tokio::test]
 async fn a_server_that_is_not_there_at_the_start_is_an_error_that_says_so() {
     let began = Instant::now();
-    let missing = Place::at("postgres://ada:secret@127.0.0.1:1/nothing");
+    let missing = TestDatabase::at("postgres://ada:secret@127.0.0.1:1/nothing");
     let refusal = Store::open(&missing.database).await.err().unwrap().to_string();
     assert!(refusal.contains("refused") && !refusal.contains("secret"), "{refusal}");
     let missing = Cluster::shared().url("missing");
-    let refusal = Store::open(&Place::at(&missing).database).await.err().unwrap().to_string();
+    let refusal = Store::open(&TestDatabase::at(&missing).database).await.err().unwrap().to_string();
     assert!(refusal.contains("\"missing\" does not exist"), "{refusal}");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
@@ -117,7 +117,7 @@ async fn rows(store: &Store) -> usize {
 async fn wait_until_healthy(ledger: &Ledger) {
     let began = Instant::now();
     while !ledger.is_healthy() {
-        assert!(began.elapsed() < PATIENCE, "the ledger does not come back");
+        assert!(began.elapsed() < RECOVERY_TIMEOUT, "the ledger does not come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -6,13 +6,13 @@ use chat::RequestId;
 use store::{Outcome, Period, RequestQuery, Step, Store, UsageQuery, Viewer};
 use testbed::Cluster;
 
+use crate::database::{TestDatabase, entry, new_key};
 use crate::on_each_backend;
-use crate::place::{Place, entry, new_key};
 
 on_each_backend!(many_may_start_at_once, replicas_that_record_together_count_everything_once);
 
-async fn many_may_start_at_once(place: Place) {
-    let database = &place.database;
+async fn many_may_start_at_once(database: TestDatabase) {
+    let database = &database.database;
     let opening = (0..8).map(|_| {
         tokio::spawn({
             let database = database.clone();
@@ -24,17 +24,17 @@ async fn many_may_start_at_once(place: Place) {
     }
 }
 
-async fn replicas_that_record_together_count_everything_once(place: Place) {
+async fn replicas_that_record_together_count_everything_once(database: TestDatabase) {
     const REPLICAS: usize = 4;
     const ROWS: usize = 400;
-    let first = place.open().await;
+    let first = database.open().await;
     let mut keys = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
         keys.push(new_key(&first, name).await.id());
     }
     let mut recording = tokio::task::JoinSet::new();
     for replica in 0..REPLICAS {
-        let (store, keys) = (place.open().await, keys.clone());
+        let (store, keys) = (database.open().await, keys.clone());
         recording.spawn(async move {
             let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
             let mut waiting = tokio::task::JoinSet::new();
@@ -73,12 +73,12 @@ async fn replicas_that_record_together_count_everything_once(place: Place) {
 /// An older replica still runs while a newer one has added to the schema.
 #[tokio::test]
 async fn an_older_replica_goes_on_when_the_schema_has_grown() {
-    let place = Place::postgres();
-    let old = place.open().await;
+    let database = TestDatabase::postgres();
+    let old = database.open().await;
     let key = new_key(&old, "k").await;
     let (ledger, writer) = old.start_ledger(Duration::from_secs(86_400)).unwrap();
     ledger.record(entry(key.id())).await.unwrap();
-    let name = place.database.to_string();
+    let name = database.database.to_string();
     let name = name.rsplit_once('/').unwrap().1;
     let later = "ALTER TABLE requests ADD COLUMN later text; ALTER TABLE rollups ADD COLUMN later bigint;
         ALTER TABLE key_sums ADD COLUMN later bigint; ALTER TABLE keys ADD COLUMN later text;

@@ -4,7 +4,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use store::Store;
 use testbed::Cluster;
 
-use crate::place::Place;
+use crate::database::TestDatabase;
 
 /// Somebody who makes certificates.
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
@@ -48,8 +48,8 @@ async fn certificates_are_looked_at_as_the_url_says() {
     for (url, mode, more, expected) in cases {
         let what = format!("{mode}{more}");
         let name = format!("case_{}", what.len());
-        let place = Place::at(&format!("{url}?sslmode={mode}{more}&application_name={name}"));
-        match (Store::open(&place.database).await, expected) {
+        let database = TestDatabase::at(&format!("{url}?sslmode={mode}{more}&application_name={name}"));
+        match (Store::open(&database.database).await, expected) {
             (Ok(store), Ok(encrypted)) => {
                 store.count_keys().await.unwrap();
                 let seen = cluster.sql(

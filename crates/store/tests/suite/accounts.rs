@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use chat::{KeyId, RequestId, TokenUsage};
 use store::{
-    AccountId, Declined, Entry, NewAccount, NewKey, Origin, Outcome, Period, RequestQuery, Role, Session, Step, Store,
-    Timings, Token, UsageQuery, Viewer,
+    AccountError, AccountId, Entry, NewAccount, NewKey, Origin, Outcome, Period, RequestQuery, Role, Session, Step,
+    Store, Timings, Token, UsageQuery, Viewer,
 };
 
+use crate::database::TestDatabase;
 use crate::on_each_backend;
-use crate::place::Place;
 
 on_each_backend!(
     a_link_works_once_and_the_first_account_ends_the_set_up,
@@ -25,12 +25,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 struct Fixture {
     store: Store,
-    _place: Place,
+    _place: TestDatabase,
 }
 
 impl Fixture {
-    async fn new(place: Place) -> Self {
-        Self { store: place.open().await, _place: place }
+    async fn new(database: TestDatabase) -> Self {
+        Self { store: database.open().await, _place: database }
     }
 
     async fn account(&self, email: &str, role: Role) -> AccountId {
@@ -60,18 +60,18 @@ fn new(email: &str) -> NewAccount {
     NewAccount { email: email.parse().unwrap(), name: email.into(), password: "hash".into() }
 }
 
-async fn a_link_works_once_and_the_first_account_ends_the_set_up(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn a_link_works_once_and_the_first_account_ends_the_set_up(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
-    let other = store.set_up().await.unwrap().unwrap();
-    let link = store.set_up().await.unwrap().unwrap();
+    let other = store.create_setup_link().await.unwrap().unwrap();
+    let link = store.create_setup_link().await.unwrap().unwrap();
     assert!(store.link(&other).await.unwrap().is_some(), "a second start does not void the first one's link");
     assert!(store.link(&link).await.unwrap().is_some());
     store.use_link(&link, &new("ada@example.com"), "10.0.0.1").await.unwrap();
-    assert!(store.set_up().await.unwrap().is_none());
+    assert!(store.create_setup_link().await.unwrap().is_none());
     for used_up in [&link, &other] {
         let again = store.use_link(used_up, &new("eve@example.com"), "10.0.0.1").await;
-        assert!(matches!(again, Err(Declined::LinkGone)));
+        assert!(matches!(again, Err(AccountError::LinkGone)));
     }
     assert_eq!(store.count_accounts().await.unwrap(), 1);
 
@@ -79,27 +79,27 @@ async fn a_link_works_once_and_the_first_account_ends_the_set_up(place: Place) {
     let admin = operator.admin().unwrap();
     let link = store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
     let taken = store.use_link(&link, &new("Ada@Example.com "), "10.0.0.1").await;
-    assert!(matches!(taken, Err(Declined::EmailTaken)));
+    assert!(matches!(taken, Err(AccountError::EmailTaken)));
     store.use_link(&link, &new("bob@example.com"), "10.0.0.1").await.expect("a mistake does not use the link up");
 
     let expired = store.invite(admin, Role::Admin, "late", Duration::ZERO).await.unwrap();
     assert!(store.link(&expired).await.unwrap().is_none());
     let withdrawn = store.invite(admin, Role::Admin, "never", DAY).await.unwrap();
     let id = store.links(admin).await.unwrap().pop().unwrap().id;
-    assert!(store.withdraw(admin, id).await.unwrap());
+    assert!(store.revoke_link(admin, id).await.unwrap());
     assert!(store.link(&withdrawn).await.unwrap().is_none());
 }
 
-async fn an_account_made_in_another_way_ends_the_set_up_too(place: Place) {
-    let fixture = Fixture::new(place).await;
-    let link = fixture.store.set_up().await.unwrap().unwrap();
+async fn an_account_made_in_another_way_ends_the_set_up_too(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
+    let link = fixture.store.create_setup_link().await.unwrap().unwrap();
     fixture.account("ada@example.com", Role::Developer).await;
     assert!(fixture.store.link(&link).await.unwrap().is_none());
     assert!(fixture.store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
 }
 
-async fn a_session_ends_when_it_is_ended_by_whatever(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn a_session_ends_when_it_is_ended_by_whatever(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
     let bob = fixture.account("bob@example.com", Role::Developer).await;
@@ -125,28 +125,28 @@ async fn a_session_ends_when_it_is_ended_by_whatever(place: Place) {
     store.set_disabled(admin, bob, false).await.unwrap();
     assert!(!lives(&bobs).await, "it does not come back");
 
-    let reset = store.reset_link(admin, &"ada@example.com".parse().unwrap()).await.unwrap();
+    let reset = store.create_reset_link(admin, &"ada@example.com".parse().unwrap()).await.unwrap();
     store.reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
     assert!(!lives(&first).await);
-    assert!(matches!(store.reset_password(&reset, "x", "").await, Err(Declined::LinkGone)));
+    assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
 }
 
-async fn there_is_always_an_administrator(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn there_is_always_an_administrator(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
-    assert!(matches!(store.set_role(admin, ada, Role::Developer).await, Err(Declined::LastAdmin)));
-    assert!(matches!(store.set_disabled(admin, ada, true).await, Err(Declined::LastAdmin)));
+    assert!(matches!(store.set_role(admin, ada, Role::Developer).await, Err(AccountError::LastAdmin)));
+    assert!(matches!(store.set_disabled(admin, ada, true).await, Err(AccountError::LastAdmin)));
     assert_eq!(store.accounts(admin).await.unwrap()[0].role, Role::Admin);
     let bob = fixture.account("bob@example.com", Role::Admin).await;
     store.set_role(admin, ada, Role::Developer).await.unwrap();
-    assert!(matches!(store.set_disabled(admin, bob, true).await, Err(Declined::LastAdmin)));
+    assert!(matches!(store.set_disabled(admin, bob, true).await, Err(AccountError::LastAdmin)));
 }
 
-async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let admin = fixture.viewer("admin@example.com", Role::Admin).await;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;
@@ -206,21 +206,21 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(place: Place
     assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
 }
 
-async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;
-    let first = store.playground(&ada).await.unwrap().unwrap();
-    let second = store.playground(&ada).await.unwrap().unwrap();
+    let first = store.playground_caller(&ada).await.unwrap().unwrap();
+    let second = store.playground_caller(&ada).await.unwrap().unwrap();
     assert_eq!((first.key(), first.owner()), (second.key(), ada.account().map(|account| account.id)));
     assert!(first.may_complete());
     assert!(store.list_keys(&ada).await.unwrap().is_empty());
     assert!(store.revoke_key(&ada, first.key()).await.unwrap().is_none());
-    assert!(store.playground(&Viewer::operator()).await.unwrap().is_none());
+    assert!(store.playground_caller(&Viewer::operator()).await.unwrap().is_none());
 }
 
-async fn every_change_is_in_the_audit_log(place: Place) {
-    let fixture = Fixture::new(place).await;
+async fn every_change_is_in_the_audit_log(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Admin).await;
     let key = fixture.key(&ada, "K").await;

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use chat::RequestId;
-use store::{Database, GroundingRecord, NotCopied, Origin, Period, PostgresSettings, RequestQuery, Role, Step};
+use store::{CopyError, Database, GroundingRecord, Origin, Period, PostgresSettings, RequestQuery, Role, Step};
 use store::{Store, UsageQuery, Viewer};
 
-use crate::place::{Place, entry, new_key};
+use crate::database::{TestDatabase, entry, new_key};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const DAY_MICROS: u64 = 86_400_000_000;
 
 #[tokio::test]
 async fn everything_arrives_and_the_source_is_only_read() {
-    let (source, target) = (Place::sqlite(), Place::postgres());
+    let (source, target) = (TestDatabase::sqlite(), TestDatabase::postgres());
     let original = source.open().await;
     fill(&original).await;
     let before = fingerprint(&source);
@@ -35,20 +35,20 @@ async fn everything_arrives_and_the_source_is_only_read() {
     let key = copy_of_it.list_keys(&Viewer::operator()).await.unwrap()[0].id;
     ledger.record(entry(key)).await.unwrap();
     writer.stop();
-    assert!(matches!(copy(&source, &target).await, Err(NotCopied::Occupied)));
+    assert!(matches!(copy(&source, &target).await, Err(CopyError::Occupied)));
     assert_eq!(requests_of(&copy_of_it).await.len(), 601);
     new_key(&copy_of_it, "the numbering of the audit log goes on").await;
 }
 
 #[tokio::test]
 async fn a_database_in_use_is_no_target() {
-    let (source, target) = (Place::sqlite(), Place::postgres());
+    let (source, target) = (TestDatabase::sqlite(), TestDatabase::postgres());
     source.open().await;
     new_key(&target.open().await, "mine").await;
-    assert!(matches!(copy(&source, &target).await, Err(NotCopied::Occupied)));
+    assert!(matches!(copy(&source, &target).await, Err(CopyError::Occupied)));
 }
 
-async fn copy(source: &Place, target: &Place) -> Result<Vec<store::Copied>, NotCopied> {
+async fn copy(source: &TestDatabase, target: &TestDatabase) -> Result<Vec<store::CopiedTable>, CopyError> {
     let (Database::Sqlite(from), Database::Postgres(to)) = (&source.database, &target.database) else { panic!() };
     store::copy(from, &PostgresSettings { connections: 1, ..to.clone() }, &mut |_, done, total| assert!(done <= total))
         .await
@@ -65,7 +65,7 @@ async fn fill(store: &Store) {
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let begun = store.begin_session(account, &origin).await.unwrap().unwrap();
     store.invite(admin, Role::Developer, "somebody", DAY).await.unwrap();
-    store.playground(&begun.session.viewer).await.unwrap();
+    store.playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
     store.revoke_key(&operator, keys[1]).await.unwrap();
     let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();
@@ -109,8 +109,8 @@ async fn requests_of(store: &Store) -> Vec<store::RequestRecord> {
 }
 
 /// Every byte of the database and its log.
-fn fingerprint(place: &Place) -> Vec<Vec<u8>> {
-    let Database::Sqlite(path) = &place.database else { panic!("a file") };
+fn fingerprint(database: &TestDatabase) -> Vec<Vec<u8>> {
+    let Database::Sqlite(path) = &database.database else { panic!("a file") };
     let log = path.with_extension("db-wal");
     [path, &log].map(|file| std::fs::read(file).unwrap_or_default()).into()
 }

@@ -7,17 +7,17 @@ use chat::KeyId;
 
 use crate::latency::Latencies;
 use crate::rollup::{Figures, KeySum};
-use crate::usage::{KeyUsage, OutcomeUsage, Slice, UsageQuery, UsageReport};
+use crate::usage::{KeyUsage, OutcomeUsage, TimeSlice, UsageQuery, UsageReport};
 
 /// Sums up one party's roll-ups, by everything but the key.
-pub(crate) struct Summing<'a> {
+pub(crate) struct ReportBuilder<'a> {
     query: &'a UsageQuery,
     report: UsageReport,
     outcomes: BTreeMap<(u16, String), Figures>,
 }
 
 /// One roll-up, as it is read.
-pub(crate) struct Part {
+pub(crate) struct RollupRow {
     pub(crate) start: u64,
     pub(crate) status: u16,
     /// Empty for a success.
@@ -26,19 +26,19 @@ pub(crate) struct Part {
     pub(crate) latencies: Latencies,
 }
 
-impl<'a> Summing<'a> {
+impl<'a> ReportBuilder<'a> {
     pub(crate) fn new(query: &'a UsageQuery) -> Self {
         let report = UsageReport { since: query.period.from_millis(), ..UsageReport::default() };
         Self { query, report, outcomes: BTreeMap::new() }
     }
 
     /// Adds the next roll-up; they come in the order of time.
-    pub(crate) fn add(&mut self, part: Part) {
+    pub(crate) fn add(&mut self, part: RollupRow) {
         let succeeded = if part.code.is_empty() { part.figures.requests } else { 0 };
         let start = self.query.step.span().start_of(part.start) * 1000;
         let slices = &mut self.report.by_time;
         if slices.last().is_none_or(|slice| slice.start != start) {
-            slices.push(Slice { start, ..Slice::default() });
+            slices.push(TimeSlice { start, ..TimeSlice::default() });
         }
         if let Some(slice) = slices.last_mut() {
             slice.figures.merge(&part.figures);
@@ -68,7 +68,7 @@ impl<'a> Summing<'a> {
 
 /// Sums up by key. Keys and sums come in one order, so that each sum finds its key by going on from the one before, or
 /// from the first one where the next slice of time begins.
-pub(crate) struct ByKey {
+pub(crate) struct KeyUsageBuilder {
     keys: Vec<NamedKey>,
     sums: Vec<KeySum>,
     at: usize,
@@ -81,7 +81,7 @@ pub(crate) struct NamedKey {
     pub(crate) last_used_at: Option<u64>,
 }
 
-impl ByKey {
+impl KeyUsageBuilder {
     /// Nothing yet, for keys in the order of their ids.
     pub(crate) fn new(keys: Vec<NamedKey>) -> Self {
         Self { sums: vec![KeySum::default(); keys.len()], keys, at: 0 }
@@ -106,7 +106,7 @@ impl ByKey {
             if added {
                 sums[*at].merge(&part);
             } else {
-                sums[*at].take_away(&part);
+                sums[*at].subtract(&part);
             }
             *at += 1;
         }

@@ -9,12 +9,12 @@ use testbed::Cluster;
 pub(crate) const OK: Outcome = Outcome { status: 200, code: None };
 
 /// Where a test's database is.
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) database: Database,
     _folder: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl TestDatabase {
     pub(crate) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { database: Database::Sqlite(folder.path().join("test.db")), _folder: Some(folder) }

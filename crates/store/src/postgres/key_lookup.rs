@@ -1,0 +1,109 @@
+//! The connection over which keys are looked up: all requests share it, and their questions follow one another without
+//! waiting for answers. So one connection carries a replica, and the server sees few of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use super::server::Server;
+use crate::StoreError;
+use crate::keys::FIND_KEY;
+
+/// After a failed attempt to connect, for so long nobody tries again.
+const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
+
+pub(super) struct KeyLookup {
+    server: Server,
+    connection: Mutex<Option<Arc<LookupConnection>>>,
+    /// Held by whoever connects; since when there was no connecting.
+    connecting: tokio::sync::Mutex<Option<Instant>>,
+}
+
+struct LookupConnection {
+    client: Client,
+    find_key: Statement,
+}
+
+impl KeyLookup {
+    pub(super) fn new(server: Server) -> Self {
+        Self { server, connection: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    /// Looks up what the database holds of a key. A connection that turns out to be broken is replaced once.
+    pub(super) async fn find_key(&self, id: &str) -> Result<Option<Row>, StoreError> {
+        let connection = self.connection().await?;
+        match self.query(&connection, &[&id]).await {
+            Err(StoreError::Postgres(_)) if connection.client.is_closed() => {
+                let connection = self.connection().await?;
+                self.query(&connection, &[&id]).await
+            }
+            other => other,
+        }
+    }
+
+    async fn query(
+        &self,
+        connection: &Arc<LookupConnection>,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, StoreError> {
+        let query = connection.client.query_opt(&connection.find_key, parameters);
+        match tokio::time::timeout(self.server.timeout(), query).await {
+            Ok(result) => Ok(result?),
+            Err(_elapsed) => {
+                self.discard(connection);
+                Err(StoreError::TimedOut)
+            }
+        }
+    }
+
+    /// The connection, made if there is none that works. Those who wait while somebody tries in vain do not try again.
+    async fn connection(&self) -> Result<Arc<LookupConnection>, StoreError> {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
+        }
+        let asked_at = Instant::now();
+        let mut failed_at = self.connecting.lock().await;
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
+        }
+        if failed_at.is_some_and(|failed| failed > asked_at || failed.elapsed() < RECONNECT_BACKOFF) {
+            return Err(StoreError::Unreachable("there is no connection to the database".into()));
+        }
+        match self.connect().await {
+            Ok(connection) => {
+                *failed_at = None;
+                *self.slot() = Some(connection.clone());
+                Ok(connection)
+            }
+            Err(error) => {
+                *failed_at = Some(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Arc<LookupConnection>, StoreError> {
+        let client = self.server.connect().await?;
+        let prepared = tokio::time::timeout(self.server.timeout(), client.prepare(FIND_KEY)).await;
+        let find_key = prepared.map_err(|_elapsed| StoreError::TimedOut)??;
+        Ok(Arc::new(LookupConnection { client, find_key }))
+    }
+
+    fn open_connection(&self) -> Option<Arc<LookupConnection>> {
+        self.slot().as_ref().filter(|connection| !connection.client.is_closed()).cloned()
+    }
+
+    /// Leaves a connection that does not answer to those who still wait on it.
+    fn discard(&self, silent: &Arc<LookupConnection>) {
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, silent)) {
+            *slot = None;
+        }
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<LookupConnection>>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
