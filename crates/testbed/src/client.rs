@@ -1,18 +1,18 @@
-//! An HTTP/1.1 client small enough to read, because it must also send what no proper client would.
+//! An HTTP/1.1 client that can also send what no proper client would.
 
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::{Answer, TIMEOUT};
+use crate::{Response, TIMEOUT};
 
 /// The body of a request with one message.
-pub fn ask(content: &str) -> String {
+pub fn chat_body(content: &str) -> String {
     let message = serde_json::json!({ "role": "user", "content": content });
     serde_json::json!({ "model": "adriaticum", "messages": [message] }).to_string()
 }
 
-/// A request on its way to being sent: a good one, unless it is spoiled.
+/// A request to be sent: valid, unless a test changes it.
 #[derive(Debug, Clone)]
 pub struct Request {
     method: String,
@@ -23,7 +23,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A good request with that key and body.
+    /// A valid request with that key and body.
     pub fn chat(key: &str, body: impl Into<Vec<u8>>) -> Self {
         let headers =
             [("Host", "localhost"), ("Content-Type", "application/json"), ("Authorization", &format!("Bearer {key}"))];
@@ -46,13 +46,13 @@ impl Request {
         self
     }
 
-    /// Sets a header in place of any of that name.
+    /// Sets a header, in place of any of that name.
     pub fn header(self, name: &str, value: &str) -> Self {
-        self.without(name).also(name, value)
+        self.without(name).add_header(name, value)
     }
 
     /// Adds a header beside those of that name.
-    pub fn also(mut self, name: &str, value: &str) -> Self {
+    pub fn add_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
@@ -67,7 +67,7 @@ impl Request {
         self
     }
 
-    /// Sends the body in chunks of that size instead of telling its length.
+    /// Sends the body in chunks of that size, without a `Content-Length`.
     pub fn chunked(mut self, bytes: usize) -> Self {
         self.chunks = Some(bytes);
         self
@@ -103,24 +103,24 @@ impl Request {
     }
 }
 
-/// A connection to the service, and what has arrived on it but was not looked at yet.
+/// A connection to the service, with what was received and not read yet.
 pub struct Connection {
     socket: TcpStream,
     received: Vec<u8>,
 }
 
 impl Connection {
-    pub fn to(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
     /// A connection, if anybody listens there.
-    pub fn try_to(address: SocketAddr) -> Option<Self> {
+    pub fn try_connect(address: SocketAddr) -> Option<Self> {
         TcpStream::connect(address).ok().map(Self::over)
     }
 
     /// A connection from another of this machine's addresses.
-    pub fn from_to(source: IpAddr, address: SocketAddr) -> Self {
+    pub fn connect_from(source: IpAddr, address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let socket = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -148,44 +148,44 @@ impl Connection {
         self
     }
 
-    /// Sends as far as the other side takes it; a connection closed meanwhile is no fault.
+    /// Whether everything was sent; the other side may close the connection meanwhile.
     pub fn send_while_open(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
 
     /// A second handle, to send from another thread.
-    pub fn twin(&self) -> Self {
+    pub fn second_handle(&self) -> Self {
         Self::over(self.socket.try_clone().unwrap())
     }
 
-    /// The next answer, an interim one included.
-    pub fn answer(&mut self) -> Answer {
-        self.next_answer(true).expect("an answer before the connection is closed")
+    /// The next response, an interim one included.
+    pub fn response(&mut self) -> Response {
+        self.next_response(true).expect("a response before the connection is closed")
     }
 
-    /// The next answer, or `None` if the connection is closed before a whole one came.
-    pub fn answer_if_any(&mut self) -> Option<Answer> {
-        self.next_answer(true)
+    /// The next response, or `None` if the connection is closed before a whole one came.
+    pub fn try_response(&mut self) -> Option<Response> {
+        self.next_response(true)
     }
 
-    /// The answer to a HEAD request, which has no body whatever its headers say.
-    pub fn answer_to_head(&mut self) -> Answer {
-        self.next_answer(false).expect("an answer before the connection is closed")
+    /// The response to a HEAD request, which has no body whatever its headers say.
+    pub fn response_to_head(&mut self) -> Response {
+        self.next_response(false).expect("a response before the connection is closed")
     }
 
     /// Everything until the other side closes.
-    pub fn rest(&mut self) -> Vec<u8> {
+    pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive() {}
         std::mem::take(&mut self.received)
     }
 
     /// Waits until the other side closes without another byte.
     pub fn assert_closed(&mut self) {
-        let rest = self.rest();
-        assert!(rest.is_empty(), "closed without a word: {:?}", String::from_utf8_lossy(&rest));
+        let rest = self.read_to_end();
+        assert!(rest.is_empty(), "bytes before the close: {:?}", String::from_utf8_lossy(&rest));
     }
 
-    fn next_answer(&mut self, with_body: bool) -> Option<Answer> {
+    fn next_response(&mut self, with_body: bool) -> Option<Response> {
         let head_bytes = loop {
             match self.received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 Some(at) => break at + 4,
@@ -200,20 +200,20 @@ impl Connection {
         let status = status.and_then(|line| line.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{head}"));
         let headers = lines.map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{head}")));
         let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-        let mut answer = Answer { status, headers, body: Vec::new() };
-        let length = answer.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut response = Response { status, headers, body: Vec::new() };
+        let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
         if with_body {
             while self.received.len() < length {
                 if !self.receive() {
                     return None;
                 }
             }
-            answer.body = self.received.drain(..length).collect();
+            response.body = self.received.drain(..length).collect();
         }
-        Some(answer)
+        Some(response)
     }
 
-    /// Takes what has arrived; `false` once the other side has closed.
+    /// Receives what has arrived; `false` once the other side has closed.
     fn receive(&mut self) -> bool {
         let mut bytes = [0; 16 << 10];
         match self.socket.read(&mut bytes) {
@@ -225,13 +225,16 @@ impl Connection {
             Err(error) if error.kind() == ErrorKind::Interrupted => true,
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => false,
             Err(error) => {
-                panic!("neither answered nor closed: {error}; so far {:?}", String::from_utf8_lossy(&self.received))
+                panic!(
+                    "neither a response nor a close: {error}; received {:?}",
+                    String::from_utf8_lossy(&self.received)
+                )
             }
         }
     }
 }
 
-/// The head and the body of the next request; `None` at the connection's end.
+/// Reads a request as a server does: its head and body, `None` at the end of the connection.
 pub fn read_request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-/// A conversation with its sampling: greedy and short unless told otherwise.
+/// A conversation with its sampling: greedy and 16 tokens unless set.
 #[derive(Debug, Clone)]
-pub struct Chat {
+pub struct Conversation {
     messages: Vec<(&'static str, String)>,
     temperature: f64,
     max_tokens: u32,
 }
 
-impl Chat {
-    /// Tokens of what does not end by itself.
+impl Conversation {
+    /// Tokens of a completion that does not end by itself.
     pub const ENDLESS: u32 = 512;
 
-    /// A conversation whose answer does not end by itself.
+    /// A conversation whose completion does not end by itself.
     pub fn endless() -> Self {
         Self::user("Count from 1 to 1000: 1, 2, 3, 4, 5,").max_tokens(Self::ENDLESS)
     }
@@ -63,7 +63,7 @@ impl Chat {
     }
 }
 
-/// So many plain English words, about a token each; other ones for another seed.
+/// English words, about a token each; the seed decides which.
 pub fn words(count: usize, seed: usize) -> String {
     const WORDS: [&str; 16] = [
         "river", "window", "yellow", "market", "winter", "garden", "simple", "number", "letter", "silver", "morning",

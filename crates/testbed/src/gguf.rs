@@ -1,14 +1,14 @@
 //! Small GGUF files.
 
-/// A file in the making.
-pub struct Sample {
+/// A GGUF file to be written.
+pub struct GgufFile {
     version: u32,
     pairs: Vec<Vec<u8>>,
     tensors: Vec<(u32, [u64; 2], u64)>,
 }
 
-impl Sample {
-    /// A model of that name with these many blocks of `Q4_1` weights, 20 bytes each.
+impl GgufFile {
+    /// A model with so many blocks of `Q4_1` weights, 20 bytes each.
     pub fn model(name: &str, blocks: u64) -> Self {
         let sample =
             Self { version: 3, pairs: Vec::new(), tensors: vec![(0, [8, 1], 32), (3, [32, blocks], 20 * blocks)] };
@@ -23,7 +23,7 @@ impl Sample {
             .pair("tokenizer.ggml.add_bos_token", 7, &[1])
     }
 
-    /// With one more pair, or another value for one there is.
+    /// Sets the value of a metadata key.
     pub fn pair(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         let key = text(key);
         self.pairs.retain(|pair| !pair.starts_with(&key));
@@ -31,18 +31,18 @@ impl Sample {
         self
     }
 
-    /// With a text as one more pair.
-    pub fn says(self, key: &str, value: &str) -> Self {
+    /// Sets a metadata key to a text.
+    pub fn text(self, key: &str, value: &str) -> Self {
         self.pair(key, 8, &text(value))
     }
 
-    /// Without that pair.
+    /// Removes a metadata key.
     pub fn without(mut self, key: &str) -> Self {
         self.pairs.retain(|pair| !pair.starts_with(&text(key)));
         self
     }
 
-    /// The whole file. It ends with its last weight, so that every byte of it counts.
+    /// The file's bytes. It ends with its last weight, so that no byte can be missing.
     pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(self.version.to_le_bytes());
@@ -65,15 +65,14 @@ impl Sample {
         file
     }
 
-    /// With another version number.
     pub fn version(self, version: u32) -> Self {
         Self { version, ..self }
     }
 }
 
-/// Weights that neither repeat nor can be packed, so that a mix-up shows and sizes stay.
-fn weight(place: u64) -> u8 {
-    let mixed = place.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+/// Weights that neither repeat nor compress, so that a mix-up shows and sizes stay.
+fn weight(index: u64) -> u8 {
+    let mixed = index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
 }
 

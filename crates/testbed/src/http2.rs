@@ -1,4 +1,4 @@
-//! An HTTP/2 client with prior knowledge, which is hyper's: nobody wants to read another one here.
+//! An HTTP/2 client with prior knowledge, which is hyper's.
 
 use std::net::SocketAddr;
 
@@ -7,19 +7,19 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::Answer;
+use crate::Response;
 
 /// A request whose target is absolute: its authority becomes `:authority`.
 pub type Http2Request = hyper::Request<Full<Bytes>>;
 
-/// A connection, driven in the background of the runtime that it was opened on.
-pub struct Http2 {
+/// A connection, driven in the background by a Tokio runtime of its own.
+pub struct Http2Client {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Full<Bytes>>,
 }
 
-impl Http2 {
-    pub fn to(address: SocketAddr) -> Self {
+impl Http2Client {
+    pub fn connect(address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let sender = runtime.block_on(async {
             let socket = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -30,7 +30,7 @@ impl Http2 {
         Self { runtime, sender }
     }
 
-    /// A good request with that key and body.
+    /// A valid request with that key and body.
     pub fn request(key: &str, body: impl Into<Bytes>) -> Http2Request {
         hyper::Request::post("http://localhost/v1/chat/completions")
             .header("content-type", "application/json")
@@ -39,18 +39,18 @@ impl Http2 {
             .unwrap()
     }
 
-    /// The answers to requests that are all sent at once, in the requests' order.
-    pub fn send(&self, requests: Vec<Http2Request>) -> Vec<Answer> {
+    /// The responses to requests that are all sent at once, in the requests' order.
+    pub fn send(&self, requests: Vec<Http2Request>) -> Vec<Response> {
         let asking: Vec<_> = requests
             .into_iter()
             .map(|request| {
-                let answer = self.sender.clone().send_request(request);
+                let response = self.sender.clone().send_request(request);
                 self.runtime.spawn(async move {
-                    let (head, body) = answer.await.unwrap().into_parts();
+                    let (head, body) = response.await.unwrap().into_parts();
                     let headers =
                         head.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
                     let headers = headers.collect();
-                    Answer {
+                    Response {
                         status: head.status.as_u16(),
                         headers,
                         body: body.collect().await.unwrap().to_bytes().into(),
@@ -61,7 +61,7 @@ impl Http2 {
         asking.into_iter().map(|asking| self.runtime.block_on(asking).unwrap()).collect()
     }
 
-    /// Sends a request and gives it up as soon as `until` returns.
+    /// Sends a request and resets its stream as soon as `until` returns.
     pub fn send_and_give_up(&self, request: Http2Request, until: impl FnOnce()) {
         let asking = self.runtime.spawn(self.sender.clone().send_request(request));
         until();

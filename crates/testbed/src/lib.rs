@@ -4,16 +4,16 @@
 //! Whatever a test starts ends with it, however the test ends. Events are awaited; what announces no event is polled.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod answer;
 mod client;
 mod conversation;
 mod engine;
-mod home;
+mod fake_runtime;
 mod http2;
+mod installation;
 mod model;
 mod port;
 mod postgres;
-mod runtime;
+mod response;
 mod service;
 mod tls;
 mod wait;
@@ -21,16 +21,16 @@ mod wait;
 pub mod file_server;
 pub mod gguf;
 
-pub use answer::{Answer, Completed, Refused, is_request_id};
-pub use client::{Connection, Request, ask, read_request};
-pub use conversation::{Chat, words};
-pub use engine::{Engine, Status};
-pub use home::{Home, Program, Ran, on_postgres};
-pub use http2::{Http2, Http2Request};
+pub use client::{Connection, Request, chat_body, read_request};
+pub use conversation::{Conversation, words};
+pub use engine::{Engine, EngineCompletion, EngineStatus};
+pub use fake_runtime::{Behaviour, FakeRuntime, unreachable_url};
+pub use http2::{Http2Client, Http2Request};
+pub use installation::{Installation, Output, Program, on_postgres};
 pub use model::cache_folder;
 pub use port::free_port;
 pub use postgres::Cluster;
-pub use runtime::{Reply, Runtime, unreachable_url};
-pub use service::{Service, Setup};
-pub use tls::{Authority, Pair, Secured, replace};
-pub use wait::{TIMEOUT, all_at_once, eventually, eventually_within};
+pub use response::{ApiError, Completion, Response, is_request_id};
+pub use service::{Service, ServiceBuilder};
+pub use tls::{CertificateAuthority, CertificateFiles, TlsClient, replace_file};
+pub use wait::{TIMEOUT, all_at_once, wait_for, wait_for_within};

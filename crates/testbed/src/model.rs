@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::{Home, Program};
+use crate::{Installation, Program};
 
 /// What tests keep on this machine from run to run.
 pub fn cache_folder() -> PathBuf {
@@ -21,16 +21,16 @@ impl Program {
             let folder = cache_folder().join("test-model");
             let model = folder.join("model.gguf");
             let (kept, file) = (folder.to_str().unwrap(), model.to_str().unwrap());
-            self.home().output(&["model", "fetch", "--data-dir", kept]);
+            self.install().run_ok(&["model", "fetch", "--data-dir", kept]);
             if !folder.join("tuning.json").is_file() {
-                self.home().output(&["engine", "tune", "--model", file, "--data-dir", kept]);
+                self.install().run_ok(&["engine", "tune", "--model", file, "--data-dir", kept]);
             }
             model
         })
     }
 }
 
-impl Home {
+impl Installation {
     /// Saves an engine the tuning for the default model.
     pub fn use_cached_tuning(&self) {
         fs::create_dir_all(self.data()).unwrap();

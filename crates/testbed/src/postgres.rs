@@ -1,5 +1,5 @@
-//! A PostgreSQL cluster in a temporary folder. However the test's process ends, the cluster ends with it: a small program
-//! waits for the end of its standard input, which that process holds.
+//! A PostgreSQL cluster in a temporary folder. However the test's process ends, the cluster ends with it: a small
+//! program waits for the end of its standard input, which that process holds.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::free_port;
 
 /// Who owns the cluster's databases; nobody has a password.
 const USER: &str = "adriaticum";
-/// What tests need of the server: many small databases at once, and a log that tells.
+/// For many small databases at once, and a log that shows lock waits.
 const SETTINGS: [&str; 6] = [
     "listen_addresses=127.0.0.1",
     "max_connections=300",
@@ -24,7 +24,6 @@ const SETTINGS: [&str; 6] = [
     "deadlock_timeout=200ms",
 ];
 
-/// A running server with a data folder of its own.
 pub struct Cluster {
     folder: PathBuf,
     port: u16,
@@ -34,13 +33,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The one that all tests of a process share, each in a database of its own.
+    /// The cluster that all tests of a process share, each in a database of its own.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&[]));
         &SHARED
     }
 
-    /// One for a test that stops it or changes how it runs, with more settings (`name=value`).
+    /// A cluster for a test that stops or reconfigures it, with more settings (`name=value`).
     pub fn start(settings: &[&str]) -> Self {
         Self::start_after(settings, |data| {
             let mut initdb = as_nobody(&program("initdb")).0;
@@ -86,7 +85,7 @@ impl Cluster {
         cluster
     }
 
-    /// Puts a file that only the server may read into the cluster's folder; where it is.
+    /// Writes a file that only the server may read; its path.
     pub fn keep(&self, name: &str, contents: &str) -> PathBuf {
         let path = self.folder.join(name);
         std::fs::write(&path, contents).unwrap();
@@ -97,7 +96,6 @@ impl Cluster {
         path
     }
 
-    /// Changes a setting of the running server.
     pub fn set(&self, setting: &str, value: &str) {
         self.sql("postgres", &format!("ALTER SYSTEM SET {setting} = '{value}'"));
         self.sql("postgres", "SELECT pg_reload_conf()");
@@ -118,7 +116,7 @@ impl Cluster {
         run(self.pg_ctl().args(["-m", mode, "-w", "stop"]));
     }
 
-    /// Makes every process of the server stand still, or go on.
+    /// Stops or continues every process of the server (SIGSTOP, SIGCONT).
     pub fn freeze(&self, frozen: bool) {
         let signal = if frozen { Signal::STOP } else { Signal::CONT };
         let pid_file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap();
@@ -131,7 +129,7 @@ impl Cluster {
         }
     }
 
-    /// A new empty database; its URL.
+    /// Creates an empty database; its URL.
     pub fn create_database(&self) -> String {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -145,7 +143,6 @@ impl Cluster {
         database_url.replace(&here, &format!("{here},127.0.0.1:{}", copy.port))
     }
 
-    /// The URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
     }
@@ -175,7 +172,7 @@ impl Cluster {
     }
 }
 
-/// A command of somebody who may run a server, which root may not; and that somebody's name.
+/// A command run as a user who may run a server, which root may not; and that user's name.
 fn as_nobody(program: &Path) -> (Command, Option<&'static str>) {
     if !rustix::process::getuid().is_root() {
         return (Command::new(program), None);
@@ -185,7 +182,7 @@ fn as_nobody(program: &Path) -> (Command, Option<&'static str>) {
     (command, Some("postgres"))
 }
 
-/// One of PostgreSQL's programs; Debian keeps them out of the path.
+/// The path of one of PostgreSQL's programs; Debian keeps them out of `PATH`.
 fn program(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<_> = versions.map(|version| version.path().join("bin").join(name)).collect();

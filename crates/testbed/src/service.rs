@@ -8,14 +8,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Answer, Connection, Home, Request, ask};
+use crate::{Connection, Installation, Request, Response, chat_body};
 
 /// A service to be started.
-pub struct Setup(Home);
+pub struct ServiceBuilder(Installation);
 
-impl Setup {
-    pub(crate) fn new(home: Home) -> Self {
-        Self(home)
+impl ServiceBuilder {
+    pub(crate) fn new(installation: Installation) -> Self {
+        Self(installation)
     }
 
     pub fn set(mut self, setting: &str, value: &str) -> Self {
@@ -28,76 +28,76 @@ impl Setup {
         self
     }
 
-    /// One more replica over a home's database.
-    pub fn beside(mut self, home: &Home) -> Self {
-        self.0.set_data(home.data().to_owned());
-        match home.setting("database_url") {
+    /// A replica that shares an installation's database.
+    pub fn replica_of(mut self, installation: &Installation) -> Self {
+        self.0.set_data(installation.data().to_owned());
+        match installation.setting("database_url") {
             Some(url) => self.set("database_url", &url),
             None => self,
         }
     }
 
     pub fn start(self) -> Service {
-        Service { process: Some(Process::start(&self.0)), home: self.0 }
+        Service { process: Some(Process::start(&self.0)), installation: self.0 }
     }
 }
 
-/// A home that is being served, or was until it was stopped.
+/// An installation that is being served, or was until it was stopped.
 pub struct Service {
     process: Option<Process>,
-    home: Home,
+    installation: Installation,
 }
 
 impl Deref for Service {
-    type Target = Home;
+    type Target = Installation;
 
-    fn deref(&self) -> &Home {
-        &self.home
+    fn deref(&self) -> &Installation {
+        &self.installation
     }
 }
 
 impl Service {
-    /// A home served by a command of the test's own making.
-    pub fn start_as(home: Home, command: &mut Command) -> Self {
-        Self { process: Some(Process::spawn(command, &home)), home }
+    /// Serves an installation with a command that the test has made.
+    pub fn start_as(installation: Installation, command: &mut Command) -> Self {
+        Self { process: Some(Process::spawn(command, &installation)), installation }
     }
 
     pub fn address(&self) -> SocketAddr {
         self.process().address
     }
 
-    /// What the service has printed at its start.
-    pub fn greeting(&self) -> &str {
-        &self.process().greeting
+    /// What the service printed when it started.
+    pub fn banner(&self) -> &str {
+        &self.process().banner
     }
 
-    /// The next line with that in it which the service prints.
+    /// Waits for the next printed line that contains this.
     pub fn next_line_with(&mut self, part: &str) -> String {
         let stdout = &mut self.process.as_mut().expect("a running service").stdout;
         let line = stdout.lines().map(Result::unwrap).find(|line| line.contains(part));
         line.unwrap_or_else(|| panic!("the service has not printed {part:?}"))
     }
 
-    /// What stands behind a name in the greeting.
-    pub fn told(&self, name: &str) -> Option<String> {
-        let line = self.greeting().lines().find_map(|line| line.trim().strip_prefix(name))?;
+    /// The value after a label in the banner.
+    pub fn banner_value(&self, name: &str) -> Option<String> {
+        let line = self.banner().lines().find_map(|line| line.trim().strip_prefix(name))?;
         line.split_whitespace().next().map(str::to_owned)
     }
 
-    /// Where health and metrics are told.
-    pub fn ops(&self) -> SocketAddr {
-        self.told("Ops").unwrap().strip_prefix("http://").unwrap().parse().unwrap()
+    /// The address of the ops listener.
+    pub fn ops_address(&self) -> SocketAddr {
+        self.banner_value("Ops").unwrap().strip_prefix("http://").unwrap().parse().unwrap()
     }
 
-    /// What is told there under a path: status and body.
-    pub fn look_at(&self, path: &str) -> (u16, String) {
+    /// Status and body of a path on the ops listener.
+    pub fn get_ops(&self, path: &str) -> (u16, String) {
         let request = Request::chat("", "").without("Authorization").method("GET").target(path);
-        let answer = Connection::to(self.ops()).send(request.bytes()).answer();
-        (answer.status, String::from_utf8(answer.body).unwrap())
+        let response = Connection::connect(self.ops_address()).send(request.bytes()).response();
+        (response.status, String::from_utf8(response.body).unwrap())
     }
 
-    /// What is typed where the service was started, if the command was given a way for that.
-    pub fn typing(&mut self) -> &mut ChildStdin {
+    /// The standard input, if the command has one.
+    pub fn stdin(&mut self) -> &mut ChildStdin {
         self.process.as_mut().and_then(|process| process.child.stdin.as_mut()).expect("a service with an input")
     }
 
@@ -106,29 +106,29 @@ impl Service {
     }
 
     pub fn connect(&self) -> Connection {
-        Connection::to(self.address()).with_timeout(self.program().timeout())
+        Connection::connect(self.address()).with_timeout(self.program().timeout())
     }
 
-    /// The answer to bytes on a connection of their own.
-    pub fn send_bytes(&self, bytes: &[u8]) -> Answer {
-        self.connect().send(bytes).answer()
+    /// The response to bytes on a connection of their own.
+    pub fn send_bytes(&self, bytes: &[u8]) -> Response {
+        self.connect().send(bytes).response()
     }
 
-    /// The answer to a request on a connection of its own.
-    pub fn send(&self, request: &Request) -> Answer {
+    /// The response to a request on a connection of its own.
+    pub fn send(&self, request: &Request) -> Response {
         self.send_bytes(&request.bytes())
     }
 
-    /// The answer to a good request with one message.
-    pub fn ask(&self, key: &str, content: &str) -> Answer {
-        self.send(&Request::chat(key, ask(content)))
+    /// The response to a valid request with one message.
+    pub fn chat(&self, key: &str, content: &str) -> Response {
+        self.send(&Request::chat(key, chat_body(content)))
     }
 
-    /// Has the configuration read again, and waits until the log tells of it; gives what it tells.
+    /// Sends SIGHUP and waits until the configuration was read again; what was logged meanwhile.
     pub fn reload(&self) -> String {
         let before = self.log().len();
         self.signal(Signal::HUP);
-        self.program().eventually("the configuration being read again", || {
+        self.program().wait_for("the configuration being read again", || {
             let log = self.log();
             let told = log.get(before..).filter(|told| told.contains("was read again") && told.ends_with('\n'));
             told.map(str::to_owned)
@@ -139,34 +139,34 @@ impl Service {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// How the process has ended, if it has.
+    /// The exit status, if the process has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.process.as_mut().expect("a service that was not killed").child.try_wait().unwrap()
     }
 
-    /// How the process ends by itself.
+    /// Waits for the process to end by itself.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
-        self.program().eventually("the service's exit", || self.exit_status())
+        self.program().wait_for("the service's exit", || self.exit_status())
     }
 
-    /// Ends the process as a power cut would, as far as the process can tell.
+    /// Ends the process with SIGKILL.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
     /// Changes a setting for the next start.
     pub fn set(&mut self, setting: &str, value: &str) {
-        self.home.set(setting, value);
+        self.installation.set(setting, value);
     }
 
-    /// Serves the same home again, on a new port.
+    /// Serves the same installation again, on a new port.
     pub fn start_again(&mut self) {
-        self.process = Some(Process::start(&self.home));
+        self.process = Some(Process::start(&self.installation));
     }
 
-    /// Serves the same home again, by a command of the test's own making.
+    /// Serves the same installation again, with a command that the test has made.
     pub fn start_again_as(&mut self, command: &mut Command) {
-        self.process = Some(Process::spawn(command, &self.home));
+        self.process = Some(Process::spawn(command, &self.installation));
     }
 
     fn process(&self) -> &Process {
@@ -185,30 +185,29 @@ impl Drop for Service {
 struct Process {
     child: Child,
     address: SocketAddr,
-    /// What it has printed.
-    greeting: String,
+    banner: String,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Process {
-    fn start(home: &Home) -> Self {
-        let log = std::fs::File::options().create(true).append(true).open(home.log_path()).unwrap();
-        Self::spawn(home.command(&["serve"]).stderr(log), home)
+    fn start(installation: &Installation) -> Self {
+        let log = std::fs::File::options().create(true).append(true).open(installation.log_path()).unwrap();
+        Self::spawn(installation.command(&["serve"]).stderr(log), installation)
     }
 
     /// Starts the service and waits until it says where it listens.
-    fn spawn(command: &mut Command, home: &Home) -> Self {
+    fn spawn(command: &mut Command, installation: &Installation) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut greeting = String::new();
-        while !greeting.contains("\n  Database") {
-            if stdout.read_line(&mut greeting).unwrap() == 0 {
-                panic!("the service did not start: {}", home.log());
+        let mut banner = String::new();
+        while !banner.contains("\n  Database") {
+            if stdout.read_line(&mut banner).unwrap() == 0 {
+                panic!("the service did not start: {}", installation.log());
             }
         }
-        let (_, address) = greeting.split_once("(listening on ").unwrap();
+        let (_, address) = banner.split_once("(listening on ").unwrap();
         let address = address.split_once(')').unwrap().0.parse().unwrap();
-        Self { child, address, greeting, stdout }
+        Self { child, address, banner, stdout }
     }
 }
 

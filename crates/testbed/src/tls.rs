@@ -1,5 +1,5 @@
-//! Certificates of the tests' own making, and a client that trusts nobody else. It is hyper's, and speaks whichever HTTP
-//! the handshake agrees on.
+//! Certificates that tests issue, and a client that trusts no others. The client is hyper's and speaks the version of
+//! HTTP that the handshake agrees on.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,61 +15,61 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::Answer;
+use crate::Response;
 
-/// Somebody who makes certificates, and a folder to keep them in.
-pub struct Authority {
+/// A certificate authority, with a folder for its certificates.
+pub struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
-/// Where a certificate is served from.
+/// The files that a service reads a certificate from.
 #[derive(Clone)]
-pub struct Pair {
+pub struct CertificateFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-impl Authority {
+impl CertificateAuthority {
     pub fn generate() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Of the same name as its certificates it would seem to be one of them.
+        // With the same name as its certificates it would look like one of them.
         params.distinguished_name.push(DnType::CommonName, "the tests' authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         Self { issuer, folder: tempfile::tempdir().unwrap() }
     }
 
-    /// Where the authority's own certificate is.
+    /// The file with the authority's own certificate.
     pub fn roots(&self) -> PathBuf {
         let roots = self.folder.path().join("roots.pem");
         std::fs::write(&roots, self.issuer.pem()).unwrap();
         roots
     }
 
-    /// A new certificate for those names, in files that are called so. Gives the certificate itself, too.
-    pub fn certify(&self, file: &str, names: &[&str]) -> (Pair, Vec<u8>) {
-        self.certify_as(file, names, |_| {})
+    /// A new certificate for these names, in files of that name; also as DER.
+    pub fn issue(&self, file: &str, names: &[&str]) -> (CertificateFiles, Vec<u8>) {
+        self.issue_with(file, names, |_| {})
     }
 
-    pub fn certify_as(
+    pub fn issue_with(
         &self,
         file: &str,
         names: &[&str],
         change: impl FnOnce(&mut CertificateParams),
-    ) -> (Pair, Vec<u8>) {
+    ) -> (CertificateFiles, Vec<u8>) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let path = |ending: &str| self.folder.path().join(format!("{file}.{ending}"));
-        let pair = Pair { certificate: path("crt"), key: path("key") };
+        let pair = CertificateFiles { certificate: path("crt"), key: path("key") };
         std::fs::write(&pair.certificate, certificate.pem()).unwrap();
         std::fs::write(&pair.key, key.serialize_pem()).unwrap();
         (pair, certificate.der().to_vec())
     }
 
-    /// A client that offers these protocols, and none if there are none.
+    /// A client that offers these protocols by ALPN.
     pub fn client(&self, protocols: &[&str]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
@@ -81,38 +81,38 @@ impl Authority {
     }
 }
 
-impl Pair {
-    /// Puts the files of another pair in the place of these, each at once.
+impl CertificateFiles {
+    /// Replaces these files by those of another certificate, each atomically.
     pub fn replace_with(&self, other: &Self) {
         for (from, to) in [(&other.certificate, &self.certificate), (&other.key, &self.key)] {
-            replace(to, &std::fs::read(from).unwrap());
+            replace_file(to, &std::fs::read(from).unwrap());
         }
     }
 }
 
-/// Puts a file in the place of another.
-pub fn replace(file: &Path, bytes: &[u8]) {
+/// Replaces a file atomically.
+pub fn replace_file(file: &Path, bytes: &[u8]) {
     let beside = file.with_extension("new");
     std::fs::write(&beside, bytes).unwrap();
     std::fs::rename(beside, file).unwrap();
 }
 
-/// A connection with TLS, driven in the background of the runtime that it was opened on.
-pub struct Secured {
+/// A connection with TLS, driven in the background by a Tokio runtime of its own.
+pub struct TlsClient {
     runtime: tokio::runtime::Runtime,
     sender: Sender,
-    /// The certificate that was served.
+    /// The server's certificate.
     pub certificate: Vec<u8>,
 }
 
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http2Client(http2::SendRequest<Full<Bytes>>),
 }
 
-impl Secured {
-    /// Shakes hands with whoever is there, who must be that name; or says why not.
-    pub fn to(address: SocketAddr, name: &str, client: &Arc<ClientConfig>) -> Result<Self, std::io::Error> {
+impl TlsClient {
+    /// Connects to a server that must have a certificate for that name.
+    pub fn connect(address: SocketAddr, name: &str, client: &Arc<ClientConfig>) -> Result<Self, std::io::Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let opened = runtime.block_on(async {
@@ -124,7 +124,7 @@ impl Secured {
                     let (sender, connection) =
                         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
                     tokio::spawn(connection);
-                    Sender::Http2(sender)
+                    Sender::Http2Client(sender)
                 }
                 _ => {
                     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -137,8 +137,8 @@ impl Secured {
         opened.map(|(sender, certificate)| Self { runtime, sender, certificate })
     }
 
-    /// The answer to a request, with the version of HTTP that it came by.
-    pub fn send(&mut self, request: hyper::Request<Full<Bytes>>) -> (hyper::Version, Answer) {
+    /// The response to a request, with its version of HTTP.
+    pub fn send(&mut self, request: hyper::Request<Full<Bytes>>) -> (hyper::Version, Response) {
         let sender = &mut self.sender;
         self.runtime.block_on(async {
             let response: hyper::Response<Incoming> = match sender {
@@ -146,13 +146,13 @@ impl Secured {
                     sender.ready().await.unwrap();
                     sender.send_request(request).await.unwrap()
                 }
-                Sender::Http2(sender) => sender.send_request(request).await.unwrap(),
+                Sender::Http2Client(sender) => sender.send_request(request).await.unwrap(),
             };
             let (head, body) = response.into_parts();
             let headers = head.headers.iter();
             let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
             let body = body.collect().await.unwrap().to_bytes().into();
-            (head.version, Answer { status: head.status.as_u16(), headers, body })
+            (head.version, Response { status: head.status.as_u16(), headers, body })
         })
     }
 }

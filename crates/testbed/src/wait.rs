@@ -9,12 +9,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Polls until there is a value.
-pub fn eventually<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
-    eventually_within(TIMEOUT, what, poll)
+pub fn wait_for<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    wait_for_within(TIMEOUT, what, poll)
 }
 
 /// Polls until there is a value, for what takes longer than the usual timeout.
-pub fn eventually_within<T>(timeout: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for_within<T>(timeout: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(value) = poll() {

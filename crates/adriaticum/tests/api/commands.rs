@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use testbed::{Connection, Home, Ran, Reply, Request, Runtime, eventually, on_postgres, unreachable_url};
+use testbed::{
+    Behaviour, Connection, FakeRuntime, Installation, Output, Request, on_postgres, unreachable_url, wait_for,
+};
 
 use crate::ADRIATICUM;
 
-fn keys(home: &Home) -> Vec<Value> {
-    serde_json::from_str(&home.output(&["keys", "list", "--json"])).unwrap()
+fn keys(installation: &Installation) -> Vec<Value> {
+    serde_json::from_str(&installation.run_ok(&["keys", "list", "--json"])).unwrap()
 }
 
 fn id_of(key: &str) -> String {
@@ -21,32 +23,32 @@ fn id_of(key: &str) -> String {
 }
 
 /// Must fail with that code and one complaint that says all of this.
-fn refuses(ran: &Ran, code: i32, says: &[&str]) {
-    assert_eq!(ran.code, Some(code), "{ran:?}");
-    assert_eq!(ran.stdout, "", "{ran:?}");
-    assert!(!ran.stderr.contains("panicked"), "{ran:?}");
-    says.iter().for_each(|part| assert!(ran.stderr.contains(part), "without {part}: {ran:?}"));
+fn refuses(output: &Output, code: i32, says: &[&str]) {
+    assert_eq!(output.code, Some(code), "{output:?}");
+    assert_eq!(output.stdout, "", "{output:?}");
+    assert!(!output.stderr.contains("panicked"), "{output:?}");
+    says.iter().for_each(|part| assert!(output.stderr.contains(part), "without {part}: {output:?}"));
 }
 
 /// Must fail with one sentence on one line, and nothing else.
-fn complains(ran: &Ran, says: &[&str]) {
-    refuses(ran, 1, says);
-    assert!(ran.stderr.starts_with("adriaticum: ") && ran.stderr.lines().count() == 1, "{ran:?}");
+fn complains(output: &Output, says: &[&str]) {
+    refuses(output, 1, says);
+    assert!(output.stderr.starts_with("adriaticum: ") && output.stderr.lines().count() == 1, "{output:?}");
 }
 
 #[test]
 fn a_key_is_shown_once_and_listed_without_its_secret() {
-    let home = ADRIATICUM.home();
-    assert_eq!(keys(&home), Vec::<Value>::new());
-    assert!(home.output(&["keys", "list"]).contains("adriaticum keys create NAME"));
+    let installation = ADRIATICUM.install();
+    assert_eq!(keys(&installation), Vec::<Value>::new());
+    assert!(installation.run_ok(&["keys", "list"]).contains("adriaticum keys create NAME"));
 
-    let ran = home.run(&["keys", "create", "first key"]);
-    let key = ran.stdout.trim_end().to_owned();
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), format!("{key}\n").as_str()));
-    assert!(ran.stderr.contains(&id_of(&key)) && !ran.stderr.contains(&key), "{}", ran.stderr);
-    let weak = home.key_with("second", &["--without-completions"]);
+    let output = installation.run(&["keys", "create", "first key"]);
+    let key = output.stdout.trim_end().to_owned();
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), format!("{key}\n").as_str()));
+    assert!(output.stderr.contains(&id_of(&key)) && !output.stderr.contains(&key), "{}", output.stderr);
+    let weak = installation.key_with("second", &["--without-completions"]);
 
-    let listed = keys(&home);
+    let listed = keys(&installation);
     assert_eq!(listed.len(), 2);
     for (row, key, name, permissions) in
         [(&listed[0], &key, "first key", json!(["completions"])), (&listed[1], &weak, "second", json!([]))]
@@ -58,38 +60,38 @@ fn a_key_is_shown_once_and_listed_without_its_secret() {
         }
         assert!(row["created_at"].as_str().unwrap().ends_with('Z'), "{row}");
     }
-    let shown = [home.output(&["keys", "list"]), home.output(&["keys", "list", "--json"])].concat();
+    let shown = [installation.run_ok(&["keys", "list"]), installation.run_ok(&["keys", "list", "--json"])].concat();
     assert!(!shown.contains(&key[19..]) && !shown.contains(&weak[19..]), "{shown}");
 }
 
 #[test]
 fn keys_are_renamed_and_revoked_by_their_id() {
-    let home = ADRIATICUM.home();
-    let (key, other) = (home.key(), home.key());
+    let installation = ADRIATICUM.install();
+    let (key, other) = (installation.key(), installation.key());
     let id = id_of(&key);
-    home.output(&["keys", "rename", &id, "  другое имя 🗝 "]);
-    assert_eq!(keys(&home)[0]["name"], "другое имя 🗝");
-    assert_eq!(keys(&home)[1]["name"], "test");
+    installation.run_ok(&["keys", "rename", &id, "  другое имя 🗝 "]);
+    assert_eq!(keys(&installation)[0]["name"], "другое имя 🗝");
+    assert_eq!(keys(&installation)[1]["name"], "test");
     // As it stands in the key, too.
-    home.output(&["keys", "rename", &format!("adria_{id}"), "again"]);
-    assert_eq!(keys(&home)[0]["name"], "again");
+    installation.run_ok(&["keys", "rename", &format!("adria_{id}"), "again"]);
+    assert_eq!(keys(&installation)[0]["name"], "again");
 
-    assert!(home.output(&["keys", "revoke", &id]).contains(&id));
-    let revoked = keys(&home);
+    assert!(installation.run_ok(&["keys", "revoke", &id]).contains(&id));
+    let revoked = keys(&installation);
     assert_eq!((&revoked[0]["state"], &revoked[1]["state"]), (&json!("revoked"), &json!("active")));
     assert!(revoked[0]["revoked_at"].is_string());
     // Once is for good: a second time changes nothing.
-    home.output(&["keys", "revoke", &id]);
-    assert_eq!(keys(&home), revoked);
-    assert_eq!(keys(&home)[1]["id"], json!(id_of(&other)));
+    installation.run_ok(&["keys", "revoke", &id]);
+    assert_eq!(keys(&installation), revoked);
+    assert_eq!(keys(&installation)[1]["id"], json!(id_of(&other)));
 }
 
 #[test]
 fn a_key_that_was_used_says_when() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (used, unused) = (service.key(), service.key());
-    service.ask(&used, "hello").completed();
+    service.chat(&used, "hello").completion();
     let listed = keys(&service);
     let last_used =
         |key: &str| listed.iter().find(|row| row["id"] == json!(id_of(key))).unwrap()["last_used_at"].clone();
@@ -98,37 +100,37 @@ fn a_key_that_was_used_says_when() {
 
 #[test]
 fn an_expiry_is_counted_from_now() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     for (expires, days) in [("30d", 30), ("12h", 0), ("1year", 365)] {
-        home.key_with(expires, &["--expires", expires]);
-        let row = keys(&home).into_iter().find(|row| row["name"] == expires).unwrap();
+        installation.key_with(expires, &["--expires", expires]);
+        let row = keys(&installation).into_iter().find(|row| row["name"] == expires).unwrap();
         let at = humantime::parse_rfc3339(row["expires_at"].as_str().unwrap()).unwrap();
         let left = at.duration_since(SystemTime::now()).unwrap();
         assert!(left.abs_diff(Duration::from_secs(days * 86_400)) < Duration::from_secs(86_400), "{row}");
         assert_eq!(row["state"], "active");
     }
-    home.key_with("gone", &["--expires", "1ms"]);
-    assert_eq!(keys(&home).last().unwrap()["state"], "expired");
+    installation.key_with("gone", &["--expires", "1ms"]);
+    assert_eq!(keys(&installation).last().unwrap()["state"], "expired");
 }
 
 /// Whatever is accepted must not spoil the list.
 #[test]
 fn an_expiry_in_the_far_future_is_refused_or_listed() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     for expires in ["7900y", "9000y", "100000y", "500000000000y"] {
-        let ran = home.run(&["keys", "create", "far", "--expires", expires]);
-        assert!(!ran.stderr.contains("panicked"), "{expires}: {ran:?}");
-        assert!(matches!(ran.code, Some(0..=2)), "{expires}: {ran:?}");
-        keys(&home);
-        home.output(&["keys", "list"]);
+        let output = installation.run(&["keys", "create", "far", "--expires", expires]);
+        assert!(!output.stderr.contains("panicked"), "{expires}: {output:?}");
+        assert!(matches!(output.code, Some(0..=2)), "{expires}: {output:?}");
+        keys(&installation);
+        installation.run_ok(&["keys", "list"]);
     }
 }
 
 #[test]
 fn wrong_input_is_refused_and_changes_nothing() {
-    let home = ADRIATICUM.home();
-    let id = id_of(&home.key());
-    let before = keys(&home);
+    let installation = ADRIATICUM.install();
+    let id = id_of(&installation.key());
+    let before = keys(&installation);
     let long = "x".repeat(101);
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&["keys", "create"], 2, &["NAME"]),
@@ -156,39 +158,39 @@ fn wrong_input_is_refused_and_changes_nothing() {
         (&[], 2, &["Usage"]),
     ];
     for (arguments, code, says) in cases {
-        refuses(&home.run(arguments), *code, says);
+        refuses(&installation.run(arguments), *code, says);
     }
-    assert_eq!(keys(&home), before);
+    assert_eq!(keys(&installation), before);
 }
 
 /// A key that would never work is a mistake, not a wish.
 #[test]
 fn an_expiry_of_no_time_is_refused() {
-    let home = ADRIATICUM.home();
-    refuses(&home.run(&["keys", "create", "a", "--expires", "0s"]), 2, &["--expires"]);
-    assert_eq!(keys(&home).len(), 0);
+    let installation = ADRIATICUM.install();
+    refuses(&installation.run(&["keys", "create", "a", "--expires", "0s"]), 2, &["--expires"]);
+    assert_eq!(keys(&installation).len(), 0);
 }
 
 #[test]
 fn usage_of_nothing_is_nothing() {
-    let home = ADRIATICUM.home();
-    assert_eq!(home.rows(), Vec::<Value>::new());
-    let sums = home.sums();
+    let installation = ADRIATICUM.install();
+    assert_eq!(installation.rows(), Vec::<Value>::new());
+    let sums = installation.usage();
     assert_eq!((&sums["requests"], &sums["total_tokens"]), (&json!(0), &Value::Null), "unmeasured is not zero");
-    assert!(home.output(&["usage"]).contains("all"));
-    home.output(&["usage", "--csv"]);
-    home.output(&["usage", "--requests"]);
+    assert!(installation.run_ok(&["usage"]).contains("all"));
+    installation.run_ok(&["usage", "--csv"]);
+    installation.run_ok(&["usage", "--requests"]);
 }
 
 #[test]
 fn settings_come_from_file_environment_and_flags_in_that_order() {
-    let mut home = ADRIATICUM.home();
+    let mut installation = ADRIATICUM.install();
     let file = "[api]\nmax_requests = 7\nmax_connections = 8\nhead_timeout = \"9s\"\n[runtime]\nurls = [\"http://a:1\", \"http://b:2/v1\"]\n";
-    std::fs::write(home.folder().join("adriaticum.toml"), file).unwrap();
-    home.set("api.max_connections", "80");
-    home.set("api.head_timeout", "90s");
-    home.set("api.listen", "127.0.0.1:9000");
-    let config = home.output(&["--set", "api.head_timeout=900s", "config"]);
+    std::fs::write(installation.folder().join("adriaticum.toml"), file).unwrap();
+    installation.set("api.max_connections", "80");
+    installation.set("api.head_timeout", "90s");
+    installation.set("api.listen", "127.0.0.1:9000");
+    let config = installation.run_ok(&["--set", "api.head_timeout=900s", "config"]);
     let line = |name: &str| {
         let line =
             config.lines().find(|line| line.starts_with(&format!("{name} = "))).unwrap_or_else(|| panic!("{config}"));
@@ -201,7 +203,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
         ("runtime.urls", "http://a:1,http://b:2/v1", "adriaticum.toml"),
         ("api.body_timeout", "15s", "default"),
         ("api.base_url", "http://localhost:9000/v1", "default"),
-        ("data_dir", home.data().to_str().unwrap(), "ADRIATICUM_DATA_DIR"),
+        ("data_dir", installation.data().to_str().unwrap(), "ADRIATICUM_DATA_DIR"),
     ] {
         let line = line(name);
         assert!(line.contains(value) && line.contains(origin), "{value}, {origin}: {line}");
@@ -222,9 +224,9 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
     ] {
         line(name);
     }
-    let other = ADRIATICUM.home();
+    let other = ADRIATICUM.install();
     std::fs::write(other.folder().join("other.toml"), &config).unwrap();
-    let again = other.output(&["--config", "other.toml", "config"]);
+    let again = other.run_ok(&["--config", "other.toml", "config"]);
     assert!(
         again.lines().any(|line| line.starts_with("api.max_requests = ") && line.contains("other.toml")),
         "{again}"
@@ -233,27 +235,30 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
 
 #[test]
 fn unknown_settings_name_the_nearest_known() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     let with_file = |text: &str| {
-        std::fs::write(home.folder().join("adriaticum.toml"), text).unwrap();
-        home.run(&["config"])
+        std::fs::write(installation.folder().join("adriaticum.toml"), text).unwrap();
+        installation.run(&["config"])
     };
     complains(&with_file("[api]\nlistn = \"127.0.0.1:1\"\n"), &["`api.listn`", "adriaticum.toml", "`api.listen`"]);
     complains(&with_file("grunding = \"off\"\n"), &["`grunding`", "`grounding`"]);
     refuses(&with_file("this is no TOML"), 1, &["adriaticum.toml"]);
     refuses(&with_file("[api]\nmax_requests = [1, 2]\n"), 1, &["`api.max_requests`"]);
-    std::fs::remove_file(home.folder().join("adriaticum.toml")).unwrap();
+    std::fs::remove_file(installation.folder().join("adriaticum.toml")).unwrap();
 
-    complains(&home.run(&["--set", "runtime.url=http://a", "config"]), &["`runtime.url`", "`runtime.urls`"]);
-    refuses(&home.run(&["--set", "api.listen", "config"]), 2, &["NAME=VALUE"]);
-    complains(&home.run(&["--config", "missing.toml", "config"]), &["missing.toml"]);
-    let ran = Ran::of(home.command(&["config"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
-    assert!(ran.stderr.contains("ADRIATICUM_API_LISTN") && ran.stderr.contains("`ADRIATICUM_API_LISTEN`"), "{ran:?}");
+    complains(&installation.run(&["--set", "runtime.url=http://a", "config"]), &["`runtime.url`", "`runtime.urls`"]);
+    refuses(&installation.run(&["--set", "api.listen", "config"]), 2, &["NAME=VALUE"]);
+    complains(&installation.run(&["--config", "missing.toml", "config"]), &["missing.toml"]);
+    let output = Output::of(installation.command(&["config"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
+    assert!(
+        output.stderr.contains("ADRIATICUM_API_LISTN") && output.stderr.contains("`ADRIATICUM_API_LISTEN`"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     for (name, value, says) in [
         ("api.listen", "localhost:8080", "127.0.0.1:8080"),
         ("api.listen", "8080", "127.0.0.1:8080"),
@@ -278,17 +283,17 @@ fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
     ] {
         let variable = format!("ADRIATICUM_{}", name.replace('.', "_").to_ascii_uppercase());
         for command in ["config", "serve", "check"] {
-            let ran = Ran::of(home.command(&[command]).env(&variable, value));
-            complains(&ran, &[&format!("`{name}`"), &variable, says]);
+            let output = Output::of(installation.command(&[command]).env(&variable, value));
+            complains(&output, &[&format!("`{name}`"), &variable, says]);
         }
-        let ran = home.run(&["--set", &format!("{name}={value}"), "config"]);
-        complains(&ran, &[&format!("`{name}`"), "flag", says]);
+        let output = installation.run(&["--set", &format!("{name}={value}"), "config"]);
+        complains(&output, &[&format!("`{name}`"), "flag", says]);
     }
 }
 
 #[test]
 fn secrets_in_settings_are_never_printed() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     for (name, value) in [
         ("runtime.urls", "http://user:Quagga@localhost:8000/v1"),
         ("database_url", "postgres://user:Quagga@localhost/adriaticum"),
@@ -296,8 +301,8 @@ fn secrets_in_settings_are_never_printed() {
         ("search.url", "searxng+http://user:Quagga@localhost/"),
         ("api.base_url", "ftp://user:Quagga@localhost/v1"),
     ] {
-        let ran = home.run(&["--set", &format!("{name}={value}"), "config"]);
-        assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
+        let output = installation.run(&["--set", &format!("{name}={value}"), "config"]);
+        assert!(!format!("{output:?}").contains("Quagga"), "{output:?}");
     }
 }
 
@@ -305,38 +310,38 @@ fn secrets_in_settings_are_never_printed() {
 fn an_address_in_use_is_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let mut home = ADRIATICUM.home();
+    let mut installation = ADRIATICUM.install();
     for setting in ["api.listen", "console.listen", "ops.listen"] {
-        home.set(setting, &address);
-        complains(&home.run(&["serve"]), &[&address, setting, "Stop the program"]);
-        home.set(setting, "203.0.113.1:1");
-        complains(&home.run(&["serve"]), &["203.0.113.1:1", setting]);
-        home.set(setting, "127.0.0.1:0");
+        installation.set(setting, &address);
+        complains(&installation.run(&["serve"]), &[&address, setting, "Stop the program"]);
+        installation.set(setting, "203.0.113.1:1");
+        complains(&installation.run(&["serve"]), &["203.0.113.1:1", setting]);
+        installation.set(setting, "127.0.0.1:0");
     }
 }
 
 #[test]
 fn a_data_folder_that_cannot_be_is_one_sentence() {
-    let mut home = ADRIATICUM.home();
-    let file = home.folder().join("file");
+    let mut installation = ADRIATICUM.install();
+    let file = installation.folder().join("file");
     std::fs::write(&file, "not a folder").unwrap();
-    home.set_data(file.join("data"));
+    installation.set_data(file.join("data"));
     for command in [&["serve"][..], &["keys", "list"], &["keys", "create", "a"], &["usage"]] {
-        complains(&home.run(command), &["data folder", "data_dir"]);
+        complains(&installation.run(command), &["data folder", "data_dir"]);
     }
-    let ran = home.run(&["check"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.lines().any(|line| line.starts_with("FAIL") && line.contains("data_dir")), "{ran:?}");
+    let output = installation.run(&["check"]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.stdout.lines().any(|line| line.starts_with("FAIL") && line.contains("data_dir")), "{output:?}");
 }
 
 #[test]
 fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
-    let mut home = ADRIATICUM.home();
-    complains(&home.run(&["--data-dir", "", "keys", "list"]), &["`data_dir`", "folder"]);
-    let shared = home.folder().join("shared");
+    let mut installation = ADRIATICUM.install();
+    complains(&installation.run(&["--data-dir", "", "keys", "list"]), &["`data_dir`", "folder"]);
+    let shared = installation.folder().join("shared");
     std::fs::create_dir(&shared).unwrap();
-    home.set_data(shared.clone());
-    home.key();
+    installation.set_data(shared.clone());
+    installation.key();
     for file in std::fs::read_dir(shared).unwrap().map(Result::unwrap) {
         let mode = file.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{}: {mode:o}", file.path().display());
@@ -348,107 +353,110 @@ fn a_file_that_is_no_database_is_one_sentence() {
     if on_postgres() {
         return;
     }
-    let home = ADRIATICUM.home();
-    std::fs::create_dir(home.data()).unwrap();
+    let installation = ADRIATICUM.install();
+    std::fs::create_dir(installation.data()).unwrap();
     std::fs::write(
-        home.data().join("adriaticum.db"),
+        installation.data().join("adriaticum.db"),
         "this is no database, but long enough to be read as one".repeat(99),
     )
     .unwrap();
     for command in [&["serve"][..], &["keys", "list"], &["usage"]] {
-        complains(&home.run(command), &["adriaticum.db"]);
+        complains(&installation.run(command), &["adriaticum.db"]);
     }
 }
 
 /// What `check` says and how it exits, line by line: the mark, the part, and some words.
-fn checks(ran: &Ran, code: i32, lines: &[(&str, &str, &str)]) {
-    assert_eq!(ran.code, Some(code), "{ran:?}");
+fn checks(output: &Output, code: i32, lines: &[(&str, &str, &str)]) {
+    assert_eq!(output.code, Some(code), "{output:?}");
     for (mark, part, words) in lines {
         let said = |line: &str| line.starts_with(mark) && line.contains(part) && line.contains(words);
-        assert!(ran.stdout.lines().any(said), "without {mark} {part} {words}:\n{}", ran.stdout);
+        assert!(output.stdout.lines().any(said), "without {mark} {part} {words}:\n{}", output.stdout);
     }
 }
 
 #[test]
 fn check_says_what_would_not_work_and_how_to_mend_it() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut home = ADRIATICUM.home();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut installation = ADRIATICUM.install();
     let database = if on_postgres() { "postgres://127.0.0.1" } else { "adriaticum.db" };
     let good = [("ok", "settings", ""), ("ok", "storage", database), ("ok", "api", "free")];
     checks(
-        &home.run(&["check"]),
+        &installation.run(&["check"]),
         1,
         &[&good[..], &[("FAIL", "runtime", "ADRIATICUM_RUNTIME_URLS"), ("note", "storage", "keys create")]].concat(),
     );
 
-    home.set("runtime.urls", &runtime.url());
-    home.key();
+    installation.set("runtime.urls", &runtime.url());
+    installation.key();
     checks(
-        &home.run(&["check"]),
+        &installation.run(&["check"]),
         0,
         &[&good[..], &[("ok", "storage", "API keys: 1"), ("ok", "runtime", "measures tokens")]].concat(),
     );
-    checks(&home.run(&["check", "--deep"]), 0, &[("ok", "storage", "sound")]);
-    runtime.now(Reply::completion("x", "stop", None));
-    checks(&home.run(&["check"]), 0, &[("note", "runtime", "null")]);
-    runtime.now(Reply::Says(500, "{}".into()));
-    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", "500")]);
-    runtime.models_now(Reply::Closes);
-    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", &runtime.url())]);
+    checks(&installation.run(&["check", "--deep"]), 0, &[("ok", "storage", "sound")]);
+    runtime.set_behaviour(Behaviour::completion("x", "stop", None));
+    checks(&installation.run(&["check"]), 0, &[("note", "runtime", "null")]);
+    runtime.set_behaviour(Behaviour::Respond(500, "{}".into()));
+    checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", "500")]);
+    runtime.set_health_behaviour(Behaviour::Close);
+    checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", &runtime.url())]);
     let nobody = unreachable_url();
-    home.set("runtime.urls", &nobody);
-    checks(&home.run(&["check"]), 1, &[("FAIL", "runtime", &nobody)]);
+    installation.set("runtime.urls", &nobody);
+    checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", &nobody)]);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    home.set("api.listen", &taken.local_addr().unwrap().to_string());
-    checks(&home.run(&["check"]), 1, &[("FAIL", "api", "api.listen")]);
+    installation.set("api.listen", &taken.local_addr().unwrap().to_string());
+    checks(&installation.run(&["check"]), 1, &[("FAIL", "api", "api.listen")]);
 }
 
 #[test]
 fn check_counts_an_unusable_data_folder_once() {
-    let mut home = ADRIATICUM.home();
-    let file = home.folder().join("a-file");
+    let mut installation = ADRIATICUM.install();
+    let file = installation.folder().join("a-file");
     std::fs::write(&file, "").unwrap();
-    home.set_data(file);
-    home.set("model", "model.gguf");
-    home.set("grounding", "always");
-    let ran = home.run(&["check"]);
+    installation.set_data(file);
+    installation.set("model", "model.gguf");
+    installation.set("grounding", "always");
+    let output = installation.run(&["check"]);
     checks(
-        &ran,
+        &output,
         1,
         &[("FAIL", "storage", "a-file"), ("note", "model", "data folder"), ("note", "search", "data folder")],
     );
-    assert!(ran.stdout.contains("1 thing would not work."), "{ran:?}");
+    assert!(output.stdout.contains("1 thing would not work."), "{output:?}");
 }
 
 #[test]
 fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
-    let home = ADRIATICUM.home();
-    let key = home.key();
-    let ran = home.run(&["keys", "revoke", &key]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("Revoked") && !ran.stdout.contains(&key), "{ran:?}");
-    assert!(ran.stderr.contains("history") && !ran.stderr.contains(&key), "{ran:?}");
-    assert_eq!(keys(&home)[0]["state"], "revoked");
+    let installation = ADRIATICUM.install();
+    let key = installation.key();
+    let output = installation.run(&["keys", "revoke", &key]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stdout.contains("Revoked") && !output.stdout.contains(&key), "{output:?}");
+    assert!(output.stderr.contains("history") && !output.stderr.contains(&key), "{output:?}");
+    assert_eq!(keys(&installation)[0]["state"], "revoked");
 }
 
 #[test]
 fn check_beside_a_running_service_knows_it() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let address = service.address().to_string();
-    let ops = service.ops().to_string();
+    let ops = service.ops_address().to_string();
     let set = [format!("--set=api.listen={address}"), format!("--set=ops.listen={ops}")];
-    let ran = service.run(&[&set[0], &set[1], "check"]);
-    checks(&ran, 0, &[("note", "api", &address), ("note", "ops", &ops)]);
+    let output = service.run(&[&set[0], &set[1], "check"]);
+    checks(&output, 0, &[("note", "api", &address), ("note", "ops", &ops)]);
 }
 
 #[test]
 fn version_and_help_are_to_be_had() {
-    let home = ADRIATICUM.home();
-    let ran = home.run(&["--version"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), concat!("adriaticum ", env!("CARGO_PKG_VERSION"), "\n")));
-    let help = home.output(&["--help"]);
+    let installation = ADRIATICUM.install();
+    let output = installation.run(&["--version"]);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (Some(0), concat!("adriaticum ", env!("CARGO_PKG_VERSION"), "\n"))
+    );
+    let help = installation.run_ok(&["--help"]);
     for command in ["serve", "keys", "usage", "check", "config"] {
         assert!(help.contains(command), "{help}");
     }
@@ -457,25 +465,25 @@ fn version_and_help_are_to_be_had() {
 /// `adriaticum config | head -1` must not end in a panic, nor a service whose greeting finds no room.
 #[test]
 fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
-    let mut home = ADRIATICUM.home();
+    let mut installation = ADRIATICUM.install();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     for arguments in [&["config"][..], &["keys", "list"], &["keys", "list", "--json"], &["usage"], &["check"]] {
-        let output = home.command(arguments).stdout(full()).output().unwrap();
+        let output = installation.command(arguments).stdout(full()).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{arguments:?}: {stderr}");
     }
     // It cannot say where it listens, so it is told: an address that nothing else here uses.
     let address = TcpListener::bind("127.0.0.78:0").unwrap().local_addr().unwrap();
-    home.set("api.listen", &address.to_string());
-    let mut serving = home.command(&["serve"]).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("the service", || TcpStream::connect(address).ok());
-    Connection::to(address).send(Request::chat("nonsense", "").bytes()).answer().refused_as("invalid_api_key");
+    installation.set("api.listen", &address.to_string());
+    let mut serving = installation.command(&["serve"]).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the service", || TcpStream::connect(address).ok());
+    Connection::connect(address).send(Request::chat("nonsense", "").bytes()).response().expect_error("invalid_api_key");
     kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
     assert_eq!(serving.wait().unwrap().code(), Some(0));
 }
 
 #[test]
 fn a_csv_has_its_header_also_without_rows() {
-    let csv = ADRIATICUM.home().output(&["usage", "--requests", "--csv"]);
+    let csv = ADRIATICUM.install().run_ok(&["usage", "--requests", "--csv"]);
     assert!(csv.starts_with("request_id,"), "{csv:?}");
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testbed::{Connection, Reply, Request, Runtime, Service, TIMEOUT, ask, eventually};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, TIMEOUT, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -16,8 +16,8 @@ const NEARLY_SHORT: Duration = Duration::from_millis(280);
 /// Far from every timeout that is not set by the test.
 const SOON: Duration = Duration::from_secs(7);
 
-fn echoing() -> Runtime {
-    Runtime::that(Reply::Echoes)
+fn echoing() -> FakeRuntime {
+    FakeRuntime::start(Behaviour::Echo)
 }
 
 /// Must be closed without a word, after `SHORT` and long before anything else would close it.
@@ -30,8 +30,8 @@ fn assert_times_out(connection: &mut Connection, what: &str) {
 #[test]
 fn a_head_must_arrive_in_time() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
-    let request = Request::chat(&service.key(), ask("hello"));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let request = Request::chat(&service.key(), chat_body("hello"));
     let head = request.head();
     for start in [&b""[..], b"P", b"PO", b"POST /v1/chat", &head[..head.len() - 2], b"\r\n"] {
         let mut connection = service.connect();
@@ -40,7 +40,7 @@ fn a_head_must_arrive_in_time() {
     }
     // The second head on a connection has as long as the first.
     let mut connection = service.connect();
-    connection.send(request.bytes()).answer().completed();
+    connection.send(request.bytes()).response().completion();
     connection.send(&head[..20]);
     assert_times_out(&mut connection, "the second head");
 
@@ -55,16 +55,16 @@ fn a_head_must_arrive_in_time() {
     }
     connection.assert_closed();
     assert!(began.elapsed() < SOON);
-    assert_eq!(runtime.asked().len(), 1);
+    assert_eq!(runtime.requests().len(), 1);
 }
 
 #[test]
 fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
-    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let mut connection = service.connect();
-    connection.send(&request).answer().completed();
+    connection.send(&request).response().completion();
     thread::sleep(2 * NEARLY_SHORT);
     connection.send(&request[..20]);
     assert_times_out(&mut connection, "a head after a pause");
@@ -73,12 +73,12 @@ fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
 #[test]
 fn a_body_must_keep_arriving() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.body_timeout", SHORT).start();
-    let request = Request::chat(&service.key(), ask("hello"));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.body_timeout", SHORT).start();
+    let request = Request::chat(&service.key(), chat_body("hello"));
     for bytes in [request.bytes(), request.clone().chunked(10).bytes()] {
         let mut connection = service.connect();
         let began = Instant::now();
-        let message = connection.send(&bytes[..bytes.len() - 7]).answer().refused_as("invalid_request");
+        let message = connection.send(&bytes[..bytes.len() - 7]).response().expect_error("invalid_request");
         assert!(message.contains("in time"), "{message}");
         assert!((NEARLY_SHORT..SOON).contains(&began.elapsed()), "{:?}", began.elapsed());
         connection.assert_closed();
@@ -86,7 +86,7 @@ fn a_body_must_keep_arriving() {
     // A byte now and then does not help for ever.
     let slow = request.clone().body(vec![b' '; 10_000]);
     let mut connection = service.connect();
-    let mut sender = connection.twin();
+    let mut sender = connection.second_handle();
     let began = Instant::now();
     let drip = thread::spawn(move || {
         sender.send_while_open(slow.head());
@@ -94,11 +94,11 @@ fn a_body_must_keep_arriving() {
             thread::sleep(Duration::from_millis(20));
         }
     });
-    connection.answer().refused_as("invalid_request");
+    connection.response().expect_error("invalid_request");
     assert!(began.elapsed() < SOON);
     connection.assert_closed();
     drip.join().unwrap();
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
     assert_eq!(service.rows().len(), 3, "each of them had a key");
 }
 
@@ -114,76 +114,77 @@ fn an_idle_connection_is_closed_also_if_a_head_has_longer() {
 
 fn idle_connections_are_closed(head_timeout: &str) {
     let runtime = echoing();
-    let setup = ADRIATICUM.setup_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", head_timeout);
+    let setup =
+        ADRIATICUM.service_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", head_timeout);
     let service = setup.start();
-    let request = Request::chat(&service.key(), ask("hello"));
+    let request = Request::chat(&service.key(), chat_body("hello"));
     let mut connection = service.connect();
-    connection.send(request.bytes()).answer().completed();
+    connection.send(request.bytes()).response().completion();
     assert_times_out(&mut connection, "after an answer");
     let mut connection = service.connect();
-    connection.send(request.without("Authorization").bytes()).answer().refused_as("invalid_api_key");
+    connection.send(request.without("Authorization").bytes()).response().expect_error("invalid_api_key");
     assert_times_out(&mut connection, "after a refusal");
     // HTTP/2 that says nothing but its preface and empty settings, or not even that.
     for preface in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], b"PRI * HT"] {
         let mut connection = service.connect();
         connection.send(preface);
         let began = Instant::now();
-        connection.rest();
+        connection.read_to_end();
         assert!((NEARLY_SHORT..SOON).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
 
 #[test]
 fn a_request_under_way_is_not_idle() {
-    let runtime = Runtime::that(Reply::EchoesAfter(Duration::from_millis(900)));
+    let runtime = FakeRuntime::start(Behaviour::EchoAfter(Duration::from_millis(900)));
     let short = ["api.head_timeout", "api.idle_timeout", "api.body_timeout"];
-    let setup = short.iter().fold(ADRIATICUM.setup_with(&[&runtime]), |setup, name| setup.set(name, "200ms"));
+    let setup = short.iter().fold(ADRIATICUM.service_with(&[&runtime]), |setup, name| setup.set(name, "200ms"));
     let service = setup.start();
-    service.ask(&service.key(), "hello").completed();
+    service.chat(&service.key(), "hello").completion();
 }
 
 #[test]
 fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_connections", "5").start();
-    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     // One address may hold four of five places.
     let mut held: Vec<_> = (0..4).map(|_| service.connect()).collect();
-    held.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
+    held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     for _ in 0..3 {
         let mut over = service.connect();
-        let answer = over.send(&request).answer();
-        answer.refused_as("service_unavailable");
-        assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{answer:?}");
+        let response = over.send(&request).response();
+        response.expect_error("service_unavailable");
+        assert!(response.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{response:?}");
         over.assert_closed();
     }
-    let mut other = Connection::from_to(Ipv4Addr::new(127, 0, 0, 2).into(), service.address());
-    other.send(&request).answer().completed();
+    let mut other = Connection::connect_from(Ipv4Addr::new(127, 0, 0, 2).into(), service.address());
+    other.send(&request).response().completion();
     // Those inside are still served, and a place given back is a place.
-    held.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
+    held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     drop(other);
     held.pop();
-    eventually("a place", || {
+    wait_for("a place", || {
         let mut connection = service.connect();
-        (connection.send(&request).answer().status == 200).then_some(connection)
+        (connection.send(&request).response().status == 200).then_some(connection)
     });
 }
 
 #[test]
 fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
-    let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "5").start();
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "5").start();
     let (greedy, modest) = (service.key(), service.key());
     let begin = |key: &str, expected: usize| {
         let mut connection = service.connect();
-        connection.send(Request::chat(key, ask("hello")).bytes());
-        runtime.wait_until_asked(expected);
+        connection.send(Request::chat(key, chat_body("hello")).bytes());
+        runtime.wait_for_requests(expected);
         connection
     };
     let refuse = |key: &str| {
-        let answer = service.ask(key, "hello");
-        answer.refused_as("service_unavailable");
-        assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{answer:?}");
+        let response = service.chat(key, "hello");
+        response.expect_error("service_unavailable");
+        assert!(response.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{response:?}");
     };
     // Alone, a key gets four of five places; the last is for others.
     let mut held: Vec<_> = (1..=4).map(|count| begin(&greedy, count)).collect();
@@ -191,11 +192,11 @@ fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
     held.push(begin(&modest, 5));
     refuse(&greedy);
     refuse(&modest);
-    assert_eq!(runtime.asked().len(), 5, "refused before any work");
+    assert_eq!(runtime.requests().len(), 5, "refused before any work");
     runtime.release();
-    held.iter_mut().for_each(|connection| drop(connection.answer().completed()));
-    runtime.now(Reply::Echoes);
-    service.ask(&greedy, "hello").completed();
+    held.iter_mut().for_each(|connection| drop(connection.response().completion()));
+    runtime.set_behaviour(Behaviour::Echo);
+    service.chat(&greedy, "hello").completion();
 
     let refused = service.rows().iter().filter(|row| row["status"] == 503).count();
     assert_eq!(refused, 5, "refusals with a key are recorded");
@@ -204,7 +205,7 @@ fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
 #[test]
 fn a_refusal_reaches_a_client_that_is_still_sending() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let large = Request::chat(&service.key(), vec![b' '; 4 << 20]);
     for (what, request, code) in [
         ("401", large.clone().header("Authorization", "Bearer x"), "invalid_api_key"),
@@ -213,25 +214,25 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
         ("413", large.clone(), "payload_too_large"),
         ("413, chunked", large.clone().chunked(5_000), "payload_too_large"),
     ] {
-        // The whole body first, and only then a look at the answer, as simple clients do.
-        let answer = service.connect().send(request.bytes()).answer();
-        assert_eq!(answer.refused().code, code, "{what}");
+        // The whole body first, and only then a look at the response, as simple clients do.
+        let response = service.connect().send(request.bytes()).response();
+        assert_eq!(response.error().code, code, "{what}");
     }
     // The connection of a body with a length can be used again.
     let mut connection = service.connect();
-    connection.send(large.bytes()).answer().refused_as("payload_too_large");
-    connection.send(large.body(ask("hello")).bytes()).answer().completed();
+    connection.send(large.bytes()).response().expect_error("payload_too_large");
+    connection.send(large.body(chat_body("hello")).bytes()).response().completion();
 }
 
 #[test]
 fn a_refusal_reaches_a_client_that_never_stops_sending() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for (key, code) in [("nonsense", "invalid_api_key"), (key.as_str(), "payload_too_large")] {
         let head = Request::chat(key, "").chunked(1).head();
         let mut connection = service.connect();
-        let mut sender = connection.twin();
+        let mut sender = connection.second_handle();
         let endless = thread::spawn(move || {
             let chunk = [b"10000\r\n", vec![b' '; 0x10000].as_slice(), b"\r\n"].concat();
             let mut sent = 0;
@@ -241,7 +242,7 @@ fn a_refusal_reaches_a_client_that_never_stops_sending() {
                 assert!(sent < 1 << 30, "a gigabyte was drained");
             }
         });
-        connection.answer().refused_as(code);
+        connection.response().expect_error(code);
         endless.join().unwrap();
     }
 }
@@ -249,17 +250,17 @@ fn a_refusal_reaches_a_client_that_never_stops_sending() {
 #[test]
 fn a_body_is_invited_only_once_the_key_is_accepted() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
-    let request = Request::chat(&key, ask("hello")).header("Expect", "100-continue");
+    let request = Request::chat(&key, chat_body("hello")).header("Expect", "100-continue");
     for request in [request.clone(), request.clone().chunked(9), request.clone().header("Expect", "100-Continue")] {
         let (head, bytes) = (request.head(), request.bytes());
         let mut connection = service.connect();
-        let invited = connection.send(&head).answer();
+        let invited = connection.send(&head).response();
         assert_eq!((invited.status, invited.body.len()), (100, 0), "{invited:?}");
-        connection.send(&bytes[head.len()..]).answer().completed();
+        connection.send(&bytes[head.len()..]).response().completion();
     }
-    let asked = runtime.asked().len();
+    let asked = runtime.requests().len();
     for (request, code) in [
         (request.clone().header("Authorization", "Bearer x"), "invalid_api_key"),
         (request.clone().header("Authorization", &format!("Bearer {weak}")), "insufficient_permission"),
@@ -269,55 +270,55 @@ fn a_body_is_invited_only_once_the_key_is_accepted() {
     ] {
         // Only the head is sent: the next thing to come is the refusal, not an invitation.
         let mut connection = service.connect();
-        connection.send(request.head()).answer().refused_as(code);
+        connection.send(request.head()).response().expect_error(code);
         // What was not invited is not read as a request either.
-        let sent_all_the_same = Request::chat(&key, ask("smuggled")).bytes();
+        let sent_all_the_same = Request::chat(&key, chat_body("smuggled")).bytes();
         connection.send_while_open(sent_all_the_same);
-        assert!(connection.answer_if_any().is_none());
+        assert!(connection.try_response().is_none());
     }
-    assert_eq!(runtime.asked().len(), asked);
+    assert_eq!(runtime.requests().len(), asked);
 }
 
 #[test]
 fn requests_sent_at_once_are_answered_in_their_order() {
-    let runtime = Runtime::that(Reply::EchoesAfter(Duration::from_millis(20)));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::EchoAfter(Duration::from_millis(20)));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let mut connection = service.connect();
     let contents: Vec<_> = (0..12).map(|number| format!("number {number}")).collect();
     let requests = contents.iter().map(|content| {
         // Refusals in between keep their place, too.
-        let refused = Request::chat("nonsense", ask("refused")).bytes();
-        [Request::chat(&key, ask(content)).bytes(), refused].concat()
+        let refused = Request::chat("nonsense", chat_body("refused")).bytes();
+        [Request::chat(&key, chat_body(content)).bytes(), refused].concat()
     });
     connection.send(requests.collect::<Vec<_>>().concat());
     for content in &contents {
-        assert_eq!(connection.answer().completed().content, *content);
-        connection.answer().refused_as("invalid_api_key");
+        assert_eq!(connection.response().completion().content, *content);
+        connection.response().expect_error("invalid_api_key");
     }
 }
 
 #[test]
 fn a_request_may_arrive_byte_by_byte() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let request = Request::chat(&service.key(), ask("hello"));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let request = Request::chat(&service.key(), chat_body("hello"));
     for bytes in [request.bytes(), request.chunked(3).bytes()] {
         let mut connection = service.connect();
         for byte in bytes.chunks(1) {
             connection.send(byte);
         }
-        connection.answer().completed();
+        connection.response().completion();
     }
 }
 
 #[test]
 fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut connection = service.connect();
-    let request = Request::chat(&service.key(), ask("hello")).header("Connection", "close");
-    connection.send(request.bytes()).answer().completed();
+    let request = Request::chat(&service.key(), chat_body("hello")).header("Connection", "close");
+    connection.send(request.bytes()).response().completion();
     connection.assert_closed();
 }
 
@@ -325,20 +326,20 @@ fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
 #[test]
 fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
     let runtime = echoing();
-    let mut home = ADRIATICUM.home();
-    home.set("runtime.urls", &runtime.url());
-    let key = home.key();
-    let serve = home.command(&["serve"]);
+    let mut installation = ADRIATICUM.install();
+    installation.set("runtime.urls", &runtime.url());
+    let key = installation.key();
+    let serve = installation.command(&["serve"]);
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -n 64 && exec \"$0\" serve"]).arg(serve.get_program());
-    limited.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(home.folder());
-    let service = Service::start_as(home, &mut limited);
-    let request = Request::chat(&key, ask("hello")).bytes();
+    limited.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(installation.folder());
+    let service = Service::start_as(installation, &mut limited);
+    let request = Request::chat(&key, chat_body("hello")).bytes();
     let mut inside: Vec<_> = (0..100).map(|_| service.connect()).collect();
     let mut completed = 0;
     for connection in &mut inside {
         if connection.send_while_open(&request) {
-            match connection.answer_if_any().map(|answer| answer.outcome()) {
+            match connection.try_response().map(|response| response.outcome()) {
                 Some((200, None)) => completed += 1,
                 None | Some((503, _)) => {}
                 other => panic!("{other:?} after {completed} completions"),
@@ -347,13 +348,13 @@ fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
     }
     assert!(completed > 0);
     drop(inside);
-    eventually("service for all", || (service.ask(&key, "hello").status == 200).then_some(()));
+    wait_for("service for all", || (service.chat(&key, "hello").status == 200).then_some(()));
 }
 
 #[test]
 fn connections_that_say_nothing_do_not_keep_others_waiting() {
     let runtime = echoing();
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let mut silent = Vec::new();
     for number in 0..200 {
@@ -362,13 +363,13 @@ fn connections_that_say_nothing_do_not_keep_others_waiting() {
         silent.push(connection);
     }
     let began = Instant::now();
-    service.ask(&key, "hello").completed();
+    service.chat(&key, "hello").completion();
     assert!(began.elapsed() < SOON);
 }
 
 #[test]
 fn nothing_listens_but_the_address_that_was_given() {
-    let service = ADRIATICUM.setup().start();
+    let service = ADRIATICUM.service().start();
     let elsewhere = (Ipv4Addr::new(127, 0, 0, 9), service.address().port());
     let refused = std::net::TcpStream::connect(elsewhere).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::{Home, Reply, Request, Runtime, Service, ask, eventually, on_postgres};
+use testbed::{Behaviour, FakeRuntime, Installation, Request, Service, chat_body, on_postgres, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -21,12 +21,12 @@ const ROUNDS: u32 = 15;
 
 #[test]
 fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     // Failures are acknowledged, too.
-    let requests =
-        [ask("hello"), ask("hello"), ask("hello"), "{".to_owned()].map(|body| Request::chat(&key, body).bytes());
+    let requests = [chat_body("hello"), chat_body("hello"), chat_body("hello"), "{".to_owned()]
+        .map(|body| Request::chat(&key, body).bytes());
     let acknowledged = Mutex::new(Vec::new());
     for round in 0..ROUNDS {
         thread::scope(|scope| {
@@ -35,16 +35,16 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
                 let acknowledged = &acknowledged;
                 scope.spawn(move || {
                     while connection.send_while_open(request) {
-                        let Some(answer) = connection.answer_if_any() else { break };
-                        let id = answer.header("x-request-id").unwrap().to_owned();
-                        acknowledged.lock().unwrap().push((id, answer.status));
+                        let Some(response) = connection.try_response() else { break };
+                        let id = response.header("x-request-id").unwrap().to_owned();
+                        acknowledged.lock().unwrap().push((id, response.status));
                     }
                 });
             }
             // After some answers, at any moment of the next few.
             let chance = RandomState::new().hash_one(round);
             let enough = acknowledged.lock().unwrap().len() + chance as usize % 40;
-            eventually("answers", || (acknowledged.lock().unwrap().len() >= enough).then_some(()));
+            wait_for("answers", || (acknowledged.lock().unwrap().len() >= enough).then_some(()));
             thread::sleep(Duration::from_micros((chance >> 32) % 10_000));
             service.kill();
         });
@@ -55,13 +55,13 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
     assert!(acknowledged.len() > 100, "{} requests are no load", acknowledged.len());
     let rows = service.rows();
     assert_each_is_there_once(&service, &acknowledged);
-    assert_eq!(service.sums()["requests"], rows.len(), "the sums know the same rows");
+    assert_eq!(service.usage()["requests"], rows.len(), "the sums know the same rows");
     assert_eq!(service.run(&["check", "--deep"]).stdout.matches("sound").count(), 1);
 }
 
 /// Every id with its status; more rows than these may be there, of requests that were cut off.
-fn assert_each_is_there_once(home: &Home, acknowledged: &[(String, u16)]) {
-    let rows = home.rows();
+fn assert_each_is_there_once(installation: &Installation, acknowledged: &[(String, u16)]) {
+    let rows = installation.rows();
     let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
     assert_eq!(by_id.len(), rows.len(), "no row stands twice");
     for (id, status) in acknowledged {
@@ -120,8 +120,8 @@ fn a_full_disk_is_told_before_inference_and_service_resumes_by_itself() {
     let Some(disk) = Disk::mount(8 << 20) else {
         return eprintln!("skipped: mounting needs root; the limit on file sizes stands in for it");
     };
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).data(disk.path().join("data")).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).data(disk.path().join("data")).start();
     survives_a_ledger_that_cannot_write(&service, &runtime, || disk.fill(), || disk.free());
 }
 
@@ -130,11 +130,11 @@ fn a_limit_on_file_sizes_is_told_before_inference_and_service_resumes_by_itself(
     if on_postgres() {
         return;
     }
-    let runtime = Runtime::that(Reply::Echoes);
-    survives_a_limit_on_file_sizes(&ADRIATICUM.setup_with(&[&runtime]).start(), &runtime);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    survives_a_limit_on_file_sizes(&ADRIATICUM.service_with(&[&runtime]).start(), &runtime);
 }
 
-fn survives_a_limit_on_file_sizes(service: &Service, runtime: &Runtime) {
+fn survives_a_limit_on_file_sizes(service: &Service, runtime: &FakeRuntime) {
     let pid = service.pid();
     let limit = |bytes| {
         prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
@@ -144,21 +144,21 @@ fn survives_a_limit_on_file_sizes(service: &Service, runtime: &Runtime) {
     survives_a_ledger_that_cannot_write(service, runtime, fill, || limit(None));
 }
 
-fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fill: impl Fn(), free: impl Fn()) {
+fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime, fill: impl Fn(), free: impl Fn()) {
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
     let mut acknowledged = Vec::new();
     let mut connection = service.connect();
     let mut ask_once = || {
-        let asked = runtime.asked().len();
-        let answer = connection.send(Request::chat(&key, ask("hello")).bytes()).answer();
-        if answer.status == 200 {
-            acknowledged.push((answer.completed().id, 200));
+        let asked = runtime.requests().len();
+        let response = connection.send(Request::chat(&key, chat_body("hello")).bytes()).response();
+        if response.status == 200 {
+            acknowledged.push((response.completion().id, 200));
             return true;
         }
-        answer.refused_as("service_unavailable");
+        response.expect_error("service_unavailable");
         // What was run already, and may yet be recorded, is not run again behind the caller's back.
-        let should_retry = if runtime.asked().len() == asked { "true" } else { "false" };
-        assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
+        let should_retry = if runtime.requests().len() == asked { "true" } else { "false" };
+        assert_eq!(response.header("x-should-retry"), Some(should_retry), "{response:?}");
         false
     };
     for _ in 0..2 {
@@ -167,41 +167,41 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &Runtime, fil
         // A few rows may still fit; the first that does not is told after inference, all later ones before.
         let fitted = (0..100).take_while(|_| ask_once()).count();
         assert!(fitted < 100, "the disk is not full");
-        let asked = runtime.asked().len();
+        let asked = runtime.requests().len();
         (0..20).for_each(|_| assert!(!ask_once()));
-        assert_eq!(runtime.asked().len(), asked, "no inference for what cannot be recorded");
-        let (_, figures) = service.look_at("/metrics");
+        assert_eq!(runtime.requests().len(), asked, "no inference for what cannot be recorded");
+        let (_, figures) = service.get_ops("/metrics");
         assert!(figures.contains("adriaticum_requests_not_recorded_total "), "{figures}");
         assert!(!figures.contains("adriaticum_requests_not_recorded_total 0\n"), "{figures}");
         assert!(!figures.contains("adriaticum_ledger_commits_failed_total 0\n"), "{figures}");
 
         // Keys are still read, and other faults still win.
-        service.ask("nonsense", "hello").refused_as("invalid_api_key");
-        service.ask(&weak, "hello").refused_as("insufficient_permission");
-        service.send(&Request::chat(&key, "{")).refused_as("invalid_request");
+        service.chat("nonsense", "hello").expect_error("invalid_api_key");
+        service.chat(&weak, "hello").expect_error("insufficient_permission");
+        service.send(&Request::chat(&key, "{")).expect_error("invalid_request");
 
         let since = Instant::now();
         free();
-        eventually("service again", || ask_once().then_some(()));
+        wait_for("service again", || ask_once().then_some(()));
         assert!(since.elapsed() < Duration::from_secs(10));
     }
     assert_each_is_there_once(service, &acknowledged);
-    assert_eq!(service.sums()["requests"], service.rows().len());
+    assert_eq!(service.usage()["requests"], service.rows().len());
 }
 
 /// Where the log stands on the disk that is full, of all disks.
 #[test]
 fn a_log_that_cannot_be_written_does_no_harm() {
-    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let home = ADRIATICUM.home();
-    let key = home.key();
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
+    let installation = ADRIATICUM.install();
+    let key = installation.key();
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut command = home.command(&["serve"]);
+    let mut command = installation.command(&["serve"]);
     command.env("ADRIATICUM_RUNTIME_URLS", runtime.url()).env("ADRIATICUM_LOG", "trace");
-    let service = Service::start_as(home, command.stderr(full));
-    (0..10).for_each(|_| drop(service.ask(&key, "hello").refused_as("inference_error")));
+    let service = Service::start_as(installation, command.stderr(full));
+    (0..10).for_each(|_| drop(service.chat(&key, "hello").expect_error("inference_error")));
     assert_eq!(service.rows().len(), 10);
-    runtime.now(Reply::Echoes);
+    runtime.set_behaviour(Behaviour::Echo);
     if on_postgres() {
         return;
     }

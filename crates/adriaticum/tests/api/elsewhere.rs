@@ -1,8 +1,9 @@
-//! Part 1: the API is served on its own host only. Whoever asks for it anywhere else gets `not_found`, whatever else is there.
+//! Part 1: the API is served on its own host only. Whoever asks for it anywhere else gets `not_found`, whatever else is
+//! there.
 
 use std::net::SocketAddr;
 
-use testbed::{Connection, Reply, Request, Runtime, Service, ask, eventually};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -15,20 +16,21 @@ fn assert_not_served(service: &Service, address: SocketAddr, hosts: &[&str]) {
     for host in hosts {
         for method in METHODS {
             for target in TARGETS {
-                let request = Request::chat(&key, ask("Hello!")).method(method).target(target).header("Host", host);
-                let mut connection = Connection::to(address);
+                let request =
+                    Request::chat(&key, chat_body("Hello!")).method(method).target(target).header("Host", host);
+                let mut connection = Connection::connect(address);
                 connection.send(request.bytes());
                 let what = format!("{method} {target} at {host}");
                 if method == "HEAD" {
-                    let answer = connection.answer_to_head();
-                    assert_eq!(answer.status, 404, "{what}");
-                    assert!(answer.header("x-request-id").is_some(), "{what}");
+                    let response = connection.response_to_head();
+                    assert_eq!(response.status, 404, "{what}");
+                    assert!(response.header("x-request-id").is_some(), "{what}");
                     continue;
                 }
-                let answer = connection.answer();
-                assert_eq!(answer.status, 404, "{what}: {answer:?}");
-                let message = answer.refused_as("not_found");
-                let base_url = service.told("API").unwrap();
+                let response = connection.response();
+                assert_eq!(response.status, 404, "{what}: {response:?}");
+                let message = response.expect_error("not_found");
+                let base_url = service.banner_value("API").unwrap();
                 assert!(message.contains("host") && message.contains(&base_url), "{what}: {message}");
             }
         }
@@ -36,19 +38,19 @@ fn assert_not_served(service: &Service, address: SocketAddr, hosts: &[&str]) {
 }
 
 fn address_of(service: &Service, what: &str) -> SocketAddr {
-    let url = service.told(what).unwrap();
+    let url = service.banner_value(what).unwrap();
     let port = url.rsplit(':').next().unwrap().parse().unwrap();
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 #[test]
 fn consoles_and_ops_addresses_do_not_serve_the_api() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     for what in ["Console", "Ops"] {
         assert_not_served(&service, address_of(&service, what), &["localhost", "127.0.0.1", "other.example.com"]);
     }
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
     assert!(service.rows().is_empty(), "nobody's usage");
 }
 
@@ -57,7 +59,7 @@ fn on_one_address_the_consoles_host_does_not_serve_the_api() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let service = ADRIATICUM
-        .setup()
+        .service()
         .set("api.listen", &address)
         .set("console.listen", &address)
         .set("api.base_url", "http://api.example.com/v1")
@@ -68,18 +70,18 @@ fn on_one_address_the_consoles_host_does_not_serve_the_api() {
 
 #[test]
 fn what_is_sent_to_the_wrong_place_is_logged_under_its_id() {
-    let service = ADRIATICUM.setup().start();
-    let mut connection = Connection::to(address_of(&service, "Console"));
-    let refused = connection.send(Request::chat("x", ask("Hello!")).bytes()).answer().refused();
-    let log = eventually("the log line", || Some(service.log()).filter(|log| log.contains(&refused.request_id)));
+    let service = ADRIATICUM.service().start();
+    let mut connection = Connection::connect(address_of(&service, "Console"));
+    let refused = connection.send(Request::chat("x", chat_body("Hello!")).bytes()).response().error();
+    let log = wait_for("the log line", || Some(service.log()).filter(|log| log.contains(&refused.request_id)));
     assert!(log.contains("not_found"), "{log}");
 }
 
 #[test]
 fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
-    let service = ADRIATICUM.setup().start();
-    let base_url = service.told("API").unwrap();
-    let good = Request::chat("x", ask("Hello!"));
+    let service = ADRIATICUM.service().start();
+    let base_url = service.banner_value("API").unwrap();
+    let good = Request::chat("x", chat_body("Hello!"));
     let cases = [
         (good.clone().header("Host", "other.example.com"), "host"),
         (good.clone().target("/v1/completions"), "path"),
@@ -88,7 +90,7 @@ fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
         (good.clone().method("GET"), "method POST"),
     ];
     for (request, says) in cases {
-        let message = service.send(&request).refused_as("not_found");
+        let message = service.send(&request).expect_error("not_found");
         let operation = format!("POST {base_url}/chat/completions");
         assert!(message.contains(says) && message.contains(&operation), "{says}: {message}");
     }
@@ -97,14 +99,14 @@ fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
 #[test]
 fn serve_warns_where_only_this_machine_could_name_the_api() {
     let warned = |listen: &str, base_url: Option<&str>| {
-        let mut setup = ADRIATICUM.setup().set("api.listen", listen);
+        let mut setup = ADRIATICUM.service().set("api.listen", listen);
         if let Some(base_url) = base_url {
             setup = setup.set("api.base_url", base_url);
         }
         let service = setup.start();
         let checked = service.run(&["check"]).stdout;
-        assert_eq!(service.greeting().contains("Warning"), checked.contains("other machines get 404"), "{checked}");
-        service.greeting().contains("  Warning   callers on other machines get 404")
+        assert_eq!(service.banner().contains("Warning"), checked.contains("other machines get 404"), "{checked}");
+        service.banner().contains("  Warning   callers on other machines get 404")
     };
     assert!(warned("0.0.0.0:0", None));
     assert!(warned("0.0.0.0:0", Some("http://127.0.0.1:9/v1")));

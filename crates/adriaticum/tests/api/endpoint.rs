@@ -2,7 +2,7 @@
 //! reaches a runtime, and the refusal says what is wrong.
 
 use serde_json::{Value, json};
-use testbed::{Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
@@ -89,19 +89,19 @@ fn what_is_not_json_is_refused() {
 
 #[test]
 fn what_is_not_utf_8_is_refused() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     // A byte alone, an overlong slash, a surrogate, a value above the last; UTF-16 of a good body.
     for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"] {
         let mut body = br#"{"model":"adriaticum","messages":[{"role":"user","content":""#.to_vec();
         body.extend_from_slice(bytes);
         body.extend_from_slice(br#""}]}"#);
-        service.send(&Request::chat(&key, body)).refused_as("invalid_request");
+        service.send(&Request::chat(&key, body)).expect_error("invalid_request");
     }
     let utf_16: Vec<u8> = with("").encode_utf16().flat_map(u16::to_le_bytes).collect();
-    service.send(&Request::chat(&key, utf_16)).refused_as("invalid_request");
-    assert_eq!(runtime.asked().len(), 0);
+    service.send(&Request::chat(&key, utf_16)).expect_error("invalid_request");
+    assert_eq!(runtime.requests().len(), 0);
 }
 
 #[test]
@@ -264,9 +264,9 @@ fn numbers_far_out_of_bounds_are_shown_as_they_were_sent() {
 
 #[test]
 fn only_plain_json_is_taken_by_its_headers() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let request = Request::chat(&service.key(), ask("hi"));
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let request = Request::chat(&service.key(), chat_body("hi"));
     for good in [
         request.clone().header("Content-Type", "application/json; charset=utf-8"),
         request.clone().header("Content-Type", "Application/JSON"),
@@ -276,9 +276,9 @@ fn only_plain_json_is_taken_by_its_headers() {
         request.clone().header("Accept", "text/html"),
         request.clone().header("X-Anything", "at all"),
     ] {
-        service.send(&good).completed();
+        service.send(&good).completion();
     }
-    let asked = runtime.asked().len();
+    let asked = runtime.requests().len();
     for (bad, says) in [
         (request.clone().without("Content-Type"), "`Content-Type"),
         (request.clone().header("Content-Type", ""), "`Content-Type`"),
@@ -286,25 +286,28 @@ fn only_plain_json_is_taken_by_its_headers() {
         (request.clone().header("Content-Type", "application/json-seq"), "`Content-Type`"),
         (request.clone().header("Content-Type", "application/x-www-form-urlencoded"), "`Content-Type`"),
         (request.clone().header("Content-Type", "application/json, text/plain"), "`Content-Type`"),
-        (request.clone().also("Content-Type", "application/json"), "`Content-Type`"),
+        (request.clone().add_header("Content-Type", "application/json"), "`Content-Type`"),
         (request.clone().header("Content-Encoding", "gzip"), "`Content-Encoding`"),
         (request.clone().header("Content-Encoding", "identity, gzip"), "`Content-Encoding`"),
-        (request.clone().header("Content-Encoding", "identity").also("Content-Encoding", "br"), "`Content-Encoding`"),
+        (
+            request.clone().header("Content-Encoding", "identity").add_header("Content-Encoding", "br"),
+            "`Content-Encoding`",
+        ),
     ] {
-        let message = service.send(&bad).refused_as("invalid_request");
+        let message = service.send(&bad).expect_error("invalid_request");
         assert!(message.contains(says), "{message}");
     }
-    assert_eq!(runtime.asked().len(), asked);
+    assert_eq!(runtime.requests().len(), asked);
 }
 
 /// Each body is completed, and the runtime is asked for all of what stands beside it.
 fn accepted(cases: &[(String, Value)]) {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for (body, expected) in cases {
-        service.send(&Request::chat(&key, body.as_str())).completed();
-        let asked = runtime.asked().pop().unwrap();
+        service.send(&Request::chat(&key, body.as_str())).completion();
+        let asked = runtime.requests().pop().unwrap();
         let members: Vec<_> = asked.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(members, ["max_tokens", "messages", "model", "stream", "temperature"], "{asked}");
         // The name that the runtime itself gives to its model.
@@ -317,16 +320,16 @@ fn accepted(cases: &[(String, Value)]) {
 
 /// Each body is a 400 that says all of what stands beside it, in reasonable length; the runtime is never asked.
 fn refused(cases: &[Invalid]) {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service: Service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service: Service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for (body, says) in cases {
         let shown = &body[..body.floor_char_boundary(200)];
-        let message = service.send(&Request::chat(&key, body.as_str())).refused_as("invalid_request");
+        let message = service.send(&Request::chat(&key, body.as_str())).expect_error("invalid_request");
         for part in *says {
             assert!(message.contains(part), "{shown}\nis refused without {part}: {message}");
         }
         assert!(message.len() < 300, "{message}");
     }
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
 }

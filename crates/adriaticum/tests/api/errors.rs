@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use testbed::{Answer, Http2, Reply, Request, Runtime, Service, ask, unreachable_url};
+use testbed::{Behaviour, FakeRuntime, Http2Client, Request, Response, Service, chat_body, unreachable_url};
 
 use crate::ADRIATICUM;
 
@@ -32,7 +32,7 @@ fn first_fault_wins(service: &Service, without_fault: (u16, &str)) {
     for chosen in 0..1 << FAULTS.len() {
         let faults: Vec<_> = (0..FAULTS.len()).filter(|at| chosen & 1 << at != 0).map(|at| FAULTS[at]).collect();
         let has = |fault| faults.iter().any(|(other, ..)| *other == fault);
-        let mut body = if has(Fault::Content) { "{".to_owned() } else { ask("hello") };
+        let mut body = if has(Fault::Content) { "{".to_owned() } else { chat_body("hello") };
         if has(Fault::Size) {
             body.push_str(&" ".repeat(262_145 - body.len()));
         }
@@ -47,88 +47,88 @@ fn first_fault_wins(service: &Service, without_fault: (u16, &str)) {
             request = request.header("Authorization", "Bearer nonsense");
         }
         let (status, code) = faults.first().map_or(without_fault, |(_, status, code)| (*status, *code));
-        let refused = service.send(&request).refused();
+        let refused = service.send(&request).error();
         assert_eq!((refused.status, refused.code.as_str()), (status, code), "{faults:?}: {refused:?}");
     }
 }
 
 #[test]
 fn the_first_fault_wins_over_no_runtime() {
-    first_fault_wins(&ADRIATICUM.setup().start(), (503, "service_unavailable"));
+    first_fault_wins(&ADRIATICUM.service().start(), (503, "service_unavailable"));
 }
 
 #[test]
 fn the_first_fault_wins_over_a_runtime_that_is_down() {
-    first_fault_wins(&ADRIATICUM.setup().set("runtime.urls", &unreachable_url()).start(), (502, "inference_error"));
+    first_fault_wins(&ADRIATICUM.service().set("runtime.urls", &unreachable_url()).start(), (502, "inference_error"));
 }
 
 #[test]
 fn the_first_fault_wins_over_no_room() {
-    let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "1").start();
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "1").start();
     let mut held = service.connect();
-    held.send(Request::chat(&service.key(), ask("hello")).bytes());
-    runtime.wait_until_asked(1);
+    held.send(Request::chat(&service.key(), chat_body("hello")).bytes());
+    runtime.wait_for_requests(1);
     first_fault_wins(&service, (503, "service_unavailable"));
     runtime.release();
-    held.answer().completed();
-    assert_eq!(runtime.asked().len(), 1, "refused before any work");
+    held.response().completion();
+    assert_eq!(runtime.requests().len(), 1, "refused before any work");
 }
 
 #[test]
 fn every_error_says_whether_the_same_request_is_worth_sending_again() {
-    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let unreachable = unreachable_url();
-    let failing = ADRIATICUM.setup_with(&[&runtime]).start();
+    let failing = ADRIATICUM.service_with(&[&runtime]).start();
     let searching = ADRIATICUM
-        .setup_with(&[&runtime])
+        .service_with(&[&runtime])
         .set("grounding", "always")
         .set("search.url", &format!("searxng+{unreachable}"))
         .start();
-    let slow = Runtime::that(Reply::EchoesOnceReleased);
-    let full = ADRIATICUM.setup_with(&[&slow]).set("api.max_requests", "1").start();
+    let slow = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let full = ADRIATICUM.service_with(&[&slow]).set("api.max_requests", "1").start();
     let mut held = full.connect();
-    held.send(Request::chat(&full.key(), ask("hello")).bytes());
-    slow.wait_until_asked(1);
+    held.send(Request::chat(&full.key(), chat_body("hello")).bytes());
+    slow.wait_for_requests(1);
     let (key, weak) = (failing.key(), failing.key_with("weak", &["--without-completions"]));
-    let good = |service: &Service| Request::chat(&service.key(), ask("hello"));
+    let good = |service: &Service| Request::chat(&service.key(), chat_body("hello"));
     for (service, request, code, should_retry) in [
         (&failing, good(&failing).target("/v1/models"), "not_found", "false"),
-        (&failing, Request::chat("nonsense", ask("hello")), "invalid_api_key", "false"),
-        (&failing, Request::chat(&weak, ask("hello")), "insufficient_permission", "false"),
+        (&failing, Request::chat("nonsense", chat_body("hello")), "invalid_api_key", "false"),
+        (&failing, Request::chat(&weak, chat_body("hello")), "insufficient_permission", "false"),
         (&failing, Request::chat(&key, vec![b' '; 262_145]), "payload_too_large", "false"),
         (&failing, Request::chat(&key, "{"), "invalid_request", "false"),
         (&failing, good(&failing), "inference_error", "true"),
         (&searching, good(&searching), "search_unavailable", "true"),
         (&full, good(&full), "service_unavailable", "true"),
     ] {
-        let answer = service.send(&request);
-        answer.refused_as(code);
-        assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{code}");
+        let response = service.send(&request);
+        response.expect_error(code);
+        assert_eq!(response.header("x-should-retry"), Some(should_retry), "{code}");
     }
-    let unconfigured = ADRIATICUM.setup().start();
-    let answer = unconfigured.ask(&unconfigured.key(), "hello");
-    answer.refused_as("service_unavailable");
-    assert_eq!(answer.header("x-should-retry"), Some("false"), "no runtime comes by itself");
+    let unconfigured = ADRIATICUM.service().start();
+    let response = unconfigured.chat(&unconfigured.key(), "hello");
+    response.expect_error("service_unavailable");
+    assert_eq!(response.header("x-should-retry"), Some("false"), "no runtime comes by itself");
     slow.release();
-    assert_eq!(held.answer().header("x-should-retry"), None);
+    assert_eq!(held.response().header("x-should-retry"), None);
 }
 
 #[test]
 fn the_header_of_a_body_that_is_not_json_counts_as_its_content() {
-    let service = ADRIATICUM.setup().start();
-    let plain = Request::chat(&service.key(), ask("hello")).header("Content-Type", "text/plain");
-    service.send(&plain).refused_as("invalid_request");
-    service.send(&plain.clone().body(vec![b' '; 262_145])).refused_as("payload_too_large");
+    let service = ADRIATICUM.service().start();
+    let plain = Request::chat(&service.key(), chat_body("hello")).header("Content-Type", "text/plain");
+    service.send(&plain).expect_error("invalid_request");
+    service.send(&plain.clone().body(vec![b' '; 262_145])).expect_error("payload_too_large");
     let weak = service.key_with("weak", &["--without-completions"]);
-    service.send(&plain.header("Authorization", &format!("Bearer {weak}"))).refused_as("insufficient_permission");
+    service.send(&plain.header("Authorization", &format!("Bearer {weak}"))).expect_error("insufficient_permission");
 }
 
 #[test]
 fn other_routes_and_methods_are_not_found() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let good = Request::chat(&service.key(), ask("hello"));
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let good = Request::chat(&service.key(), chat_body("hello"));
     for target in [
         "/",
         "/v1",
@@ -155,27 +155,27 @@ fn other_routes_and_methods_are_not_found() {
         "/health",
         "/metrics",
     ] {
-        let refused = service.send(&good.clone().target(target)).refused();
+        let refused = service.send(&good.clone().target(target)).error();
         assert_eq!((refused.status, refused.code.as_str()), (404, "not_found"), "{target}");
     }
     for method in ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "post", "Post", "QUERY"] {
-        let refused = service.send(&good.clone().method(method)).refused();
+        let refused = service.send(&good.clone().method(method)).error();
         assert_eq!((refused.status, refused.code.as_str()), (404, "not_found"), "{method}");
     }
-    service.send(&good.clone().method("OPTIONS").target("*").body("")).refused_as("not_found");
-    let head = service.connect().send(good.clone().method("HEAD").body("").bytes()).answer_to_head();
+    service.send(&good.clone().method("OPTIONS").target("*").body("")).expect_error("not_found");
+    let head = service.connect().send(good.clone().method("HEAD").body("").bytes()).response_to_head();
     assert_eq!(head.status, 404);
     assert!(head.header("x-request-id").is_some_and(|id| id.starts_with("chatcmpl_")));
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
 }
 
 #[test]
 fn a_base_url_with_a_path_serves_that_path_alone() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.base_url", "http://localhost/llm/v1/").start();
-    let good = Request::chat(&service.key(), ask("hello"));
-    service.send(&good.clone().target("/llm/v1/chat/completions")).completed();
-    service.send(&good).refused_as("not_found");
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.base_url", "http://localhost/llm/v1/").start();
+    let good = Request::chat(&service.key(), chat_body("hello"));
+    service.send(&good.clone().target("/llm/v1/chat/completions")).completion();
+    service.send(&good).expect_error("not_found");
 }
 
 /// A request line's target, the Host headers, and whether that is the API.
@@ -237,11 +237,11 @@ fn only_the_apis_host_serves_it() {
 }
 
 fn hosts(base_url: &str, cases: &[HostCase]) {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.base_url", base_url).start();
-    let good = Request::chat(&service.key(), ask("hello")).without("Host");
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.base_url", base_url).start();
+    let good = Request::chat(&service.key(), chat_body("hello")).without("Host");
     for (target, hosts, ours) in cases {
-        let request = hosts.iter().fold(good.clone().target(target), |request, host| request.also("Host", host));
+        let request = hosts.iter().fold(good.clone().target(target), |request, host| request.add_header("Host", host));
         let expected = if *ours { (200, None) } else { (404, Some("not_found".to_owned())) };
         assert_eq!(service.send(&request).outcome(), expected, "{base_url}: {target} {hosts:?}");
     }
@@ -262,16 +262,16 @@ fn what_is_no_host_is_not_found() {
 
 #[test]
 fn http_1_0_gets_the_same_answers() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let old = |request: &Request| String::from_utf8(request.bytes()).unwrap().replacen("HTTP/1.1", "HTTP/1.0", 1);
-    let good = Request::chat(&service.key(), ask("hello"));
+    let good = Request::chat(&service.key(), chat_body("hello"));
     for (request, expected) in [
         (old(&good), (200, None)),
         (old(&good.clone().without("Host")), (404, Some("not_found"))),
         (old(&good.clone().without("Authorization")), (401, Some("invalid_api_key"))),
     ] {
-        let received = service.connect().send(&request).rest();
+        let received = service.connect().send(&request).read_to_end();
         let received = String::from_utf8(received).unwrap();
         assert!(received.starts_with(&format!("HTTP/1.0 {}", expected.0)), "{received}");
         assert!(expected.1.is_none_or(|code| received.contains(code)), "{received}");
@@ -280,85 +280,88 @@ fn http_1_0_gets_the_same_answers() {
 
 #[test]
 fn http_2_gets_the_same_answers() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
     let to = |uri: &str| {
-        let mut request = Http2::request(&key, ask("hello"));
+        let mut request = Http2Client::request(&key, chat_body("hello"));
         *request.uri_mut() = uri.parse().unwrap();
         request
     };
-    let mut get = Http2::request(&key, "");
+    let mut get = Http2Client::request(&key, "");
     *get.method_mut() = hyper::Method::GET;
-    let mut other_host = Http2::request(&key, ask("hello"));
+    let mut other_host = Http2Client::request(&key, chat_body("hello"));
     other_host.headers_mut().insert("host", "example.com".parse().unwrap());
     let cases = [
-        (Http2::request(&key, ask("hello")), 200, None),
+        (Http2Client::request(&key, chat_body("hello")), 200, None),
         (to("http://127.0.0.1:1/v1/chat/completions"), 200, None),
         (to("http://example.com/v1/chat/completions"), 404, Some("not_found")),
         (other_host, 404, Some("not_found")),
         (to("http://localhost/v1/models"), 404, Some("not_found")),
         (get, 404, Some("not_found")),
-        (Http2::request("nonsense", ask("hello")), 401, Some("invalid_api_key")),
-        (Http2::request(&weak, ask("hello")), 403, Some("insufficient_permission")),
-        (Http2::request(&key, vec![b' '; 262_145]), 413, Some("payload_too_large")),
-        (Http2::request(&key, vec![b' '; 262_144]), 400, Some("invalid_request")),
-        (Http2::request(&key, "{"), 400, Some("invalid_request")),
-        (Http2::request("nonsense", vec![b' '; 2_000_000]), 401, Some("invalid_api_key")),
-        (Http2::request(&key, ask("again")), 200, None),
+        (Http2Client::request("nonsense", chat_body("hello")), 401, Some("invalid_api_key")),
+        (Http2Client::request(&weak, chat_body("hello")), 403, Some("insufficient_permission")),
+        (Http2Client::request(&key, vec![b' '; 262_145]), 413, Some("payload_too_large")),
+        (Http2Client::request(&key, vec![b' '; 262_144]), 400, Some("invalid_request")),
+        (Http2Client::request(&key, "{"), 400, Some("invalid_request")),
+        (Http2Client::request("nonsense", vec![b' '; 2_000_000]), 401, Some("invalid_api_key")),
+        (Http2Client::request(&key, chat_body("again")), 200, None),
     ];
-    let client = Http2::to(service.address());
+    let client = Http2Client::connect(service.address());
     let (requests, expected): (Vec<_>, Vec<_>) =
         cases.into_iter().map(|(request, status, code)| (request, (status, code.map(str::to_owned)))).unzip();
-    let outcomes: Vec<_> = client.send(requests).iter().map(Answer::outcome).collect();
+    let outcomes: Vec<_> = client.send(requests).iter().map(Response::outcome).collect();
     assert_eq!(outcomes, expected);
     // Many at once over one connection.
-    let many = (0..50).map(|n| Http2::request(&key, ask(&format!("number {n}")))).collect();
-    for (n, answer) in client.send(many).iter().enumerate() {
-        assert_eq!(answer.completed().content, format!("number {n}"));
+    let many = (0..50).map(|n| Http2Client::request(&key, chat_body(&format!("number {n}")))).collect();
+    for (n, response) in client.send(many).iter().enumerate() {
+        assert_eq!(response.completion().content, format!("number {n}"));
     }
 }
 
 #[test]
 fn nothing_of_a_runtime_reaches_the_caller() {
     const SECRET: &str = "Ozymandias";
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let error = format!(r#"{{"error":{{"message":"{SECRET}","type":"{SECRET}","code":"{SECRET}"}}}}"#);
     let overflow = format!(
         r#"{{"error":{{"message":"{SECRET}: This model's maximum context length is 8192 tokens. However, you requested 9660 tokens (9412 in the messages, 248 in the completion). {SECRET}","code":400}}}}"#
     );
     let mut cases = vec![
-        (Reply::Says(200, format!("<html>{SECRET}</html>")), "inference_error"),
-        (Reply::Says(200, format!(r#"{{"choices":[{{"message":{{"content":["{SECRET}"]}}}}]}}"#)), "inference_error"),
-        (Reply::Says(400, overflow), "invalid_request"),
-        (Reply::BreaksOff, "inference_error"),
-        (Reply::Closes, "inference_error"),
+        (Behaviour::Respond(200, format!("<html>{SECRET}</html>")), "inference_error"),
+        (
+            Behaviour::Respond(200, format!(r#"{{"choices":[{{"message":{{"content":["{SECRET}"]}}}}]}}"#)),
+            "inference_error",
+        ),
+        (Behaviour::Respond(400, overflow), "invalid_request"),
+        (Behaviour::CloseInBody, "inference_error"),
+        (Behaviour::Close, "inference_error"),
     ];
     cases.extend(
         [301, 400, 401, 403, 404, 413, 422, 429, 500, 503]
-            .map(|status| (Reply::Says(status, error.clone()), "inference_error")),
+            .map(|status| (Behaviour::Respond(status, error.clone()), "inference_error")),
     );
-    // What is no part of the answer is not passed on with it.
+    // What is no part of the response is not passed on with it.
     let silent = format!(r#"{{"choices":[{{"message":{{"content":null,"refusal":"{SECRET}"}}}}]}}"#);
-    for reply in [Reply::Says(200, silent), Reply::completion("x", SECRET, None)] {
-        runtime.now(reply);
-        let answer = service.ask(&key, "hello");
-        answer.completed();
-        assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
+    for reply in [Behaviour::Respond(200, silent), Behaviour::completion("x", SECRET, None)] {
+        runtime.set_behaviour(reply);
+        let response = service.chat(&key, "hello");
+        response.completion();
+        assert!(!format!("{response:?}").contains(SECRET), "{response:?}");
     }
     for (reply, code) in cases {
-        runtime.now(reply.clone());
-        let answer = service.ask(&key, "hello");
-        answer.refused_as(code);
-        let told = format!("{answer:?}{}", String::from_utf8_lossy(&answer.body));
+        runtime.set_behaviour(reply.clone());
+        let response = service.chat(&key, "hello");
+        response.expect_error(code);
+        let told = format!("{response:?}{}", String::from_utf8_lossy(&response.body));
         for hidden in [SECRET, "127.0.0.1", &runtime.address().port().to_string(), "scripted", "runtime"] {
             assert!(!told.contains(hidden), "{reply:?} tells {hidden}: {told}");
         }
         if code == "inference_error" {
             // The operator finds the cause under the same id.
-            let id = answer.refused().request_id;
+            let id = response.error().request_id;
             let log = service.log();
             let line = log.lines().find(|line| line.contains(&id)).unwrap_or_else(|| panic!("{id} is not in {log}"));
             assert!(line.contains(&runtime.address().to_string()), "{line}");
@@ -368,14 +371,14 @@ fn nothing_of_a_runtime_reaches_the_caller() {
 
 #[test]
 fn every_answer_has_a_request_id_of_its_own() {
-    let service = ADRIATICUM.setup().start();
+    let service = ADRIATICUM.service().start();
     let key = service.key();
     let ids: Vec<Vec<String>> = thread::scope(|scope| {
         let ask = |_| {
             scope.spawn(|| {
                 let mut connection = service.connect();
-                let request = Request::chat(&key, ask("hello")).bytes();
-                (0..25).map(|_| connection.send(&request).answer().refused().request_id).collect()
+                let request = Request::chat(&key, chat_body("hello")).bytes();
+                (0..25).map(|_| connection.send(&request).response().error().request_id).collect()
             })
         };
         let asking: Vec<_> = (0..4).map(ask).collect();
@@ -386,6 +389,6 @@ fn every_answer_has_a_request_id_of_its_own() {
     all.dedup();
     assert_eq!(all.len(), 100);
     // A caller's own id is not taken over.
-    let given = Request::chat(&key, "").also("X-Request-Id", &all[0]);
-    assert_ne!(service.send(&given).refused().request_id, all[0]);
+    let given = Request::chat(&key, "").add_header("X-Request-Id", &all[0]);
+    assert_ne!(service.send(&given).error().request_id, all[0]);
 }

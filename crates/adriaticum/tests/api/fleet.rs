@@ -1,26 +1,27 @@
-//! Many runtimes: members that come and go while requests are under way, that are slow, hang or are full, and that want a key.
+//! Many runtimes: members that come and go while requests are under way, that are slow, hang or are full, and that want
+//! a key.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use testbed::{Connection, Reply, Request, Runtime, ask, eventually, unreachable_url};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
-fn urls(runtimes: &[&Runtime]) -> String {
+fn urls(runtimes: &[&FakeRuntime]) -> String {
     let urls: Vec<_> = runtimes.iter().map(|runtime| format!("{:?}", runtime.url())).collect();
     format!("runtime.urls = [{}]\n", urls.join(", "))
 }
 
 /// A URL with a key in it.
-fn keyed(runtime: &Runtime, key: &str) -> String {
+fn keyed(runtime: &FakeRuntime, key: &str) -> String {
     runtime.url().replace("http://", &format!("http://{key}@"))
 }
 
 #[test]
 fn members_come_and_go_without_a_failed_request() {
-    let [old, kept, new] = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_configured(&urls(&[&old, &kept])).start();
+    let [old, kept, new] = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_from_file(&urls(&[&old, &kept])).start();
     let key = service.key();
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -31,24 +32,24 @@ fn members_come_and_go_without_a_failed_request() {
                 let mut connection = service.connect();
                 while !stop.load(Ordering::Relaxed) {
                     let number = sent.fetch_add(1, Ordering::Relaxed);
-                    let question = ask(&format!("thread {thread}, question {number}"));
-                    connection.send(Request::chat(key, question).bytes()).answer().completed();
+                    let question = chat_body(&format!("thread {thread}, question {number}"));
+                    connection.send(Request::chat(key, question).bytes()).response().completion();
                 }
             });
         }
-        old.wait_until_asked(10);
+        old.wait_for_requests(10);
         service.configure(&urls(&[&kept, &new]));
         let told = service.reload();
         assert!(told.contains("runtime.urls") && !told.contains("restart"), "{told}");
-        new.wait_until_asked(10);
+        new.wait_for_requests(10);
         // Whoever was there before had something under way at the most.
-        let before = (old.asked().len(), sent.load(Ordering::Relaxed));
-        eventually("many more requests", || (sent.load(Ordering::Relaxed) > before.1 + 100).then_some(()));
-        assert!(old.asked().len() <= before.0 + 4);
+        let before = (old.requests().len(), sent.load(Ordering::Relaxed));
+        wait_for("many more requests", || (sent.load(Ordering::Relaxed) > before.1 + 100).then_some(()));
+        assert!(old.requests().len() <= before.0 + 4);
         // And back.
         service.configure(&urls(&[&old]));
         service.reload();
-        old.wait_until_asked(before.0 + 20);
+        old.wait_for_requests(before.0 + 20);
     });
 }
 
@@ -63,24 +64,24 @@ impl Drop for StopAtEnd<'_> {
 
 #[test]
 fn a_member_that_leaves_finishes_what_it_has() {
-    let (leaving, staying) = (Runtime::that(Reply::EchoesOnceReleased), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_configured(&urls(&[&leaving])).start();
+    let (leaving, staying) = (FakeRuntime::start(Behaviour::EchoWhenReleased), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_from_file(&urls(&[&leaving])).start();
     let key = service.key();
     let mut waiting = service.connect();
-    waiting.send(Request::chat(&key, ask("hello")).bytes());
-    leaving.wait_until_asked(1);
+    waiting.send(Request::chat(&key, chat_body("hello")).bytes());
+    leaving.wait_for_requests(1);
     service.configure(&urls(&[&staying]));
     service.reload();
-    (0..10).for_each(|number| drop(service.ask(&key, &format!("question {number}")).completed()));
-    assert_eq!((leaving.asked().len(), staying.asked().len()), (1, 10));
+    (0..10).for_each(|number| drop(service.chat(&key, &format!("question {number}")).completion()));
+    assert_eq!((leaving.requests().len(), staying.requests().len()), (1, 10));
     leaving.release();
-    waiting.answer().completed();
+    waiting.response().completion();
 }
 
 #[test]
 fn a_wrong_configuration_changes_nothing() {
-    let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
+    let (runtime, other) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
     for wrong in [
         "runtime.urls = [\"ftp://Quagga@nowhere/v1\"]\n".to_owned(),
@@ -92,54 +93,54 @@ fn a_wrong_configuration_changes_nothing() {
         let told = service.reload();
         assert!(told.contains("nothing changes") && told.contains("ERROR"), "{wrong}\n{told}");
         assert!(!told.contains("Quagga"), "{told}");
-        service.ask(&key, "hello").completed();
+        service.chat(&key, "hello").completion();
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 #[test]
 fn what_needs_a_restart_is_said() {
-    let (runtime, other) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
+    let (runtime, other) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("{}api.max_requests = 7\nlog = \"debug\"\n", urls(&[&other])));
     let told = service.reload();
     let told =
-        format!("{told}{}", eventually("the warning", || Some(service.log()).filter(|log| log.contains("restart"))));
+        format!("{told}{}", wait_for("the warning", || Some(service.log()).filter(|log| log.contains("restart"))));
     assert!(told.contains("api.max_requests, log"), "{told}");
-    service.ask(&key, "hello").completed();
-    assert_eq!((runtime.asked().len(), other.asked().len()), (0, 1), "what can be applied is");
+    service.chat(&key, "hello").completion();
+    assert_eq!((runtime.requests().len(), other.requests().len()), (0, 1), "what can be applied is");
 
     // From runtimes to the embedded one and back takes a restart.
     service.configure("");
     service.reload();
-    eventually("the warning", || service.log().contains(r#""settings":"runtime.urls""#).then_some(()));
-    service.ask(&key, "hello").completed();
-    let none = ADRIATICUM.setup_configured("").start();
+    wait_for("the warning", || service.log().contains(r#""settings":"runtime.urls""#).then_some(()));
+    service.chat(&key, "hello").completion();
+    let none = ADRIATICUM.service_from_file("").start();
     none.configure(&urls(&[&runtime]));
     none.reload();
-    eventually("the warning", || none.log().contains(r#""settings":"runtime.urls""#).then_some(()));
-    none.ask(&none.key(), "hello").refused_as("service_unavailable");
+    wait_for("the warning", || none.log().contains(r#""settings":"runtime.urls""#).then_some(()));
+    none.chat(&none.key(), "hello").expect_error("service_unavailable");
 }
 
 #[test]
 fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
-    let (own, common) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Echoes));
+    let (own, common) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Echo));
     let file = |own_key: &str, common_key: &str| {
         format!("runtime.urls = [{:?}, {:?}]\nruntime.key = {common_key:?}\n", keyed(&own, own_key), common.url())
     };
-    let service = ADRIATICUM.setup_configured(&file(":Quagga-own", "Quagga-common")).start();
+    let service = ADRIATICUM.service_from_file(&file(":Quagga-own", "Quagga-common")).start();
     let key = service.key();
-    let told = |runtime: &Runtime, secret: &str| {
+    let told = |runtime: &FakeRuntime, secret: &str| {
         let header = format!("authorization: bearer {secret}\r\n").to_ascii_lowercase();
         runtime.heads().iter().filter(|head| head.to_ascii_lowercase().contains(&header)).count()
     };
     let mut number = 0;
     let mut ask_both = || {
-        let before = (own.asked().len(), common.asked().len());
-        while own.asked().len() == before.0 || common.asked().len() == before.1 {
+        let before = (own.requests().len(), common.requests().len());
+        while own.requests().len() == before.0 || common.requests().len() == before.1 {
             number += 1;
-            service.ask(&key, &format!("question {number}")).completed();
+            service.chat(&key, &format!("question {number}")).completion();
         }
     };
     ask_both();
@@ -157,10 +158,10 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
     ask_both();
     assert!(told(&own, "Quagga-new") > 0 && told(&common, "Quagga-other") > 0);
 
-    own.now(Reply::Says(401, "{}".into()));
-    common.now(Reply::Says(401, "{}".into()));
-    let refused = service.ask(&key, "hello");
-    let seen = format!("{}{}{refused:?}", service.log(), service.greeting());
+    own.set_behaviour(Behaviour::Respond(401, "{}".into()));
+    common.set_behaviour(Behaviour::Respond(401, "{}".into()));
+    let refused = service.chat(&key, "hello");
+    let seen = format!("{}{}{refused:?}", service.log(), service.banner());
     let printed = [["config"].as_slice(), &["check"]].map(|command| format!("{:?}", service.run(command)));
     assert!(!format!("{seen}{printed:?}").contains("Quagga"), "{seen}{printed:?}");
     assert!(printed[0].contains("***"), "{printed:?}");
@@ -168,28 +169,29 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
 
 #[test]
 fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     for setting in ["runtime.key=Quag ga", "runtime.urls=http://Quag%20ga@a/v1", "runtime.urls=http://Qua:gga@a/v1"] {
-        let ran = home.run(&["--set", setting, "config"]);
-        assert_ne!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stderr.contains("`runtime.") && !ran.stderr.contains("Qua"), "{ran:?}");
+        let output = installation.run(&["--set", setting, "config"]);
+        assert_ne!(output.code, Some(0), "{output:?}");
+        assert!(output.stderr.contains("`runtime.") && !output.stderr.contains("Qua"), "{output:?}");
     }
 }
 
-/// Status, code and `Retry-After` of an answer from a service before runtimes that reply so.
-fn refusal(replies: &[Reply]) -> (u16, String, Option<String>) {
-    let runtimes: Vec<_> = replies.iter().map(|reply| Runtime::that(reply.clone())).collect();
-    let service = ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start();
-    let answer = service.ask(&service.key(), "hello");
-    let refused = answer.refused();
-    (refused.status, refused.code, answer.header("retry-after").map(str::to_owned))
+/// Status, code and `Retry-After` of a response from a service before runtimes that reply so.
+fn refusal(replies: &[Behaviour]) -> (u16, String, Option<String>) {
+    let runtimes: Vec<_> = replies.iter().map(|reply| FakeRuntime::start(reply.clone())).collect();
+    let service = ADRIATICUM.service_with(&runtimes.iter().collect::<Vec<_>>()).start();
+    let response = service.chat(&service.key(), "hello");
+    let refused = response.error();
+    (refused.status, refused.code, response.header("retry-after").map(str::to_owned))
 }
 
 #[test]
 fn saturation_is_passed_back() {
-    let later = |status, seconds| Reply::SaysLater(status, "{}".into(), seconds);
-    let now = |status| Reply::Says(status, "{}".into());
-    let engine = |seconds| Reply::SaysLater(503, r#"{"error":{"type":"no_room","message":"full"}}"#.into(), seconds);
+    let later = |status, seconds| Behaviour::RespondRetryAfter(status, "{}".into(), seconds);
+    let now = |status| Behaviour::Respond(status, "{}".into());
+    let engine =
+        |seconds| Behaviour::RespondRetryAfter(503, r#"{"error":{"type":"no_room","message":"full"}}"#.into(), seconds);
     let (inference, unavailable) = ((502, "inference_error"), (503, "service_unavailable"));
     for (replies, (status, code), retry_after) in [
         (vec![later(429, 7)], inference, Some("7")),
@@ -199,7 +201,7 @@ fn saturation_is_passed_back() {
         (vec![later(429, 9999)], inference, Some("60")),
         (vec![later(429, 7), later(503, 3)], inference, Some("3")),
         (vec![later(429, 7), now(503)], inference, None),
-        (vec![later(429, 7), Reply::Closes], inference, None),
+        (vec![later(429, 7), Behaviour::Close], inference, None),
         (vec![now(503)], inference, None),
         (vec![engine(4)], unavailable, Some("4")),
         (vec![engine(4), engine(2)], unavailable, Some("2")),
@@ -212,87 +214,91 @@ fn saturation_is_passed_back() {
 
 #[test]
 fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
-    let (full, other) = (Runtime::that(Reply::SaysLater(429, "{}".into(), 60)), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_with(&[&full, &other]).start();
+    let (full, other) =
+        (FakeRuntime::start(Behaviour::RespondRetryAfter(429, "{}".into(), 60)), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&[&full, &other]).start();
     let key = service.key();
     for number in 0..60 {
-        service.ask(&key, &format!("question {number}")).completed();
+        service.chat(&key, &format!("question {number}")).completion();
     }
-    assert_eq!((full.asked().len(), other.asked().len()), (1, 60));
+    assert_eq!((full.requests().len(), other.requests().len()), (1, 60));
 }
 
 #[test]
 fn a_runtime_that_comes_back_alone_serves_everyone_at_once() {
-    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    (0..4).for_each(|_| drop(service.ask(&key, "hello").refused_as("inference_error")));
-    runtime.now(Reply::EchoesOnceReleased);
+    (0..4).for_each(|_| drop(service.chat(&key, "hello").expect_error("inference_error")));
+    runtime.set_behaviour(Behaviour::EchoWhenReleased);
     // One tries; the others need not be refused once a health check was passed after the last failure.
     let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
     let before = checks();
-    eventually("a health check and the next", || (checks() >= before + 2).then_some(()));
+    wait_for("a health check and the next", || (checks() >= before + 2).then_some(()));
     let mut waiting: Vec<_> = (0..8)
         .map(|sent| {
             let mut connection = service.connect();
-            connection.send(Request::chat(&key, ask("hello")).bytes());
-            runtime.wait_until_asked(4 + sent + 1);
+            connection.send(Request::chat(&key, chat_body("hello")).bytes());
+            runtime.wait_for_requests(4 + sent + 1);
             connection
         })
         .collect();
     runtime.release();
-    waiting.iter_mut().for_each(|connection| drop(connection.answer().completed()));
+    waiting.iter_mut().for_each(|connection| drop(connection.response().completion()));
 }
 
 #[test]
 fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
-    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
     let [weak, ..] = &runtimes;
-    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
     let mut connection = service.connect();
     let mut number = 0;
     let mut share_of = |requests: usize| {
-        let before = weak.asked().len();
+        let before = weak.requests().len();
         for _ in 0..requests {
             number += 1;
-            connection.send(Request::chat(&key, ask(&format!("question {number}"))).bytes()).answer().completed();
+            connection
+                .send(Request::chat(&key, chat_body(&format!("question {number}"))).bytes())
+                .response()
+                .completion();
         }
-        weak.asked().len() - before
+        weak.requests().len() - before
     };
     share_of(60);
-    weak.now(Reply::EchoesAfter(Duration::from_millis(700)));
+    weak.set_behaviour(Behaviour::EchoAfter(Duration::from_millis(700)));
     share_of(60);
     let slow = share_of(120);
     assert!(slow <= 20, "40 of 120 would be its share; it was asked {slow} times");
 
-    weak.now(Reply::Echoes);
-    eventually("the share of one that is quick again", || (share_of(120) >= 25).then_some(()));
+    weak.set_behaviour(Behaviour::Echo);
+    wait_for("the share of one that is quick again", || (share_of(120) >= 25).then_some(()));
 }
 
 #[test]
 fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
-    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
     let [hung, others @ ..] = &runtimes;
-    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
     let mut number = 0;
     // Asks the next question; gives the connection if it is stuck with the runtime that hangs.
     let mut ask_next = || {
         number += 1;
-        let others = || others.iter().map(|other| other.asked().len()).sum::<usize>();
-        let before = (hung.asked().len(), others());
+        let others = || others.iter().map(|other| other.requests().len()).sum::<usize>();
+        let before = (hung.requests().len(), others());
         let mut connection = service.connect();
-        connection.send(Request::chat(&key, ask(&format!("question {number}"))).bytes());
-        eventually("the request at a runtime", || (before != (hung.asked().len(), others())).then_some(()));
-        if hung.asked().len() > before.0 && matches!(hung.reply(), Reply::Hangs) {
+        connection.send(Request::chat(&key, chat_body(&format!("question {number}"))).bytes());
+        wait_for("the request at a runtime", || (before != (hung.requests().len(), others())).then_some(()));
+        if hung.requests().len() > before.0 && matches!(hung.behaviour(), Behaviour::Hang) {
             return Some(connection);
         }
-        connection.answer().completed();
+        connection.response().completion();
         None::<Connection>
     };
     (0..60).for_each(|_| assert!(ask_next().is_none()));
-    hung.now(Reply::Hangs);
+    hung.set_behaviour(Behaviour::Hang);
     let mut stuck = Vec::new();
     while stuck.is_empty() {
         stuck.extend(ask_next());
@@ -308,7 +314,7 @@ fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
         move |connection: Connection| {
             drop(connection);
             given_up += 1;
-            hung.wait_for_hang_ups(given_up);
+            hung.wait_for_disconnects(given_up);
         }
     };
     stuck.into_iter().for_each(&mut give_up);
@@ -318,25 +324,25 @@ fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
 
 #[test]
 fn a_name_of_this_machine_is_one_runtime() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let url = runtime.url().replace("127.0.0.1", "localhost");
-    let service = ADRIATICUM.setup().set("runtime.urls", &url).start();
-    assert_eq!(service.greeting().matches("  Runtime ").count(), 1);
-    assert!(service.greeting().contains(&format!("{url}  (model scripted)")), "{}", service.greeting());
-    service.ask(&service.key(), "hello").completed();
+    let service = ADRIATICUM.service().set("runtime.urls", &url).start();
+    assert_eq!(service.banner().matches("  Runtime ").count(), 1);
+    assert!(service.banner().contains(&format!("{url}  (model scripted)")), "{}", service.banner());
+    service.chat(&service.key(), "hello").completion();
     let host = url.trim_start_matches("http://").trim_end_matches("/v1");
     assert!(runtime.heads().iter().all(|head| head.contains(&format!("host: {host}\r\n"))), "{:?}", runtime.heads());
 }
 
 #[test]
 fn a_member_that_is_not_there_may_join() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_configured(&urls(&[&runtime])).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("runtime.urls = [{:?}, {:?}]\n", runtime.url(), unreachable_url()));
     let told = service.reload();
     assert!(told.contains("joins the pool"), "{told}");
     for number in 0..30 {
-        service.ask(&key, &format!("question {number}")).completed();
+        service.chat(&key, &format!("question {number}")).completion();
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Answer, Reply, Request, Runtime, Service, ask, eventually, unreachable_url};
+use testbed::{Behaviour, FakeRuntime, Request, Response, Service, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -12,13 +12,13 @@ const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia ha
 const CREATIVE: &str = "Write a short poem about the sea.";
 
 /// A search server: the scripted one answers everything but completions as it is told.
-fn searxng(answer: &Value) -> Runtime {
-    let server = Runtime::that(Reply::Closes);
-    server.models_now(Reply::Says(200, answer.to_string()));
+fn searxng(response: &Value) -> FakeRuntime {
+    let server = FakeRuntime::start(Behaviour::Close);
+    server.set_health_behaviour(Behaviour::Respond(200, response.to_string()));
     server
 }
 
-fn searxng_url(server: &Runtime) -> String {
+fn searxng_url(server: &FakeRuntime) -> String {
     format!("searxng+http://{}", server.address())
 }
 
@@ -38,17 +38,17 @@ fn split() -> Value {
     ])
 }
 
-fn grounded(runtime: &Runtime, search: &Runtime) -> Service {
-    ADRIATICUM.setup_with(&[runtime]).set("search.url", &searxng_url(search)).start()
+fn grounded(runtime: &FakeRuntime, search: &FakeRuntime) -> Service {
+    ADRIATICUM.service_with(&[runtime]).set("search.url", &searxng_url(search)).start()
 }
 
-fn links(answer: &Answer) -> Vec<&str> {
-    answer.headers.iter().filter(|(name, _)| name == "link").map(|(_, value)| value.as_str()).collect()
+fn links(response: &Response) -> Vec<&str> {
+    response.headers.iter().filter(|(name, _)| name == "link").map(|(_, value)| value.as_str()).collect()
 }
 
 /// What the runtime was told first: the caller's own instructions and ours.
-fn instructions(runtime: &Runtime) -> String {
-    let asked = runtime.asked();
+fn instructions(runtime: &FakeRuntime) -> String {
+    let asked = runtime.requests();
     let first = &asked.last().unwrap()["messages"][0];
     assert_eq!(first["role"], "system", "{first}");
     first["content"].as_str().unwrap().to_owned()
@@ -56,17 +56,17 @@ fn instructions(runtime: &Runtime) -> String {
 
 #[test]
 fn a_question_of_fact_is_asked_with_what_search_found() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&split()));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&split()));
     let service = grounded(&runtime, &search);
     let key = service.key();
     let body = json!({ "model": "adriaticum", "messages": [
         { "role": "system", "content": "You speak like a pirate." },
         { "role": "user", "content": FACTUAL },
     ]});
-    let answer = service.send(&Request::chat(&key, body.to_string()));
-    assert_eq!(answer.completed().content, FACTUAL);
+    let response = service.send(&Request::chat(&key, body.to_string()));
+    assert_eq!(response.completion().content, FACTUAL);
     assert_eq!(
-        links(&answer),
+        links(&response),
         [
             r#"<https://a.example/split>; rel="cite-as"; title="Split  city"; title*=UTF-8''Split%20%E2%80%93%20city"#,
             r#"<https://b.example/dalmatia>; rel="cite-as"; title="Dalmatia""#,
@@ -80,7 +80,7 @@ fn a_question_of_fact_is_asked_with_what_search_found() {
         ours.contains("\n[1] Split – city\nSplit has 160,577 inhabitants (census of 2021).\n[2] Dalmatia\n"),
         "{ours}"
     );
-    let messages = runtime.asked()[0]["messages"].as_array().unwrap().clone();
+    let messages = runtime.requests()[0]["messages"].as_array().unwrap().clone();
     assert_eq!(messages.len(), 2);
     assert_eq!(messages[1]["content"], FACTUAL);
 
@@ -92,7 +92,7 @@ fn a_question_of_fact_is_asked_with_what_search_found() {
     assert_eq!((&row["grounded"], &row["sources"]), (&json!(true), &json!(2)));
     assert!(row["scorer_version"].as_u64().unwrap() >= 1, "{row}");
     assert!(row["grounding_score"].as_f64().unwrap() >= 0.5 && row["search_us"].as_u64().unwrap() > 0, "{row}");
-    assert_eq!(service.sums()["searched"], 1);
+    assert_eq!(service.usage()["searched"], 1);
     let database = std::fs::read(service.data().join("adriaticum.db-wal")).unwrap_or_default();
     for text in ["inhabitants", "160,577", "pirate"] {
         assert!(!service.log().contains(text), "{text} is in the log");
@@ -102,12 +102,12 @@ fn a_question_of_fact_is_asked_with_what_search_found() {
 
 #[test]
 fn what_needs_no_facts_never_meets_search() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&split()));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&split()));
     let service = grounded(&runtime, &search);
-    let answer = service.ask(&service.key(), CREATIVE);
-    assert_eq!(answer.completed().content, CREATIVE);
-    assert!(links(&answer).is_empty() && search.heads().is_empty());
-    assert_eq!(runtime.asked()[0]["messages"].as_array().unwrap().len(), 1);
+    let response = service.chat(&service.key(), CREATIVE);
+    assert_eq!(response.completion().content, CREATIVE);
+    assert!(links(&response).is_empty() && search.heads().is_empty());
+    assert_eq!(runtime.requests()[0]["messages"].as_array().unwrap().len(), 1);
     let row = &service.rows()[0];
     assert_eq!((&row["grounded"], &row["sources"], &row["search_us"]), (&json!(false), &Value::Null, &Value::Null));
     assert!(row["grounding_score"].as_f64().unwrap() < 0.5, "{row}");
@@ -116,11 +116,12 @@ fn what_needs_no_facts_never_meets_search() {
 #[test]
 fn everything_or_nothing_can_be_grounded() {
     for (mode, searched) in [("always", 1), ("off", 0)] {
-        let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&split()));
-        let setup = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("grounding", mode);
+        let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&split()));
+        let setup =
+            ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("grounding", mode);
         let service = setup.start();
         let asked = if mode == "always" { CREATIVE } else { FACTUAL };
-        service.ask(&service.key(), asked).completed();
+        service.chat(&service.key(), asked).completion();
         assert_eq!(search.heads().len(), searched, "{mode}");
         assert_eq!(service.rows()[0]["grounded"], if mode == "always" { json!(true) } else { Value::Null });
     }
@@ -131,62 +132,66 @@ fn without_search_there_is_no_guess() {
     let silent = json!({ "query": "q", "results": [], "answers": [], "infoboxes": [],
                          "unresponsive_engines": [["google", "timeout"], ["bing", "CAPTCHA"]] });
     let outages = [
-        Reply::Says(500, "{}".into()),
-        Reply::Says(403, "Forbidden".into()),
-        Reply::Says(429, "Too Many Requests".into()),
-        Reply::Says(200, "<html>Welcome</html>".into()),
-        Reply::Says(200, r#"{"results": "none"}"#.into()),
-        Reply::Says(200, silent.to_string()),
-        Reply::Closes,
-        Reply::BreaksOff,
-        Reply::Hangs,
-        Reply::Drips,
+        Behaviour::Respond(500, "{}".into()),
+        Behaviour::Respond(403, "Forbidden".into()),
+        Behaviour::Respond(429, "Too Many Requests".into()),
+        Behaviour::Respond(200, "<html>Welcome</html>".into()),
+        Behaviour::Respond(200, r#"{"results": "none"}"#.into()),
+        Behaviour::Respond(200, silent.to_string()),
+        Behaviour::Close,
+        Behaviour::CloseInBody,
+        Behaviour::Hang,
+        Behaviour::Drip,
     ];
     for outage in outages {
-        let runtime = Runtime::that(Reply::Echoes);
-        let search = Runtime::that(Reply::Closes);
-        search.models_now(outage.clone());
-        let setup =
-            ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "300ms");
+        let runtime = FakeRuntime::start(Behaviour::Echo);
+        let search = FakeRuntime::start(Behaviour::Close);
+        search.set_health_behaviour(outage.clone());
+        let setup = ADRIATICUM
+            .service_with(&[&runtime])
+            .set("search.url", &searxng_url(&search))
+            .set("search.timeout", "300ms");
         let service = setup.start();
         let key = service.key();
-        let message = service.ask(&key, FACTUAL).refused_as("search_unavailable");
+        let message = service.chat(&key, FACTUAL).expect_error("search_unavailable");
         assert!(!message.contains("127.0.0.1"), "{message}");
-        assert!(runtime.asked().is_empty(), "nothing is inferred: {outage:?}");
+        assert!(runtime.requests().is_empty(), "nothing is inferred: {outage:?}");
         let row = &service.rows()[0];
         assert_eq!((&row["status"], &row["code"]), (&json!(503), &json!("search_unavailable")), "{outage:?}");
         assert_eq!((&row["grounded"], &row["sources"]), (&json!(false), &Value::Null));
         assert!(row["search_us"].as_u64().is_some(), "{row}");
         assert!(service.log().contains("Search at searxng+http://"), "{}", service.log());
         // Others go on.
-        service.ask(&key, CREATIVE).completed();
+        service.chat(&key, CREATIVE).completion();
     }
 }
 
 #[test]
 fn a_search_server_that_is_not_there_is_an_outage_and_its_return_is_noticed() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let url = unreachable_url().replace("http://", "opensearch+http://").replace("/v1", "/docs");
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &url).start();
     let key = service.key();
-    (0..5).for_each(|_| drop(service.ask(&key, FACTUAL).refused_as("search_unavailable")));
+    (0..5).for_each(|_| drop(service.chat(&key, FACTUAL).expect_error("search_unavailable")));
 
-    let search = Runtime::that(Reply::Closes);
+    let search = FakeRuntime::start(Behaviour::Close);
     let service = grounded(&runtime, &search);
     let key = service.key();
-    search.models_now(Reply::Says(500, "{}".into()));
-    (0..4).for_each(|_| drop(service.ask(&key, FACTUAL).refused_as("search_unavailable")));
-    search.models_now(Reply::Says(200, split().to_string()));
-    eventually("Search to be asked again", || Some(service.ask(&key, FACTUAL)).filter(|answer| answer.status == 200));
+    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
+    (0..4).for_each(|_| drop(service.chat(&key, FACTUAL).expect_error("search_unavailable")));
+    search.set_health_behaviour(Behaviour::Respond(200, split().to_string()));
+    wait_for("Search to be asked again", || {
+        Some(service.chat(&key, FACTUAL)).filter(|response| response.status == 200)
+    });
 }
 
 #[test]
 fn finding_nothing_is_no_outage() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&results(&[])));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&results(&[])));
     let service = grounded(&runtime, &search);
-    let answer = service.ask(&service.key(), FACTUAL);
-    answer.completed();
-    assert!(links(&answer).is_empty());
+    let response = service.chat(&service.key(), FACTUAL);
+    response.completion();
+    assert!(links(&response).is_empty());
     assert!(instructions(&runtime).contains("found nothing"));
     let row = &service.rows()[0];
     assert_eq!((&row["grounded"], &row["sources"]), (&json!(true), &json!(0)));
@@ -199,41 +204,41 @@ fn opensearch_is_asked_in_its_own_way() {
         { "_index": "docs", "_id": "7", "_score": 2.1, "_source": {
             "title": "Split", "text": "Split has 160,577 inhabitants.", "url": "https://a.example/split", "date": "2021-08-31" } }
     ]}});
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&hits));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&hits));
     let url = format!("opensearch+http://reader:secret@{}/docs", search.address());
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).start();
-    let answer = service.ask(&service.key(), FACTUAL);
-    answer.completed();
-    assert_eq!(links(&answer).len(), 1);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &url).start();
+    let response = service.chat(&service.key(), FACTUAL);
+    response.completion();
+    assert_eq!(links(&response).len(), 1);
     assert!(instructions(&runtime).contains("[1] Split (2021-08-31)\nSplit has 160,577 inhabitants."));
     let head = &search.heads()[0];
     assert!(head.starts_with("POST /docs/_search"), "{head}");
-    assert!(!service.greeting().contains("secret") && !service.output(&["config"]).contains("secret"));
+    assert!(!service.banner().contains("secret") && !service.run_ok(&["config"]).contains("secret"));
 }
 
 #[test]
 fn errors_win_in_their_order() {
-    let search = Runtime::that(Reply::Closes);
-    search.models_now(Reply::Says(500, "{}".into()));
-    let service = ADRIATICUM.setup().set("search.url", &searxng_url(&search)).start();
+    let search = FakeRuntime::start(Behaviour::Close);
+    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
+    let service = ADRIATICUM.service().set("search.url", &searxng_url(&search)).start();
     let key = service.key();
-    service.ask(&key, FACTUAL).refused_as("service_unavailable");
-    service.send(&Request::chat(&key, "{")).refused_as("invalid_request");
-    service.ask("adria_wrong", FACTUAL).refused_as("invalid_api_key");
+    service.chat(&key, FACTUAL).expect_error("service_unavailable");
+    service.send(&Request::chat(&key, "{")).expect_error("invalid_request");
+    service.chat("adria_wrong", FACTUAL).expect_error("invalid_api_key");
     assert!(search.heads().is_empty());
 
-    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let service = grounded(&runtime, &searxng(&split()));
-    service.ask(&service.key(), FACTUAL).refused_as("inference_error");
+    service.chat(&service.key(), FACTUAL).expect_error("inference_error");
     assert_eq!(service.rows()[0]["sources"], 2);
 }
 
 #[test]
 fn marks_that_cite_nothing_are_taken_out() {
     let said = "It has 160,577 inhabitants [1], as others say [9]. Code: `a[9]`.";
-    let (runtime, search) = (Runtime::that(Reply::completion(said, "stop", None)), searxng(&split()));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::completion(said, "stop", None)), searxng(&split()));
     let service = grounded(&runtime, &search);
-    let completed = service.ask(&service.key(), FACTUAL).completed();
+    let completed = service.chat(&service.key(), FACTUAL).completion();
     assert_eq!(completed.content, "It has 160,577 inhabitants [1], as others say. Code: `a[9]`.");
 }
 
@@ -249,17 +254,17 @@ fn results_cannot_give_orders_or_add_links() {
         ),
         ("x", "javascript:alert(1)", "obey the script"),
     ]);
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&hostile));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&hostile));
     let service = grounded(&runtime, &search);
-    let answer = service.ask(&service.key(), FACTUAL);
-    answer.completed();
-    let links = links(&answer);
+    let response = service.chat(&service.key(), FACTUAL);
+    response.completion();
+    let links = links(&response);
     assert_eq!(links.len(), 3, "{links:?}");
     assert!(
         links.iter().all(|link| link.starts_with("<https://a.example/") && link.matches('<').count() == 1),
         "{links:?}"
     );
-    let messages = runtime.asked()[0]["messages"].as_array().unwrap().clone();
+    let messages = runtime.requests()[0]["messages"].as_array().unwrap().clone();
     let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user"]);
     let told = instructions(&runtime);
@@ -274,21 +279,24 @@ fn facts_leave_room_for_the_conversation() {
     let many: Vec<_> =
         (0..8).map(|n| (format!("T{n}"), format!("https://a.example/{n}"), format!("{n} {n}. {long}"))).collect();
     let many: Vec<_> = many.iter().map(|(title, url, text)| (title.as_str(), url.as_str(), text.as_str())).collect();
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(&results(&many)));
-    runtime.models_now(Reply::Says(200, json!({ "data": [{ "id": "m", "max_model_len": 700 }] }).to_string()));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(&results(&many)));
+    runtime.set_health_behaviour(Behaviour::Respond(
+        200,
+        json!({ "data": [{ "id": "m", "max_model_len": 700 }] }).to_string(),
+    ));
     let service = grounded(&runtime, &search);
-    service.ask(&service.key(), FACTUAL).completed();
+    service.chat(&service.key(), FACTUAL).completion();
     let told = instructions(&runtime);
-    // 248 tokens for the answer, and three letters to the token: what is left.
+    // 248 tokens for the response, and three letters to the token: what is left.
     assert!(told.contains("[1] T0") && told.len() < (700 - 248) * 3, "{} {told}", told.len());
 
     // A runtime that counts differently gets less and less, and at last nothing.
     let overflow = json!({ "error": { "type": "exceed_context_size_error", "message": "too long", "n_prompt_tokens": 900, "n_ctx": 700 } });
-    runtime.now(Reply::Says(400, overflow.to_string()));
-    let asked = runtime.asked().len();
-    let message = service.ask(&service.key(), FACTUAL).refused_as("invalid_request");
+    runtime.set_behaviour(Behaviour::Respond(400, overflow.to_string()));
+    let asked = runtime.requests().len();
+    let message = service.chat(&service.key(), FACTUAL).expect_error("invalid_request");
     assert!(message.contains("900") && message.contains("700"), "{message}");
-    let tries = runtime.asked().split_off(asked);
+    let tries = runtime.requests().split_off(asked);
     let lengths: Vec<_> = tries.iter().map(|asked| asked["messages"][0]["content"].as_str().unwrap().len()).collect();
     assert!(lengths.len() > 1 && lengths.is_sorted_by(|one, other| one > other), "{lengths:?}");
 }
@@ -300,11 +308,11 @@ fn write(folder: &Path, name: &str, text: &str) {
 
 #[test]
 fn documents_of_ones_own_are_found_cited_and_can_be_added_while_it_runs() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let question = "What is the notice period for employees of Nordwind GmbH after 5 years?";
-    assert!(links(&service.ask(&key, question)).is_empty(), "nothing is indexed, nothing is grounded");
+    assert!(links(&service.chat(&key, question)).is_empty(), "nothing is indexed, nothing is grounded");
     assert_eq!(service.rows()[0]["grounded"], Value::Null);
 
     let folder = service.folder().join("handbook");
@@ -319,63 +327,63 @@ fn documents_of_ones_own_are_found_cited_and_can_be_added_while_it_runs() {
     assert_eq!(added.code, Some(0), "{added:?}");
     assert!(added.stdout.contains("2 documents") && added.stderr.contains("broken.pdf"), "{added:?}");
 
-    let answer = service.ask(&key, question);
-    answer.completed();
+    let response = service.chat(&key, question);
+    response.completion();
     assert!(
-        links(&answer)[0].starts_with("<local:handbook/leaving%20us.md>; rel=\"cite-as\"; title=\"Leaving\""),
+        links(&response)[0].starts_with("<local:handbook/leaving%20us.md>; rel=\"cite-as\"; title=\"Leaving\""),
         "{:?}",
-        links(&answer)
+        links(&response)
     );
     assert!(instructions(&runtime).contains("the notice period for employees is ten weeks"));
     assert_eq!(service.rows()[0]["grounded"], true);
 
     // With an address of its own, and in the list.
-    service.output(&["index", "add", "handbook", "--url", "https://intra.example/h"]);
-    let answer = eventually("the new address", || {
-        Some(service.ask(&key, question)).filter(|answer| links(answer)[0].starts_with("<https://"))
+    service.run_ok(&["index", "add", "handbook", "--url", "https://intra.example/h"]);
+    let response = wait_for("the new address", || {
+        Some(service.chat(&key, question)).filter(|response| links(response)[0].starts_with("<https://"))
     });
-    assert!(links(&answer)[0].starts_with("<https://intra.example/h/leaving%20us.md>"));
-    let list: Value = serde_json::from_str(&service.output(&["index", "list", "--json"])).unwrap();
+    assert!(links(&response)[0].starts_with("<https://intra.example/h/leaving%20us.md>"));
+    let list: Value = serde_json::from_str(&service.run_ok(&["index", "list", "--json"])).unwrap();
     assert_eq!((&list[0]["documents"], &list[0]["url"]), (&json!(2), &json!("https://intra.example/h/")));
-    assert!(service.output(&["check"]).contains("the index holds 2 documents"));
+    assert!(service.run_ok(&["check"]).contains("the index holds 2 documents"));
 
-    assert!(service.output(&["index", "remove", "handbook"]).contains("2 documents"));
-    assert_eq!(service.output(&["index", "list", "--json"]).trim(), "[]");
+    assert!(service.run_ok(&["index", "remove", "handbook"]).contains("2 documents"));
+    assert_eq!(service.run_ok(&["index", "list", "--json"]).trim(), "[]");
     assert_eq!(service.run(&["index", "remove", "handbook"]).code, Some(1));
 }
 
 #[test]
 fn an_index_that_cannot_be_read_is_an_outage() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let home = ADRIATICUM.home();
-    write(&home.folder().join("docs"), "a.md", "Split has 160,577 inhabitants.");
-    home.output(&["index", "add", "docs"]);
-    std::fs::write(home.data().join("index/meta.json"), "{").unwrap();
-    let mut home = home;
-    home.set("runtime.urls", &runtime.url());
-    let mut command = home.command(&["serve"]);
-    let log = std::fs::File::create(home.folder().join("log")).unwrap();
-    let service = Service::start_as(home, command.stderr(log));
-    service.ask(&service.key(), FACTUAL).refused_as("search_unavailable");
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let installation = ADRIATICUM.install();
+    write(&installation.folder().join("docs"), "a.md", "Split has 160,577 inhabitants.");
+    installation.run_ok(&["index", "add", "docs"]);
+    std::fs::write(installation.data().join("index/meta.json"), "{").unwrap();
+    let mut installation = installation;
+    installation.set("runtime.urls", &runtime.url());
+    let mut command = installation.command(&["serve"]);
+    let log = std::fs::File::create(installation.folder().join("log")).unwrap();
+    let service = Service::start_as(installation, command.stderr(log));
+    service.chat(&service.key(), FACTUAL).expect_error("search_unavailable");
     let checked = service.run(&["check"]);
     assert!(checked.code == Some(1) && checked.stdout.contains("FAIL  search"), "{checked:?}");
 }
 
 #[test]
 fn check_says_what_is_wrong_with_search() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let cases = [
-        (Reply::Says(200, split().to_string()), "ok    search    SearXNG at http://", "JSON format is enabled"),
-        (Reply::Says(403, "no".into()), "FAIL  search", "add `json` to `search.formats`"),
-        (Reply::Says(429, "no".into()), "FAIL  search", "pass_ip"),
+        (Behaviour::Respond(200, split().to_string()), "ok    search    SearXNG at http://", "JSON format is enabled"),
+        (Behaviour::Respond(403, "no".into()), "FAIL  search", "add `json` to `search.formats`"),
+        (Behaviour::Respond(429, "no".into()), "FAIL  search", "pass_ip"),
     ];
     for (reply, finding, remedy) in cases {
-        let search = Runtime::that(Reply::Closes);
-        search.models_now(reply);
-        let mut home = ADRIATICUM.home();
-        home.set("runtime.urls", &runtime.url());
-        home.set("search.url", &searxng_url(&search));
-        let checked = home.run(&["check"]);
+        let search = FakeRuntime::start(Behaviour::Close);
+        search.set_health_behaviour(reply);
+        let mut installation = ADRIATICUM.install();
+        installation.set("runtime.urls", &runtime.url());
+        installation.set("search.url", &searxng_url(&search));
+        let checked = installation.run(&["check"]);
         assert!(checked.stdout.contains(finding) && checked.stdout.contains(remedy), "{checked:?}");
     }
 }
@@ -388,29 +396,29 @@ fn wrong_settings_are_told_before_anything_runs() {
         ("grounding", "sometimes", "off, auto or always"),
         ("search.timeout", "soon", "30s"),
     ] {
-        let mut home = ADRIATICUM.home();
-        home.set(setting, value);
-        let ran = home.run(&["serve"]);
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.contains(setting) && ran.stderr.contains(remedy), "{ran:?}");
-        assert!(!ran.stderr.contains("geheim"), "{ran:?}");
+        let mut installation = ADRIATICUM.install();
+        installation.set(setting, value);
+        let output = installation.run(&["serve"]);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains(setting) && output.stderr.contains(remedy), "{output:?}");
+        assert!(!output.stderr.contains("geheim"), "{output:?}");
     }
 }
 
 #[test]
 fn the_scorer_can_be_asked_by_itself() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     let rows = [
         json!({ "id": "a", "required": true, "lang": "en", "category": "statistics", "messages": [{ "role": "user", "content": FACTUAL }] }),
         json!({ "id": 2, "messages": [{ "role": "user", "content": CREATIVE }] }),
         json!({ "messages": [{ "role": "user", "content": FACTUAL }, { "role": "assistant", "content": "160,577." },
                              { "role": "user", "content": "thanks, that's all" }] }),
     ];
-    let file = home.folder().join("rows.jsonl");
+    let file = installation.folder().join("rows.jsonl");
     let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
     std::fs::write(&file, &text).unwrap();
-    let scored: Vec<Value> = home
-        .output(&["grounding", "score", "rows.jsonl"])
+    let scored: Vec<Value> = installation
+        .run_ok(&["grounding", "score", "rows.jsonl"])
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
@@ -422,40 +430,40 @@ fn the_scorer_can_be_asked_by_itself() {
         assert_eq!(score >= 0.5, row["required"].as_bool().unwrap());
         assert!(!row["reasons"].as_array().unwrap().is_empty(), "{row}");
     }
-    assert_eq!(home.output(&["grounding", "score", "rows.jsonl"]).lines().count(), 3, "the same again");
+    assert_eq!(installation.run_ok(&["grounding", "score", "rows.jsonl"]).lines().count(), 3, "the same again");
 
-    let explained = home.output(&["grounding", "explain", FACTUAL]);
+    let explained = installation.run_ok(&["grounding", "explain", FACTUAL]);
     assert!(
         explained.starts_with("needs facts") && explained.contains("Search would be asked: How many"),
         "{explained}"
     );
-    assert!(home.output(&["grounding", "explain", CREATIVE]).starts_with("needs no facts"));
+    assert!(installation.run_ok(&["grounding", "explain", CREATIVE]).starts_with("needs no facts"));
 
     let first: String = text.lines().take(1).collect();
     std::fs::write(&file, first).unwrap();
-    let judged = home.output(&["grounding", "judge", "rows.jsonl"]);
+    let judged = installation.run_ok(&["grounding", "judge", "rows.jsonl"]);
     assert!(judged.contains("statistics") && judged.contains("1.000"), "{judged}");
     std::fs::write(&file, "{\"messages\": 7}\n").unwrap();
-    let ran = home.run(&["grounding", "score", "rows.jsonl"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("line 1"), "{ran:?}");
-    assert!(home.run(&["grounding", "score", "none.jsonl"]).stderr.contains("none.jsonl"));
+    let output = installation.run(&["grounding", "score", "rows.jsonl"]);
+    assert!(output.code == Some(1) && output.stderr.contains("line 1"), "{output:?}");
+    assert!(installation.run(&["grounding", "score", "none.jsonl"]).stderr.contains("none.jsonl"));
 }
 
 #[test]
 fn a_caller_that_hangs_up_while_search_is_asked_costs_no_inference() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Closes));
-    search.models_now(Reply::Hangs);
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Close));
+    search.set_health_behaviour(Behaviour::Hang);
     let setup =
-        ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "20s");
+        ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).set("search.timeout", "20s");
     let service = setup.start();
     let key = service.key();
     let mut connection = service.connect();
-    connection.send(Request::chat(&key, ask(FACTUAL)).bytes());
-    eventually("Search to be asked", || (!search.heads().is_empty()).then_some(()));
+    connection.send(Request::chat(&key, chat_body(FACTUAL)).bytes());
+    wait_for("Search to be asked", || (!search.heads().is_empty()).then_some(()));
     drop(connection);
-    search.wait_for_hang_ups(1);
+    search.wait_for_disconnects(1);
     let rows = service.wait_for_rows(1);
     assert_eq!((&rows[0]["code"], &rows[0]["sources"]), (&json!("client_closed"), &Value::Null));
-    assert!(runtime.asked().is_empty());
+    assert!(runtime.requests().is_empty());
     assert!(Duration::from_micros(rows[0]["total_us"].as_u64().unwrap()) < Duration::from_secs(19));
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use testbed::{Reply, Request, Runtime, Service, ask, eventually};
+use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -13,35 +13,39 @@ const FIGURES: [&str; 3] = ["prompt_tokens", "completion_tokens", "total_tokens"
 type Expected = (String, Value);
 
 /// Sends one request of every kind and tells what is to be found of them.
-fn one_of_each(runtime: &Runtime, service: &Service, keys: &[String; 2]) -> Vec<Expected> {
+fn one_of_each(runtime: &FakeRuntime, service: &Service, keys: &[String; 2]) -> Vec<Expected> {
     let measured = json!({ "prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42 });
     let partly = json!({ "prompt_tokens": 5 });
     let overflow =
         r#"{"error":{"message":"too long","type":"exceed_context_size_error","n_prompt_tokens":9,"n_ctx":8}}"#;
     let [key, weak] = keys;
-    let good = Request::chat(key, ask("hello"));
+    let good = Request::chat(key, chat_body("hello"));
     let cases = [
-        (Reply::completion("x", "stop", Some(measured)), good.clone(), json!([200, null, 30, 12, 42])),
-        (Reply::completion("x", "length", Some(partly)), good.clone(), json!([200, null, 5, null, null])),
-        (Reply::completion("x", "stop", None), good.clone(), json!([200, null, null, null, null])),
-        (Reply::Echoes, good.clone().body("{"), json!([400, "invalid_request", null, null, null])),
-        (Reply::Says(400, overflow.into()), good.clone(), json!([400, "invalid_request", null, null, null])),
-        (Reply::Echoes, Request::chat(weak, ask("x")), json!([403, "insufficient_permission", null, null, null])),
-        (Reply::Echoes, good.clone().body(vec![b' '; 262_145]), json!([413, "payload_too_large", null, null, null])),
-        (Reply::Says(500, String::new()), good.clone(), json!([502, "inference_error", null, null, null])),
-        (Reply::Echoes, good.clone(), json!([200, null, 3, 4, 7])),
+        (Behaviour::completion("x", "stop", Some(measured)), good.clone(), json!([200, null, 30, 12, 42])),
+        (Behaviour::completion("x", "length", Some(partly)), good.clone(), json!([200, null, 5, null, null])),
+        (Behaviour::completion("x", "stop", None), good.clone(), json!([200, null, null, null, null])),
+        (Behaviour::Echo, good.clone().body("{"), json!([400, "invalid_request", null, null, null])),
+        (Behaviour::Respond(400, overflow.into()), good.clone(), json!([400, "invalid_request", null, null, null])),
+        (
+            Behaviour::Echo,
+            Request::chat(weak, chat_body("x")),
+            json!([403, "insufficient_permission", null, null, null]),
+        ),
+        (Behaviour::Echo, good.clone().body(vec![b' '; 262_145]), json!([413, "payload_too_large", null, null, null])),
+        (Behaviour::Respond(500, String::new()), good.clone(), json!([502, "inference_error", null, null, null])),
+        (Behaviour::Echo, good.clone(), json!([200, null, 3, 4, 7])),
     ];
-    let send = |(reply, request, mut expected): (Reply, Request, Value)| {
-        runtime.now(reply);
-        let answer = service.send(&request);
-        assert_eq!(answer.status, expected[0], "{answer:?}");
-        let id = answer.header("x-request-id").unwrap().to_owned();
+    let send = |(reply, request, mut expected): (Behaviour, Request, Value)| {
+        runtime.set_behaviour(reply);
+        let response = service.send(&request);
+        assert_eq!(response.status, expected[0], "{response:?}");
+        let id = response.header("x-request-id").unwrap().to_owned();
         expected.as_array_mut().unwrap().push(json!(request_key(&request)));
         (id, expected)
     };
     // These have no key to be recorded under.
     for unknown in [good.clone().without("Authorization"), good.clone().target("/"), good.clone().header("Host", "x")] {
-        service.send(&unknown).refused();
+        service.send(&unknown).error();
     }
     cases.map(send).into()
 }
@@ -53,8 +57,8 @@ fn request_key(request: &Request) -> String {
 
 #[test]
 fn every_answered_request_is_there_once_with_its_outcome() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     let expected = one_of_each(&runtime, &service, &keys);
 
@@ -81,13 +85,13 @@ fn every_answered_request_is_there_once_with_its_outcome() {
 
 #[test]
 fn every_sum_equals_its_rows() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     (0..3).for_each(|_| drop(one_of_each(&runtime, &service, &keys)));
 
     let rows = service.rows();
-    let sums = service.sums();
+    let sums = service.usage();
     assert_eq!(figures(&sums), summed_up(rows.iter()));
     let group = |list: &str, of_row: &dyn Fn(&Value) -> Value, of_group: &dyn Fn(&Value) -> Value| {
         let mut groups = HashMap::new();
@@ -111,13 +115,13 @@ fn every_sum_equals_its_rows() {
 
 #[test]
 fn the_same_figures_come_as_csv_and_as_a_table() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
     let sent = one_of_each(&runtime, &service, &keys);
 
     let rows = service.rows();
-    let lines = csv_lines(&service.output(&["usage", "--requests", "--csv"]));
+    let lines = csv_lines(&service.run_ok(&["usage", "--requests", "--csv"]));
     assert_eq!(lines.len(), sent.len());
     for (line, row) in lines.iter().zip(&rows) {
         let columns = row.as_object().unwrap();
@@ -127,8 +131,8 @@ fn the_same_figures_come_as_csv_and_as_a_table() {
             assert_eq!(line[name], if value.is_null() { "" } else { &shown }, "{name}");
         }
     }
-    let sums = service.sums();
-    let lines = csv_lines(&service.output(&["usage", "--csv"]));
+    let sums = service.usage();
+    let lines = csv_lines(&service.run_ok(&["usage", "--csv"]));
     let all = lines.iter().find(|line| line["group"] == "all").unwrap();
     for name in ["requests", "prompt_tokens", "prompt_tokens_measured", "total_tokens", "total_tokens_measured"] {
         assert_eq!(all[name], sums[name].to_string(), "{name}");
@@ -138,24 +142,24 @@ fn the_same_figures_come_as_csv_and_as_a_table() {
         assert_eq!(requests.map(Result::unwrap).sum::<usize>(), sent.len(), "{group}");
     }
 
-    let table = service.output(&["usage"]);
+    let table = service.run_ok(&["usage"]);
     for part in
         ["200 ok", "413 payload_too_large", "(2 of 9 measured)", request_key(&Request::chat(&keys[0], "")).as_str()]
     {
         assert!(table.contains(part), "without {part}:\n{table}");
     }
-    let table = service.output(&["usage", "--requests"]);
+    let table = service.run_ok(&["usage", "--requests"]);
     sent.iter().for_each(|(id, _)| assert!(table.contains(id), "{table}"));
 }
 
 #[test]
 fn rows_are_limited_and_the_newest_come_first() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let sent: Vec<_> = (0..6).map(|_| service.ask(&key, "hello").completed().id).collect();
+    let sent: Vec<_> = (0..6).map(|_| service.chat(&key, "hello").completion().id).collect();
     let ids = |options: &[&str]| -> Vec<String> {
-        let output = service.output(&[&["usage", "--requests", "--json"], options].concat());
+        let output = service.run_ok(&[&["usage", "--requests", "--json"], options].concat());
         let rows: Vec<Value> = serde_json::from_str(&output).unwrap();
         rows.iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect()
     };
@@ -168,17 +172,17 @@ fn rows_are_limited_and_the_newest_come_first() {
 
 #[test]
 fn old_rows_go_and_their_sums_stay() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    (0..5).for_each(|_| drop(service.ask(&key, "hello").completed()));
-    let before = figures(&service.sums());
+    (0..5).for_each(|_| drop(service.chat(&key, "hello").completion()));
+    let before = figures(&service.usage());
     service.kill();
     service.set("ledger.retention", "1ms");
     service.start_again();
-    eventually("old rows to go", || service.rows().is_empty().then_some(()));
-    assert_eq!(figures(&service.sums()), before);
-    service.ask(&key, "hello").completed();
+    wait_for("old rows to go", || service.rows().is_empty().then_some(()));
+    assert_eq!(figures(&service.usage()), before);
+    service.chat(&key, "hello").completion();
 }
 
 /// Requests, then each figure's sum and of how many it was measured.

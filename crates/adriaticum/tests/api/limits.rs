@@ -1,27 +1,27 @@
 //! Part 8, limits: each at its bound and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
 
 use serde_json::json;
-use testbed::{Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
 const LARGEST: usize = 262_144;
 
 struct Fixture {
-    runtime: Runtime,
+    runtime: FakeRuntime,
     service: Service,
     key: String,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let runtime = Runtime::that(Reply::completion("x", "stop", None));
-        let service = ADRIATICUM.setup_with(&[&runtime]).start();
+        let runtime = FakeRuntime::start(Behaviour::completion("x", "stop", None));
+        let service = ADRIATICUM.service_with(&[&runtime]).start();
         let key = service.key();
         Self { runtime, service, key }
     }
 
-    /// Sends messages with these contents; the runtime must be asked if and only if the answer is a completion.
+    /// Sends messages with these contents; the runtime must be asked if and only if the response is a completion.
     fn outcome(&self, contents: &[String]) -> Result<(), String> {
         let messages: Vec<_> = contents.iter().map(|text| json!({ "role": "user", "content": text })).collect();
         let body = json!({ "model": "adriaticum", "messages": messages }).to_string();
@@ -29,16 +29,16 @@ impl Fixture {
     }
 
     fn outcome_of(&self, request: &Request) -> Result<(), String> {
-        let before = self.runtime.asked().len();
-        let answer = self.service.send(request);
-        let asked = self.runtime.asked().len() - before;
-        if answer.status == 200 {
-            answer.completed();
+        let before = self.runtime.requests().len();
+        let response = self.service.send(request);
+        let asked = self.runtime.requests().len() - before;
+        if response.status == 200 {
+            response.completion();
             assert_eq!(asked, 1);
             return Ok(());
         }
         assert_eq!(asked, 0);
-        let refused = answer.refused();
+        let refused = response.error();
         Err(format!("{} {}", refused.code, refused.message))
     }
 }
@@ -54,7 +54,7 @@ fn assert_says(outcome: Result<(), String>, says: &[&str]) {
 fn a_body_may_have_262144_bytes_and_not_one_more() {
     let fixture = Fixture::new();
     let sized = |bytes: usize| {
-        let body = ask("hello");
+        let body = chat_body("hello");
         format!("{body}{}", " ".repeat(bytes - body.len()))
     };
     let ways: [fn(Request) -> Request; 4] = [
@@ -79,13 +79,13 @@ fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let fixture = Fixture::new();
     // Only the head: nobody needs to see the body to know.
     let head = Request::chat(&fixture.key, vec![b' '; LARGEST + 1]).head();
-    fixture.service.send_bytes(&head).refused_as("payload_too_large");
+    fixture.service.send_bytes(&head).expect_error("payload_too_large");
     let absurd = Request::chat(&fixture.key, "").bytes();
     let absurd =
         String::from_utf8(absurd).unwrap().replace("Content-Length: 0", "Content-Length: 18446744073709551000");
-    let answer = fixture.service.connect().send(absurd).answer_if_any();
-    assert!(answer.is_none_or(|answer| answer.status == 413 || answer.status == 400));
-    assert_eq!(fixture.runtime.asked().len(), 0);
+    let response = fixture.service.connect().send(absurd).try_response();
+    assert!(response.is_none_or(|response| response.status == 413 || response.status == 400));
+    assert_eq!(fixture.runtime.requests().len(), 0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn ten_thousand_characters_in_a_message_whatever_their_bytes() {
 #[test]
 fn escapes_count_as_the_character_they_stand_for() {
     let fixture = Fixture::new();
-    let body = |content: String| ask("@").replace('@', &content);
+    let body = |content: String| chat_body("@").replace('@', &content);
     for escape in ["\\n", "\\u00e9", "\\ud83e\\udd80"] {
         let good = Request::chat(&fixture.key, body(escape.repeat(10_000)));
         assert_eq!(fixture.outcome_of(&good), Ok(()), "{escape}");

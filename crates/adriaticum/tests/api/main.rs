@@ -1,4 +1,4 @@
-//! The service as its users meet it: the real binary, over real sockets, with scripted runtimes behind it.
+//! The service as its users meet it: the real binary, over real sockets, with fake runtimes behind it.
 //!
 //! The modules follow the parts of the API's specification; after them come what stands behind a request and the
 //! commands. Cases are data, and each kind of case has one helper. Every test has a service, a data folder and a port

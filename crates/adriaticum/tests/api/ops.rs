@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Connection, Reply, Request, Runtime, Service, ask, eventually, unreachable_url};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
 fn ready(service: &Service) -> (u16, Value) {
-    let (status, body) = service.look_at("/readyz");
+    let (status, body) = service.get_ops("/readyz");
     (status, serde_json::from_str(&body).unwrap())
 }
 
 /// Waits until it is ready: a runtime is asked first, which may take a moment.
 fn wait_until_ready(service: &Service) -> Value {
-    eventually("readiness", || Some(ready(service)).filter(|(status, _)| *status == 200)).1
+    wait_for("readiness", || Some(ready(service)).filter(|(status, _)| *status == 200)).1
 }
 
 /// The value of a figure, by its name with its labels.
 fn figure(service: &Service, name: &str) -> Option<f64> {
-    let (status, text) = service.look_at("/metrics");
+    let (status, text) = service.get_ops("/metrics");
     assert_eq!(status, 200);
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
 #[test]
 fn a_service_that_can_serve_is_alive_and_ready() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", "searxng+http://127.0.0.1:1").start();
-    assert_eq!(service.look_at("/healthz"), (200, "ok\n".into()));
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", "searxng+http://127.0.0.1:1").start();
+    assert_eq!(service.get_ops("/healthz"), (200, "ok\n".into()));
     let well = json!({ "ok": true });
     let parts = json!({ "ledger": well, "runtime": well, "search": well, "stopping": well });
     assert_eq!(wait_until_ready(&service), json!({ "ready": true, "parts": parts }));
@@ -38,40 +38,40 @@ fn a_service_that_can_serve_is_alive_and_ready() {
 fn what_keeps_it_from_serving_is_told_in_a_sentence() {
     let nobody = unreachable_url();
     for (setting, value, reason) in [("runtime.urls", nobody.as_str(), "answers"), ("model", "none", "no runtime")] {
-        let service = ADRIATICUM.setup().set(setting, value).start();
+        let service = ADRIATICUM.service().set(setting, value).start();
         let says = |told: &Value| told["parts"]["runtime"]["reason"].as_str().is_some_and(|told| told.contains(reason));
         let (status, told) =
-            eventually("the first look at the runtime", || Some(ready(&service)).filter(|(_, told)| says(told)));
+            wait_for("the first look at the runtime", || Some(ready(&service)).filter(|(_, told)| says(told)));
         let runtime = &told["parts"]["runtime"];
         assert_eq!((status, &told["ready"], &runtime["ok"]), (503, &json!(false), &json!(false)));
         assert_eq!(told["parts"]["ledger"], json!({ "ok": true }));
         assert_eq!(told["parts"].get("search"), None, "none is configured");
-        assert_eq!(service.look_at("/healthz").0, 200);
+        assert_eq!(service.get_ops("/healthz").0, 200);
     }
 }
 
 #[test]
 fn readiness_comes_and_goes_with_the_runtime() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     wait_until_ready(&service);
-    runtime.now(Reply::Closes);
-    runtime.models_now(Reply::Closes);
-    eventually("trouble", || {
-        service.ask(&key, "hello");
+    runtime.set_behaviour(Behaviour::Close);
+    runtime.set_health_behaviour(Behaviour::Close);
+    wait_for("trouble", || {
+        service.chat(&key, "hello");
         (ready(&service).0 == 503).then_some(())
     });
-    runtime.now(Reply::Echoes);
-    runtime.models_now(Reply::Says(200, "{}".into()));
-    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+    runtime.set_behaviour(Behaviour::Echo);
+    runtime.set_health_behaviour(Behaviour::Respond(200, "{}".into()));
+    wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 
 #[test]
 fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
-    let runtime = Runtime::that(Reply::Says(500, "{}".into()));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let (status, told) = eventually("the answer of the runtime", || {
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let (status, told) = wait_for("the answer of the runtime", || {
         let (status, told) = ready(&service);
         let reason = told["parts"]["runtime"]["reason"].as_str()?.to_owned();
         (!reason.contains("yet")).then_some((status, reason))
@@ -81,12 +81,12 @@ fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
     for _ in 0..5 {
         assert_eq!(ready(&service).0, 503);
     }
-    assert_eq!(runtime.asked().len(), 1, "however often one looks");
+    assert_eq!(runtime.requests().len(), 1, "however often one looks");
     assert_eq!(figure(&service, "adriaticum_ready"), Some(0.0));
 
-    runtime.now(Reply::Echoes);
-    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
-    let asked = runtime.asked();
+    runtime.set_behaviour(Behaviour::Echo);
+    wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+    let asked = runtime.requests();
     assert_eq!((asked.len(), &asked[1]["max_tokens"]), (2, &json!(1)), "the cheapest question that there is");
     assert_eq!(figure(&service, "adriaticum_ready"), Some(1.0));
     assert_eq!(figure(&service, "adriaticum_requests_total{status=\"200\"}"), Some(0.0));
@@ -95,34 +95,34 @@ fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
 
 #[test]
 fn a_runtime_that_serves_requests_is_asked_nothing_else() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    service.ask(&service.key(), "hello").completed();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    service.chat(&service.key(), "hello").completion();
     assert_eq!(ready(&service).0, 200);
-    assert_eq!(runtime.asked().len(), 1);
+    assert_eq!(runtime.requests().len(), 1);
 }
 
 #[test]
 fn where_everything_is_grounded_nothing_is_served_without_search() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), Runtime::that(Reply::Closes));
-    search.models_now(Reply::Says(500, "{}".into()));
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Close));
+    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
     let url = format!("searxng+http://{}", search.address());
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
     let key = service.key();
-    eventually("trouble", || {
-        service.ask(&key, "hello").refused_as("search_unavailable");
+    wait_for("trouble", || {
+        service.chat(&key, "hello").expect_error("search_unavailable");
         let (status, told) = ready(&service);
         (status == 503 && told["parts"]["search"]["ok"] == false).then_some(())
     });
-    search.models_now(Reply::Says(200, json!({ "query": "q", "results": [] }).to_string()));
-    eventually("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
+    search.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": [] }).to_string()));
+    wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 
 #[test]
 fn figures_tell_of_the_service_and_of_each_runtime() {
-    let (runtime, other) = (Runtime::that(Reply::EchoesOnceReleased), unreachable_url());
+    let (runtime, other) = (FakeRuntime::start(Behaviour::EchoWhenReleased), unreachable_url());
     let url = runtime.url();
-    let service = ADRIATICUM.setup().set("runtime.urls", &format!("{url},{other}")).start();
+    let service = ADRIATICUM.service().set("runtime.urls", &format!("{url},{other}")).start();
     let key = service.key();
     let of = |name: &str, url: &str| figure(&service, &format!("{name}{{runtime=\"{url}\"}}"));
     assert_eq!(figure(&service, "adriaticum_ledger_healthy"), Some(1.0));
@@ -134,15 +134,15 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
     assert!((0.0..600.0).contains(&(now - started)), "{started}");
     assert_eq!(of("adriaticum_runtime_up", &url), Some(1.0));
-    eventually("trouble with the other", || (of("adriaticum_runtime_up", &other)? == 0.0).then_some(()));
+    wait_for("trouble with the other", || (of("adriaticum_runtime_up", &other)? == 0.0).then_some(()));
 
     let mut caller = service.connect();
-    caller.send(Request::chat(&key, ask("hello")).bytes());
-    runtime.wait_until_asked(1);
+    caller.send(Request::chat(&key, chat_body("hello")).bytes());
+    runtime.wait_for_requests(1);
     assert_eq!(figure(&service, "adriaticum_requests_in_flight"), Some(1.0));
     assert_eq!(of("adriaticum_runtime_requests_in_flight", &url), Some(1.0));
     runtime.release();
-    caller.answer().completed();
+    caller.response().completion();
     assert_eq!(of("adriaticum_runtime_requests_in_flight", &url), Some(0.0));
     assert_eq!(of("adriaticum_runtime_requests_completed_total", &url), Some(1.0));
     assert_eq!(of("adriaticum_runtime_share", &url), Some(1.0));
@@ -152,7 +152,7 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
     assert_eq!(figure(&service, &failed), Some(0.0));
 
     // Every figure says what it is.
-    let (_, text) = service.look_at("/metrics");
+    let (_, text) = service.get_ops("/metrics");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
         let ends = ["_total", "_bucket", "_sum", "_count"];
@@ -165,7 +165,7 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
 
 #[test]
 fn nothing_else_is_there() {
-    let service = ADRIATICUM.setup().start();
+    let service = ADRIATICUM.service().start();
     for (method, path, status) in [
         ("GET", "/", 404),
         ("GET", "/v1/chat/completions", 404),
@@ -174,62 +174,62 @@ fn nothing_else_is_there() {
         ("DELETE", "/metrics", 405),
     ] {
         let request = Request::chat("", "").without("Authorization").method(method).target(path);
-        let answer = Connection::to(service.ops()).send(request.bytes()).answer();
-        assert_eq!(answer.status, status, "{method} {path}");
-        assert_eq!(answer.header("allow").is_some(), status == 405);
+        let response = Connection::connect(service.ops_address()).send(request.bytes()).response();
+        assert_eq!(response.status, status, "{method} {path}");
+        assert_eq!(response.header("allow").is_some(), status == 405);
     }
     // Nor is it where callers come.
     let request = Request::chat("", "").without("Authorization").method("GET").target("/readyz");
-    service.send(&request).refused_as("not_found");
+    service.send(&request).expect_error("not_found");
 }
 
 #[test]
 fn a_service_can_do_without_it() {
-    let service = ADRIATICUM.setup().set("ops.listen", "none").start();
-    assert!(service.told("Ops").is_none());
-    let ran = service.run(&["health"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("`ops.listen` is none"), "{ran:?}");
+    let service = ADRIATICUM.service().set("ops.listen", "none").start();
+    assert!(service.banner_value("Ops").is_none());
+    let output = service.run(&["health"]);
+    assert!(output.code == Some(1) && output.stderr.contains("`ops.listen` is none"), "{output:?}");
 }
 
 #[test]
 fn it_needs_an_address_of_its_own() {
     for other in ["api.listen", "console.listen"] {
-        let mut home = ADRIATICUM.home();
-        home.set(other, "127.0.0.1:18098");
-        home.set("ops.listen", "127.0.0.1:18098");
-        let ran = home.run(&["serve"]);
-        assert!(ran.code == Some(1) && ran.stderr.contains("address of their own"), "{ran:?}");
+        let mut installation = ADRIATICUM.install();
+        installation.set(other, "127.0.0.1:18098");
+        installation.set("ops.listen", "127.0.0.1:18098");
+        let output = installation.run(&["serve"]);
+        assert!(output.code == Some(1) && output.stderr.contains("address of their own"), "{output:?}");
     }
 }
 
 #[test]
 fn a_command_asks_for_those_who_have_no_client() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     wait_until_ready(&service);
-    let ops = service.ops().to_string();
-    let everywhere = format!("--set=ops.listen=0.0.0.0:{}", service.ops().port());
+    let ops = service.ops_address().to_string();
+    let everywhere = format!("--set=ops.listen=0.0.0.0:{}", service.ops_address().port());
     for arguments in [&["health", "--ops", &ops][..], &[&everywhere, "health"]] {
-        let ran = service.run(arguments);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ready\n"), "{ran:?}");
+        let output = service.run(arguments);
+        assert_eq!((output.code, output.stdout.as_str()), (Some(0), "ready\n"), "{output:?}");
     }
     service.kill();
-    let ran = service.run(&["health", "--ops", &ops]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("Is `adriaticum serve` running?"), "{ran:?}");
+    let output = service.run(&["health", "--ops", &ops]);
+    assert!(output.code == Some(1) && output.stderr.contains("Is `adriaticum serve` running?"), "{output:?}");
 
-    let unready = ADRIATICUM.setup().start();
-    let ran = unready.run(&["health", "--ops", &unready.ops().to_string()]);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.starts_with("not ready\n  runtime ") && ran.stdout.lines().count() == 2, "{ran:?}");
+    let unready = ADRIATICUM.service().start();
+    let output = unready.run(&["health", "--ops", &unready.ops_address().to_string()]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.stdout.starts_with("not ready\n  runtime ") && output.stdout.lines().count() == 2, "{output:?}");
 }
 
 #[test]
 fn many_who_look_do_not_disturb_callers() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let _silent: Vec<_> = (0..64).map(|_| Connection::to(service.ops())).collect();
+    let _silent: Vec<_> = (0..64).map(|_| Connection::connect(service.ops_address())).collect();
     let began = std::time::Instant::now();
-    service.ask(&key, "hello").completed();
+    service.chat(&key, "hello").completion();
     assert!(began.elapsed() < Duration::from_secs(5));
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use testbed::{Answer, Connection, Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Response, Service, chat_body};
 
 use crate::ADRIATICUM;
 
@@ -21,10 +21,10 @@ struct Visitor {
 impl Visitor {
     /// Makes an account, from that address, with that header.
     fn join(service: &Service, peer: IpAddr, forwarded_for: &str) -> Self {
-        let origin = service.told("Console").unwrap();
+        let origin = service.banner_value("Console").unwrap();
         let console = format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap();
         let mut visitor = Self { console, origin, peer, forwarded_for: forwarded_for.into(), cookie: String::new() };
-        let link = service.output(&["accounts", "invite", "somebody"]);
+        let link = service.run_ok(&["accounts", "invite", "somebody"]);
         let path = format!("/welcome/{}", link.trim().split_once("/welcome/").unwrap().1);
         let page = visitor.send("GET", &path, "");
         visitor.cookie = cookie(&page, "adriaticum_guest");
@@ -37,7 +37,7 @@ impl Visitor {
         visitor
     }
 
-    fn send(&self, method: &str, target: &str, body: &str) -> Answer {
+    fn send(&self, method: &str, target: &str, body: &str) -> Response {
         let request = Request::chat("", body)
             .without("Authorization")
             .method(method)
@@ -46,7 +46,7 @@ impl Visitor {
             .header("Origin", &self.origin)
             .header("Cookie", &self.cookie)
             .header("X-Forwarded-For", &self.forwarded_for);
-        Connection::from_to(self.peer, self.console).send(request.bytes()).answer()
+        Connection::connect_from(self.peer, self.console).send(request.bytes()).response()
     }
 
     /// The page with the list of sessions, and where each is from.
@@ -55,16 +55,16 @@ impl Visitor {
     }
 }
 
-/// A cookie that an answer sets, as it is sent back.
-fn cookie(answer: &Answer, name: &str) -> String {
-    let set = answer.headers.iter().filter(|(header, _)| header == "set-cookie").map(|(_, value)| value);
+/// A cookie that a response sets, as it is sent back.
+fn cookie(response: &Response, name: &str) -> String {
+    let set = response.headers.iter().filter(|(header, _)| header == "set-cookie").map(|(_, value)| value);
     let found = set.filter_map(|value| value.split(';').next()).find(|pair| pair.starts_with(name));
-    found.unwrap_or_else(|| panic!("{name}: {answer:?}")).to_owned()
+    found.unwrap_or_else(|| panic!("{name}: {response:?}")).to_owned()
 }
 
 #[test]
 fn a_trusted_proxy_says_who_the_visitor_is() {
-    let service = ADRIATICUM.setup().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
+    let service = ADRIATICUM.service().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
     let page = Visitor::join(&service, PROXY, "192.0.2.66, 203.0.113.9, 10.1.2.3").account();
     assert!(page.contains("203.0.113.9"), "{page}");
     assert!(!page.contains("192.0.2.66") && !page.contains("10.1.2.3") && !page.contains("127.0.0.1<"), "{page}");
@@ -72,21 +72,22 @@ fn a_trusted_proxy_says_who_the_visitor_is() {
 
 #[test]
 fn nobody_else_is_believed() {
-    let service = ADRIATICUM.setup().set("trusted_proxies", "127.0.0.1").start();
+    let service = ADRIATICUM.service().set("trusted_proxies", "127.0.0.1").start();
     let page = Visitor::join(&service, STRANGER, "203.0.113.9").account();
     assert!(page.contains("127.0.0.2") && !page.contains("203.0.113.9"), "{page}");
-    let service = ADRIATICUM.setup().start();
+    let service = ADRIATICUM.service().start();
     let page = Visitor::join(&service, PROXY, "203.0.113.9").account();
     assert!(page.contains("127.0.0.1") && !page.contains("203.0.113.9"), "trusted unless told: {page}");
 }
 
 #[test]
 fn a_trusted_proxy_may_hold_every_connection() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let setup = ADRIATICUM.setup_with(&[&runtime]).set("api.max_connections", "5").set("trusted_proxies", "127.0.0.1");
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let setup =
+        ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").set("trusted_proxies", "127.0.0.1");
     let service = setup.start();
-    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let mut held: Vec<_> = (0..5).map(|_| service.connect()).collect();
-    held.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
-    service.connect().send(&request).answer().refused_as("service_unavailable");
+    held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
+    service.connect().send(&request).response().expect_error("service_unavailable");
 }

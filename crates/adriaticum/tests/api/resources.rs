@@ -1,46 +1,46 @@
 //! Part 2, resources and their fields: the completion object, its usage figures, and the messages that lead to it.
 //!
-//! The exact member sets of completion and error are checked for every answer of every test, in the harness.
+//! The exact member sets of completion and error are checked for every response of every test, in the harness.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use testbed::{Reply, Request, Runtime, ask};
+use testbed::{Behaviour, FakeRuntime, Request, chat_body};
 
 use crate::ADRIATICUM;
 
 #[test]
 fn a_completion_is_exactly_the_object_of_the_specification() {
-    let runtime = Runtime::that(Reply::completion("Buon giorno. \"√\"\n", "stop", Some(usage(11, 5, 16))));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::completion("Buon giorno. \"√\"\n", "stop", Some(usage(11, 5, 16))));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
 
     let before = unix_seconds();
-    let answer = service.ask(&key, "hello");
-    let completed = answer.completed();
+    let response = service.chat(&key, "hello");
+    let completed = response.completion();
     assert_eq!(completed.content, "Buon giorno. \"√\"\n");
     assert_eq!(completed.finish_reason, "stop");
     assert_eq!(completed.tokens, [Some(11), Some(5), Some(16)]);
     assert!((before..=unix_seconds()).contains(&completed.created), "{completed:?}");
     // Nothing of the runtime's own: its ids, its model's name, its extra members.
-    assert!(!String::from_utf8_lossy(&answer.body).contains("cmpl-7"));
+    assert!(!String::from_utf8_lossy(&response.body).contains("cmpl-7"));
 }
 
 #[test]
 fn ids_are_unique_and_grow_with_time() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let ids: Vec<_> = (0..20).map(|_| service.ask(&key, "hello").completed().id).collect();
+    let ids: Vec<_> = (0..20).map(|_| service.chat(&key, "hello").completion().id).collect();
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
     assert!(ids.is_sorted(), "{ids:?}");
 }
 
 #[test]
 fn token_figures_are_the_runtimes_own_or_null() {
-    let runtime = Runtime::that(Reply::Hangs);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let cases: &[(Option<Value>, [Option<u64>; 3])] = &[
         (Some(usage(3, 4, 7)), [Some(3), Some(4), Some(7)]),
@@ -58,8 +58,8 @@ fn token_figures_are_the_runtimes_own_or_null() {
         (None, [None, None, None]),
     ];
     for (usage, tokens) in cases {
-        runtime.now(Reply::completion("x", "stop", usage.clone()));
-        assert_eq!(service.ask(&key, "hello").completed().tokens, *tokens, "{usage:?}");
+        runtime.set_behaviour(Behaviour::completion("x", "stop", usage.clone()));
+        assert_eq!(service.chat(&key, "hello").completion().tokens, *tokens, "{usage:?}");
     }
     // The ledger has the same figures.
     let rows = service.rows();
@@ -71,20 +71,20 @@ fn token_figures_are_the_runtimes_own_or_null() {
 
 #[test]
 fn a_finish_reason_is_stop_or_length() {
-    let runtime = Runtime::that(Reply::Hangs);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for runtime_says in ["stop", "length", "max_tokens", "eos_token", "abort", "content_filter", "tool_calls", ""] {
         let expected = if ["length", "max_tokens"].contains(&runtime_says) { "length" } else { "stop" };
-        runtime.now(Reply::completion("x", runtime_says, None));
-        assert_eq!(service.ask(&key, "hello").completed().finish_reason, expected, "{runtime_says}");
+        runtime.set_behaviour(Behaviour::completion("x", runtime_says, None));
+        assert_eq!(service.chat(&key, "hello").completion().finish_reason, expected, "{runtime_says}");
     }
 }
 
 #[test]
 fn any_text_survives_both_ways() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let texts = [
         "",
@@ -95,16 +95,16 @@ fn any_text_survives_both_ways() {
         "\u{feff}BOM inside",
     ];
     for text in texts {
-        assert_eq!(service.ask(&key, text).completed().content, text, "{text:?}");
+        assert_eq!(service.chat(&key, text).completion().content, text, "{text:?}");
     }
-    let asked: Vec<_> = runtime.asked().iter().map(|request| request["messages"][0]["content"].clone()).collect();
+    let asked: Vec<_> = runtime.requests().iter().map(|request| request["messages"][0]["content"].clone()).collect();
     assert_eq!(asked, texts);
 }
 
 #[test]
 fn every_role_is_passed_on_and_the_order_is_kept() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let messages = json!([
         { "role": "system", "content": "be brief" },
@@ -115,21 +115,21 @@ fn every_role_is_passed_on_and_the_order_is_kept() {
         { "role": "assistant", "content": "five" },
     ]);
     let body = json!({ "messages": messages, "model": "adriaticum" }).to_string();
-    service.send(&Request::chat(&key, body)).completed();
-    assert_eq!(runtime.asked()[0]["messages"], messages);
+    service.send(&Request::chat(&key, body)).completion();
+    assert_eq!(runtime.requests()[0]["messages"], messages);
 }
 
 #[test]
 fn message_text_is_neither_stored_nor_logged() {
     let (question, reply, hidden) = ("Quagga-4711", "Okapi-0815", "Takin-1234");
-    let runtime = Runtime::that(Reply::completion(reply, "stop", None));
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("log", "trace").start();
+    let runtime = FakeRuntime::start(Behaviour::completion(reply, "stop", None));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("log", "trace").start();
     let key = service.key();
-    service.ask(&key, question).completed();
-    runtime.now(Reply::Says(500, format!("{{\"error\":\"{reply}\"}}")));
-    service.ask(&key, question).refused_as("inference_error");
-    let spoiled = ask(question).replace("user", hidden);
-    service.send(&Request::chat(&key, spoiled)).refused_as("invalid_request");
+    service.chat(&key, question).completion();
+    runtime.set_behaviour(Behaviour::Respond(500, format!("{{\"error\":\"{reply}\"}}")));
+    service.chat(&key, question).expect_error("inference_error");
+    let spoiled = chat_body(question).replace("user", hidden);
+    service.send(&Request::chat(&key, spoiled)).expect_error("invalid_request");
 
     let mut kept = service.log();
     for entry in std::fs::read_dir(service.data()).unwrap() {

@@ -5,29 +5,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testbed::{Http2, Reply, Request, Runtime, TIMEOUT, ask, eventually, unreachable_url};
+use testbed::{Behaviour, FakeRuntime, Http2Client, Request, TIMEOUT, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
 #[test]
 fn without_a_runtime_the_service_says_so() {
-    let service = ADRIATICUM.setup().start();
-    let answer = service.ask(&service.key(), "hello");
-    assert!(answer.refused_as("service_unavailable").contains("runtime"), "{answer:?}");
-    assert_eq!(answer.header("retry-after"), None, "waiting would not help");
+    let service = ADRIATICUM.service().start();
+    let response = service.chat(&service.key(), "hello");
+    assert!(response.expect_error("service_unavailable").contains("runtime"), "{response:?}");
+    assert_eq!(response.header("retry-after"), None, "waiting would not help");
 }
 
 #[test]
 fn every_failure_of_a_runtime_is_an_inference_error() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let says = |body: &str| Reply::Says(200, body.into());
+    let says = |body: &str| Behaviour::Respond(200, body.into());
     let choice = |choice: Value| says(&json!({ "choices": [choice] }).to_string());
     let mut replies = vec![
-        Reply::Closes,
-        Reply::BreaksOff,
-        Reply::BreaksOffInHead,
+        Behaviour::Close,
+        Behaviour::CloseInBody,
+        Behaviour::CloseInHead,
         says(""),
         says("no JSON"),
         says("{"),
@@ -39,32 +39,32 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
         says(r#"{"error":"sorry"}"#),
         choice(json!({ "finish_reason": "stop" })),
         choice(json!({ "message": { "content": 7 }, "finish_reason": "stop" })),
-        Reply::completion(&"x".repeat(5 << 20), "stop", None),
+        Behaviour::completion(&"x".repeat(5 << 20), "stop", None),
     ];
     replies.extend([201, 204, 302, 400, 401, 403, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529].map(|status| {
         let body = if status == 204 { "" } else { r#"{"error":{"message":"sorry"}}"# };
-        Reply::Says(status, body.into())
+        Behaviour::Respond(status, body.into())
     }));
     for (at, reply) in replies.iter().enumerate() {
-        runtime.now(reply.clone());
-        let refused = service.ask(&key, "hello").refused();
+        runtime.set_behaviour(reply.clone());
+        let refused = service.chat(&key, "hello").error();
         let shown = format!("{reply:?}").chars().take(100).collect::<String>();
         assert_eq!((refused.status, refused.code.as_str()), (502, "inference_error"), "{shown}");
-        runtime.wait_until_asked(at + 1);
+        runtime.wait_for_requests(at + 1);
     }
     for row in service.rows() {
         assert_eq!((&row["status"], &row["code"]), (&502.into(), &"inference_error".into()), "{row}");
         assert_eq!((&row["prompt_tokens"], &row["total_tokens"]), (&Value::Null, &Value::Null), "{row}");
     }
     // However often it failed: once it works, the next request is served.
-    runtime.now(Reply::Echoes);
-    service.ask(&key, "hello").completed();
+    runtime.set_behaviour(Behaviour::Echo);
+    service.chat(&key, "hello").completion();
 }
 
 #[test]
 fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let cases = [
         (json!(null), json!("length"), "", "length"),
@@ -76,26 +76,26 @@ fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
     ];
     for (content, reason, text, finish) in cases {
         let choice = json!({ "message": { "role": "assistant", "content": content }, "finish_reason": reason });
-        runtime.now(Reply::Says(200, json!({ "choices": [choice] }).to_string()));
-        let completed = service.ask(&key, "hello").completed();
+        runtime.set_behaviour(Behaviour::Respond(200, json!({ "choices": [choice] }).to_string()));
+        let completed = service.chat(&key, "hello").completion();
         assert_eq!((completed.content.as_str(), completed.finish_reason.as_str()), (text, finish));
     }
 }
 
 #[test]
 fn a_request_that_a_runtime_refuses_is_not_to_be_sent_again() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for status in [400, 413, 422] {
-        runtime.now(Reply::Says(status, r#"{"error":{"message":"a secret"}}"#.into()));
-        let answer = service.ask(&key, "hello");
-        let message = answer.refused_as("inference_error");
+        runtime.set_behaviour(Behaviour::Respond(status, r#"{"error":{"message":"a secret"}}"#.into()));
+        let response = service.chat(&key, "hello");
+        let message = response.expect_error("inference_error");
         assert!(message.contains("refused") && !message.contains("secret"), "{message}");
-        assert_eq!(answer.header("x-should-retry"), Some("false"), "{status}");
+        assert_eq!(response.header("x-should-retry"), Some("false"), "{status}");
     }
-    runtime.now(Reply::Says(500, "{}".into()));
-    assert_eq!(service.ask(&key, "hello").header("x-should-retry"), Some("true"), "that may pass");
+    runtime.set_behaviour(Behaviour::Respond(500, "{}".into()));
+    assert_eq!(service.chat(&key, "hello").header("x-should-retry"), Some("true"), "that may pass");
 }
 
 /// What callers can make a healthy runtime answer costs nobody else anything.
@@ -114,21 +114,21 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
         choice(json!({ "content": "x" }), "content_filter"),
     ];
     for (bad, count) in bad.iter().flat_map(|bad| [(bad, 1), (bad, 2)]) {
-        let runtimes: Vec<_> = (0..count).map(|_| Runtime::that(Reply::Obeys)).collect();
-        let service = ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start();
+        let runtimes: Vec<_> = (0..count).map(|_| FakeRuntime::start(Behaviour::RespondAsTold)).collect();
+        let service = ADRIATICUM.service_with(&runtimes.iter().collect::<Vec<_>>()).start();
         let (good, hostile) = (service.key(), [service.key(), service.key(), service.key(), service.key()]);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for key in &hostile {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        service.ask(key, bad);
+                        service.chat(key, bad);
                     }
                 });
             }
-            let answers: Vec<_> = (0..40).map(|number| service.ask(&good, &format!("Question {number}"))).collect();
+            let responses: Vec<_> = (0..40).map(|number| service.chat(&good, &format!("Question {number}"))).collect();
             done.store(true, Ordering::Relaxed);
-            let failed = answers.iter().filter(|answer| answer.status != 200).count();
+            let failed = responses.iter().filter(|response| response.status != 200).count();
             assert_eq!(failed, 0, "of 40 good requests beside `{bad}`, with {count} runtimes");
         });
     }
@@ -136,32 +136,32 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
 
 #[test]
 fn a_runtime_that_is_not_there_is_an_inference_error() {
-    let service = ADRIATICUM.setup().set("runtime.urls", &unreachable_url()).start();
-    service.ask(&service.key(), "hello").refused_as("inference_error");
+    let service = ADRIATICUM.service().set("runtime.urls", &unreachable_url()).start();
+    service.chat(&service.key(), "hello").expect_error("inference_error");
 }
 
 #[test]
 fn a_runtime_that_takes_too_long_is_given_up() {
-    for reply in [Reply::Hangs, Reply::Drips] {
-        let runtime = Runtime::that(reply.clone());
-        let service = ADRIATICUM.setup_with(&[&runtime]).set("runtime.timeout", "400ms").start();
+    for reply in [Behaviour::Hang, Behaviour::Drip] {
+        let runtime = FakeRuntime::start(reply.clone());
+        let service = ADRIATICUM.service_with(&[&runtime]).set("runtime.timeout", "400ms").start();
         let key = service.key();
         let began = Instant::now();
-        service.ask(&key, "hello").refused_as("inference_error");
+        service.chat(&key, "hello").expect_error("inference_error");
         assert!(
             (Duration::from_millis(390)..TIMEOUT / 2).contains(&began.elapsed()),
             "{reply:?}: {:?}",
             began.elapsed()
         );
-        runtime.wait_for_hang_ups(1);
-        assert_eq!(runtime.asked().len(), 1, "{reply:?}");
+        runtime.wait_for_disconnects(1);
+        assert_eq!(runtime.requests().len(), 1, "{reply:?}");
     }
 }
 
 #[test]
 fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let nested =
         |message: &str| json!({ "error": { "message": message, "type": "BadRequestError", "code": 400 } }).to_string();
@@ -175,42 +175,43 @@ fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
         nested("This model's maximum context length is 8192 tokens. However, you requested 248 output tokens and your prompt contains at least 9412 input tokens, for a total of at least 9660 tokens. Please reduce the length of the input prompt or the number of requested output tokens."),
     ];
     for body in cases {
-        runtime.now(Reply::Says(400, body.clone()));
-        let message = service.ask(&key, "hello").refused_as("invalid_request");
+        runtime.set_behaviour(Behaviour::Respond(400, body.clone()));
+        let message = service.chat(&key, "hello").expect_error("invalid_request");
         assert!(message.contains("9412") && message.contains("8192"), "{body}\n{message}");
     }
     // It says nothing against the runtime.
-    runtime.now(Reply::Echoes);
-    service.ask(&key, "hello").completed();
+    runtime.set_behaviour(Behaviour::Echo);
+    service.chat(&key, "hello").completion();
 }
 
 #[test]
 fn a_runtime_is_told_the_conversation_and_nothing_about_its_caller() {
-    let runtime = Runtime::that(Reply::Echoes);
-    runtime.models_now(Reply::Says(404, "{}".into()));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    runtime.set_health_behaviour(Behaviour::Respond(404, "{}".into()));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let request = Request::chat(&key, ask("hello")).header("Cookie", "Quagga").header("X-Forwarded-For", "Quagga");
-    service.send(&request.header("User-Agent", "Quagga")).completed();
-    let told = format!("{:?}{:?}", runtime.heads(), runtime.asked());
+    let request =
+        Request::chat(&key, chat_body("hello")).header("Cookie", "Quagga").header("X-Forwarded-For", "Quagga");
+    service.send(&request.header("User-Agent", "Quagga")).completion();
+    let told = format!("{:?}{:?}", runtime.heads(), runtime.requests());
     assert!(told.contains("hello") && told.contains("content-type: application/json"), "{told}");
     for hidden in [key.as_str(), "authorization", "Quagga"] {
         assert!(!told.to_ascii_lowercase().contains(&hidden.to_ascii_lowercase()), "{hidden}: {told}");
     }
     // A runtime that does not say what it calls its model is asked for ours.
-    assert_eq!(runtime.asked()[0]["model"], "adriaticum");
+    assert_eq!(runtime.requests()[0]["model"], "adriaticum");
 }
 
 /// Asks different things until the runtime that fails is asked, and gives that request's outcome.
-fn outcome_at_the_failing(reply: Reply, timeout: &str) -> ((u16, Option<String>), usize) {
-    let (failing, good) = (Runtime::that(reply), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_with(&[&failing, &good]).set("runtime.timeout", timeout).start();
+fn outcome_at_the_failing(reply: Behaviour, timeout: &str) -> ((u16, Option<String>), usize) {
+    let (failing, good) = (FakeRuntime::start(reply), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&[&failing, &good]).set("runtime.timeout", timeout).start();
     let key = service.key();
     for number in 0..1000 {
-        let asked = (failing.asked().len(), good.asked().len());
-        let outcome = service.ask(&key, &format!("question {number}")).outcome();
-        let elsewhere = good.asked().len() - asked.1;
-        if failing.asked().len() > asked.0 {
+        let asked = (failing.requests().len(), good.requests().len());
+        let outcome = service.chat(&key, &format!("question {number}")).outcome();
+        let elsewhere = good.requests().len() - asked.1;
+        if failing.requests().len() > asked.0 {
             return (outcome, elsewhere);
         }
         assert_eq!((outcome, elsewhere), ((200, None), 1));
@@ -220,9 +221,12 @@ fn outcome_at_the_failing(reply: Reply, timeout: &str) -> ((u16, Option<String>)
 
 #[test]
 fn another_runtime_is_asked_when_nothing_of_an_answer_came() {
-    for reply in
-        [Reply::Closes, Reply::Says(500, "{}".into()), Reply::Says(503, "{}".into()), Reply::Says(429, "{}".into())]
-    {
+    for reply in [
+        Behaviour::Close,
+        Behaviour::Respond(500, "{}".into()),
+        Behaviour::Respond(503, "{}".into()),
+        Behaviour::Respond(429, "{}".into()),
+    ] {
         assert_eq!(outcome_at_the_failing(reply.clone(), "30s"), ((200, None), 1), "{reply:?}");
     }
 }
@@ -231,11 +235,11 @@ fn another_runtime_is_asked_when_nothing_of_an_answer_came() {
 fn no_other_runtime_is_asked_when_an_answer_had_begun_or_time_is_over() {
     let failed = || (502, Some("inference_error".to_owned()));
     for (reply, timeout) in [
-        (Reply::BreaksOff, "30s"),
-        (Reply::Says(200, "no JSON".into()), "30s"),
-        (Reply::Says(400, r#"{"error":"unhappy"}"#.into()), "30s"),
-        (Reply::Hangs, "300ms"),
-        (Reply::Drips, "300ms"),
+        (Behaviour::CloseInBody, "30s"),
+        (Behaviour::Respond(200, "no JSON".into()), "30s"),
+        (Behaviour::Respond(400, r#"{"error":"unhappy"}"#.into()), "30s"),
+        (Behaviour::Hang, "300ms"),
+        (Behaviour::Drip, "300ms"),
     ] {
         assert_eq!(outcome_at_the_failing(reply.clone(), timeout), (failed(), 0), "{reply:?}");
     }
@@ -243,89 +247,92 @@ fn no_other_runtime_is_asked_when_an_answer_had_begun_or_time_is_over() {
 
 #[test]
 fn a_runtime_that_is_not_there_is_stepped_over() {
-    let good = Runtime::that(Reply::Echoes);
+    let good = FakeRuntime::start(Behaviour::Echo);
     let urls = format!("{},{}", unreachable_url(), good.url());
-    let service = ADRIATICUM.setup().set("runtime.urls", &urls).start();
+    let service = ADRIATICUM.service().set("runtime.urls", &urls).start();
     let key = service.key();
     for number in 0..40 {
-        service.ask(&key, &format!("question {number}")).completed();
+        service.chat(&key, &format!("question {number}")).completion();
     }
-    assert_eq!(good.asked().len(), 40);
+    assert_eq!(good.requests().len(), 40);
 }
 
 #[test]
 fn both_failing_is_an_inference_error_after_one_retry() {
-    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Closes));
-    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
-    service.ask(&service.key(), "hello").refused_as("inference_error");
-    let asked = runtimes.iter().map(|runtime| runtime.asked().len());
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Close));
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
+    service.chat(&service.key(), "hello").expect_error("inference_error");
+    let asked = runtimes.iter().map(|runtime| runtime.requests().len());
     assert_eq!(asked.sum::<usize>(), 2);
 }
 
 #[test]
 fn a_runtime_that_failed_is_left_alone_until_it_works_again() {
-    let (weak, good) = (Runtime::that(Reply::Says(500, "{}".into())), Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_with(&[&weak, &good]).start();
+    let (weak, good) = (FakeRuntime::start(Behaviour::Respond(500, "{}".into())), FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&[&weak, &good]).start();
     let key = service.key();
     let mut connection = service.connect();
     let mut ask_next = {
         let mut number = 0;
         move || {
             number += 1;
-            connection.send(Request::chat(&key, ask(&format!("question {number}"))).bytes()).answer().completed()
+            connection
+                .send(Request::chat(&key, chat_body(&format!("question {number}"))).bytes())
+                .response()
+                .completion()
         }
     };
-    while weak.asked().len() < 3 {
+    while weak.requests().len() < 3 {
         ask_next();
     }
-    let before = weak.asked().len();
+    let before = weak.requests().len();
     (0..200).for_each(|_| drop(ask_next()));
-    let tried = weak.asked().len() - before;
+    let tried = weak.requests().len() - before;
     assert!(tried < 40, "half of 200 would have gone to it; it was tried {tried} times");
 
-    weak.now(Reply::Echoes);
-    let before = weak.asked().len();
-    eventually("the runtime's share", || {
+    weak.set_behaviour(Behaviour::Echo);
+    let before = weak.requests().len();
+    wait_for("the runtime's share", || {
         ask_next();
-        (weak.asked().len() >= before + 10).then_some(())
+        (weak.requests().len() >= before + 10).then_some(())
     });
 }
 
 #[test]
 fn a_runtime_that_closes_idle_connections_does_no_harm() {
-    let runtime = Runtime::that(Reply::EchoesThenCloses);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::EchoThenClose);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let mut connection = service.connect();
     for _ in 0..50 {
-        connection.send(Request::chat(&key, ask("hello")).bytes()).answer().completed();
+        connection.send(Request::chat(&key, chat_body("hello")).bytes()).response().completion();
     }
 }
 
 #[test]
 fn requests_are_spread_over_the_runtimes() {
-    let runtimes = [0, 1].map(|_| Runtime::that(Reply::EchoesOnceReleased));
-    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
+    let runtimes = [0, 1].map(|_| FakeRuntime::start(Behaviour::EchoWhenReleased));
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
-    let asked = || runtimes.each_ref().map(|runtime| runtime.asked().len());
+    let asked = || runtimes.each_ref().map(|runtime| runtime.requests().len());
     // All the same prompt: its home keeps what is its share and a quarter more, the rest spills.
     let mut waiting: Vec<_> = (0..8)
         .map(|sent| {
             let mut connection = service.connect();
-            connection.send(Request::chat(&key, ask("hello")).bytes());
-            eventually("the request at a runtime", || (asked().iter().sum::<usize>() == sent + 1).then_some(()));
+            connection.send(Request::chat(&key, chat_body("hello")).bytes());
+            wait_for("the request at a runtime", || (asked().iter().sum::<usize>() == sent + 1).then_some(()));
             connection
         })
         .collect();
     assert!(asked().iter().all(|count| (3..=5).contains(count)), "{:?}", asked());
-    runtimes.iter().for_each(Runtime::release);
-    waiting.iter_mut().for_each(|connection| drop(connection.answer().completed()));
+    runtimes.iter().for_each(FakeRuntime::release);
+    waiting.iter_mut().for_each(|connection| drop(connection.response().completion()));
 }
 
 #[test]
 fn a_conversation_stays_with_one_runtime() {
-    let runtimes = [0, 1, 2].map(|_| Runtime::that(Reply::Echoes));
-    let service = ADRIATICUM.setup_with(&runtimes.each_ref()).start();
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
     for conversation in 0..12 {
         let mut messages = vec![json!({ "role": "system", "content": "be brief" })];
@@ -333,7 +340,7 @@ fn a_conversation_stays_with_one_runtime() {
             let content = format!("conversation {conversation}, turn {turn}");
             messages.push(json!({ "role": "user", "content": content }));
             let body = json!({ "model": "adriaticum", "messages": messages }).to_string();
-            let reply = service.send(&Request::chat(&key, body)).completed().content;
+            let reply = service.send(&Request::chat(&key, body)).completion().content;
             messages.push(json!({ "role": "assistant", "content": reply }));
         }
     }
@@ -341,7 +348,7 @@ fn a_conversation_stays_with_one_runtime() {
         .iter()
         .map(|runtime| {
             let first = |request: &Value| request["messages"][1]["content"].as_str().unwrap().to_owned();
-            runtime.asked().iter().map(first).collect()
+            runtime.requests().iter().map(first).collect()
         })
         .collect();
     assert_eq!(heard.concat().len(), 48);
@@ -352,21 +359,21 @@ fn a_conversation_stays_with_one_runtime() {
 
 #[test]
 fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
-    let runtime = Runtime::that(Reply::Hangs);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.max_requests", "1").start();
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "1").start();
     let key = service.key();
     let mut caller = service.connect();
-    caller.send(Request::chat(&key, ask("hello")).bytes());
-    runtime.wait_until_asked(1);
+    caller.send(Request::chat(&key, chat_body("hello")).bytes());
+    runtime.wait_for_requests(1);
     drop(caller);
-    runtime.wait_for_hang_ups(1);
+    runtime.wait_for_disconnects(1);
 
     // Its row is the last thing that is done about it.
     service.wait_for_rows(1);
 
-    let client = Http2::to(service.address());
-    client.send_and_give_up(Http2::request(&key, ask("hello")), || runtime.wait_until_asked(2));
-    runtime.wait_for_hang_ups(2);
+    let client = Http2Client::connect(service.address());
+    client.send_and_give_up(Http2Client::request(&key, chat_body("hello")), || runtime.wait_for_requests(2));
+    runtime.wait_for_disconnects(2);
     let rows = service.wait_for_rows(2);
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -375,20 +382,20 @@ fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
             assert_eq!(row[figure], Value::Null, "{row}");
         }
     }
-    runtime.now(Reply::Echoes);
-    service.ask(&key, "hello").completed();
+    runtime.set_behaviour(Behaviour::Echo);
+    service.chat(&key, "hello").completion();
 }
 
 #[test]
 fn a_caller_that_hangs_up_within_its_body_is_noted_as_such() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let request = Request::chat(&service.key(), ask("hello"));
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let request = Request::chat(&service.key(), chat_body("hello"));
     for bytes in [request.bytes(), request.chunked(9).bytes()] {
         service.connect().send(&bytes[..bytes.len() - 20]);
     }
     for row in service.wait_for_rows(2) {
         assert_eq!((&row["status"], &row["code"]), (&499.into(), &"client_closed".into()), "{row}");
     }
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
 }

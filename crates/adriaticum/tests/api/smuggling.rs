@@ -1,6 +1,6 @@
 //! Bytes that cannot be made to mean two things, and bytes that mean nothing at all.
 
-use testbed::{Connection, Http2, Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, Connection, FakeRuntime, Http2Client, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
@@ -8,26 +8,26 @@ use crate::ADRIATICUM;
 const SHORT: &str = "300ms";
 
 /// Sends bytes that two servers could read differently, followed by a request that must never be seen as one. There
-/// may be one answer; and if the runtime was asked, then not with what was hidden.
-fn is_not_smuggled(service: &Service, runtime: &Runtime, what: &str, bytes: &[u8]) {
+/// may be one response; and if the runtime was asked, then not with what was hidden.
+fn is_not_smuggled(service: &Service, runtime: &FakeRuntime, what: &str, bytes: &[u8]) {
     let mut connection = service.connect();
     connection.send_while_open(bytes);
-    let received = String::from_utf8_lossy(&connection.rest()).into_owned();
-    let answers = received.matches("HTTP/1.1 ").count();
-    assert!(answers <= 1, "{what} got {answers} answers:\n{received}");
-    let asked = runtime.asked();
+    let received = String::from_utf8_lossy(&connection.read_to_end()).into_owned();
+    let responses = received.matches("HTTP/1.1 ").count();
+    assert!(responses <= 1, "{what} got {responses} answers:\n{received}");
+    let asked = runtime.requests();
     assert!(!asked.iter().any(|request| request.to_string().contains("smuggled")), "{what} asked {asked:?}");
 }
 
 #[test]
 fn no_request_can_be_smuggled() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     // A connection that stays open would be closed soon, and what it got could be counted.
     let service =
-        ADRIATICUM.setup_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
+        ADRIATICUM.service_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
     let key = service.key();
-    let hidden = String::from_utf8(Request::chat(&key, ask("smuggled")).bytes()).unwrap();
-    let body = ask("hello");
+    let hidden = String::from_utf8(Request::chat(&key, chat_body("smuggled")).bytes()).unwrap();
+    let body = chat_body("hello");
     let length = body.len();
     let with_headers = |headers: &str, body: &str| {
         format!(
@@ -122,15 +122,15 @@ fn no_request_can_be_smuggled() {
 
     // And the same connection without any trick does carry two requests: the test would see them.
     let mut connection = service.connect();
-    let honest = Request::chat(&key, ask("honest")).bytes();
+    let honest = Request::chat(&key, chat_body("honest")).bytes();
     connection.send([honest.as_slice(), &honest].concat());
-    (0..2).for_each(|_| assert_eq!(connection.answer().completed().content, "honest"));
+    (0..2).for_each(|_| assert_eq!(connection.response().completion().content, "honest"));
 }
 
 #[test]
 fn what_is_not_http_gets_the_envelope_and_is_closed() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
     let key = service.key();
     let head = |headers: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes();
     let (broken, too_large) = ("not valid HTTP", "at most 32768 bytes and 100 headers");
@@ -152,49 +152,49 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
         (head(&format!("X: {}\r\n", "y".repeat(4_000_000))), too_large),
         (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(70_000)).into_bytes(), too_large),
     ];
-    let console = service.told("Console").unwrap().rsplit(':').next().unwrap().parse::<u16>().unwrap();
-    for address in [service.address(), ([127, 0, 0, 1], console).into(), service.ops()] {
+    let console = service.banner_value("Console").unwrap().rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    for address in [service.address(), ([127, 0, 0, 1], console).into(), service.ops_address()] {
         for (bytes, says) in &cases {
             let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-            let mut connection = Connection::to(address);
+            let mut connection = Connection::connect(address);
             connection.send_while_open(bytes);
-            let answer = connection.answer_if_any().unwrap_or_else(|| panic!("{shown}"));
-            assert_eq!(answer.status, 400, "{shown}");
-            let message = answer.refused_as("invalid_request");
+            let response = connection.try_response().unwrap_or_else(|| panic!("{shown}"));
+            assert_eq!(response.status, 400, "{shown}");
+            let message = response.expect_error("invalid_request");
             assert!(message.contains(says), "{shown}: {message}");
-            assert_eq!(answer.header("connection"), Some("close"), "{shown}");
-            assert!(answer.header("date").is_some(), "{shown}");
+            assert_eq!(response.header("connection"), Some("close"), "{shown}");
+            assert!(response.header("date").is_some(), "{shown}");
             connection.assert_closed();
         }
     }
-    // HTTP/2 that is none gets nothing that could be taken for an answer.
-    let received = service.connect().send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all").rest();
+    // HTTP/2 that is none gets nothing that could be taken for a response.
+    let received = service.connect().send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all").read_to_end();
     assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
-    assert_eq!(runtime.asked().len(), 0);
-    service.ask(&key, "hello").completed();
+    assert_eq!(runtime.requests().len(), 0);
+    service.chat(&key, "hello").completion();
 }
 
 #[test]
 fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let good = Request::chat(&service.key(), ask("hello")).bytes();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let good = Request::chat(&service.key(), chat_body("hello")).bytes();
     for _ in 0..20 {
         let mut connection = service.connect();
         connection.send([good.as_slice(), b"no request at all\r\n\r\n"].concat());
-        assert_eq!(connection.answer().completed().content, "hello");
-        connection.answer().refused_as("invalid_request");
+        assert_eq!(connection.response().completion().content, "hello");
+        connection.response().expect_error("invalid_request");
         connection.assert_closed();
     }
 }
 
 #[test]
 fn heads_have_the_same_bounds_over_http2() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let connection = Http2::to(service.address());
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let connection = Http2Client::connect(service.address());
     let with = |count: usize, bytes: usize| {
-        let mut request = Http2::request(&service.key(), ask("hello"));
+        let mut request = Http2Client::request(&service.key(), chat_body("hello"));
         for number in 0..count {
             let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
             request.headers_mut().insert(name, "y".repeat(bytes).parse().unwrap());
@@ -202,25 +202,25 @@ fn heads_have_the_same_bounds_over_http2() {
         request
     };
     let requests = vec![with(1, 30_000), with(90, 1), with(1, 33_000), with(101, 1), with(0, 0)];
-    let answers = connection.send(requests);
-    for (at, answer) in answers.iter().enumerate() {
+    let responses = connection.send(requests);
+    for (at, response) in responses.iter().enumerate() {
         match at {
-            2 | 3 => assert!(answer.refused_as("invalid_request").contains("100 headers"), "{at}"),
-            _ => drop(answer.completed()),
+            2 | 3 => assert!(response.expect_error("invalid_request").contains("100 headers"), "{at}"),
+            _ => drop(response.completion()),
         }
     }
 }
 
 #[test]
 fn a_body_that_breaks_its_own_framing_is_the_callers_to_mend() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let head = Request::chat(&service.key(), "").chunked(1).head();
     for body in ["zz\r\n", "-1\r\n", "fffffffffffffffff\r\n", "1\r\n{x\r\n", "1;a\nb\r\n"] {
         let mut connection = service.connect();
-        connection.send([head.as_slice(), body.as_bytes()].concat()).answer().refused_as("invalid_request");
+        connection.send([head.as_slice(), body.as_bytes()].concat()).response().expect_error("invalid_request");
         connection.assert_closed();
     }
     assert_eq!(service.rows().len(), 5);
-    assert_eq!(runtime.asked().len(), 0);
+    assert_eq!(runtime.requests().len(), 0);
 }

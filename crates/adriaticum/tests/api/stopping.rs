@@ -7,41 +7,41 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testbed::{Http2, Reply, Request, Runtime, Service, ask, eventually};
+use testbed::{Behaviour, FakeRuntime, Http2Client, Request, Service, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
 /// Waits until the service has heard: nobody new gets in.
 fn wait_until_closed_to_newcomers(service: &Service) {
-    eventually("the listener's end", || TcpStream::connect(service.address()).is_err().then_some(()));
+    wait_for("the listener's end", || TcpStream::connect(service.address()).is_err().then_some(()));
 }
 
 #[test]
 fn a_signal_lets_what_runs_finish() {
     for signal in [Signal::TERM, Signal::INT] {
-        let runtime = Runtime::that(Reply::EchoesOnceReleased);
-        let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+        let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+        let mut service = ADRIATICUM.service_with(&[&runtime]).start();
         let key = service.key();
         let mut idle = service.connect();
-        idle.send(Request::chat("nonsense", "").bytes()).answer().refused();
+        idle.send(Request::chat("nonsense", "").bytes()).response().error();
         let mut under_way: Vec<_> = (0..3).map(|_| service.connect()).collect();
         for connection in &mut under_way {
-            connection.send(Request::chat(&key, ask("hello")).bytes());
+            connection.send(Request::chat(&key, chat_body("hello")).bytes());
         }
-        let client = Http2::to(service.address());
+        let client = Http2Client::connect(service.address());
         let last = thread::spawn({
-            let request = Http2::request(&key, ask("hello"));
+            let request = Http2Client::request(&key, chat_body("hello"));
             move || client.send(vec![request])
         });
-        runtime.wait_until_asked(4);
+        runtime.wait_for_requests(4);
 
         service.signal(signal);
         idle.assert_closed();
         wait_until_closed_to_newcomers(&service);
         runtime.release();
-        let mut ids: Vec<_> = under_way.iter_mut().map(|connection| connection.answer().completed().id).collect();
+        let mut ids: Vec<_> = under_way.iter_mut().map(|connection| connection.response().completion().id).collect();
         under_way.iter_mut().for_each(|connection| connection.assert_closed());
-        ids.push(last.join().unwrap()[0].completed().id);
+        ids.push(last.join().unwrap()[0].completion().id);
         assert_eq!(service.wait_for_exit().code(), Some(0), "{signal:?}");
 
         ids.sort_unstable_by(|one, other| other.cmp(one));
@@ -53,22 +53,22 @@ fn a_signal_lets_what_runs_finish() {
 
 #[test]
 fn a_stop_under_load_loses_no_row() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let acknowledged = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..4 {
             let mut connection = service.connect();
-            let (acknowledged, request) = (&acknowledged, Request::chat(&key, ask("hello")).bytes());
+            let (acknowledged, request) = (&acknowledged, Request::chat(&key, chat_body("hello")).bytes());
             scope.spawn(move || {
                 while connection.send_while_open(&request) {
-                    let Some(answer) = connection.answer_if_any() else { break };
-                    acknowledged.lock().unwrap().push(answer.completed().id);
+                    let Some(response) = connection.try_response() else { break };
+                    acknowledged.lock().unwrap().push(response.completion().id);
                 }
             });
         }
-        eventually("load", || (acknowledged.lock().unwrap().len() > 50).then_some(()));
+        wait_for("load", || (acknowledged.lock().unwrap().len() > 50).then_some(()));
         service.signal(Signal::TERM);
     });
     assert_eq!(service.wait_for_exit().code(), Some(0));
@@ -78,33 +78,33 @@ fn a_stop_under_load_loses_no_row() {
     let acknowledged = acknowledged.into_inner().unwrap();
     let lost: Vec<_> = acknowledged.iter().filter(|id| !recorded.contains(*id)).collect();
     assert!(lost.is_empty(), "{lost:?}");
-    assert_eq!(service.sums()["requests"], rows.len());
+    assert_eq!(service.usage()["requests"], rows.len());
 }
 
 /// Waits until probes are told to send nobody here any more.
 fn wait_until_unready(service: &Service) {
-    eventually("the end of readiness", || {
-        let (status, told) = service.look_at("/readyz");
+    wait_for("the end of readiness", || {
+        let (status, told) = service.get_ops("/readyz");
         (status == 503 && told.contains("about to stop")).then_some(())
     });
 }
 
 #[test]
 fn a_drained_service_answers_and_asks_everyone_to_go() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.drain", "4s").start();
-    let request = Request::chat(&service.key(), ask("hello")).bytes();
-    let http2_request = || Http2::request(&service.key(), ask("hello"));
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.drain", "4s").start();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
+    let http2_request = || Http2Client::request(&service.key(), chat_body("hello"));
     let mut kept: Vec<_> = (0..3).map(|_| service.connect()).collect();
     let mut ids = Vec::new();
     for connection in &mut kept {
-        let answer = connection.send(&request).answer();
-        assert_eq!(answer.header("connection"), None);
-        ids.push(answer.completed().id);
+        let response = connection.send(&request).response();
+        assert_eq!(response.header("connection"), None);
+        ids.push(response.completion().id);
     }
     let mut idle = kept.pop().unwrap();
-    let http2 = Http2::to(service.address());
-    ids.push(http2.send(vec![http2_request()])[0].completed().id);
+    let http2 = Http2Client::connect(service.address());
+    ids.push(http2.send(vec![http2_request()])[0].completion().id);
 
     let began = Instant::now();
     service.signal(Signal::TERM);
@@ -112,13 +112,13 @@ fn a_drained_service_answers_and_asks_everyone_to_go() {
     assert!(began.elapsed() < Duration::from_secs(2), "at once, not at the end: {:?}", began.elapsed());
     kept.extend((0..3).map(|_| service.connect()));
     for connection in &mut kept {
-        let answer = connection.send(&request).answer();
-        assert_eq!(answer.header("connection"), Some("close"));
-        ids.push(answer.completed().id);
+        let response = connection.send(&request).response();
+        assert_eq!(response.header("connection"), Some("close"));
+        ids.push(response.completion().id);
         connection.assert_closed();
     }
     // A connection of HTTP/2 carries on to the end.
-    ids.push(http2.send(vec![http2_request()])[0].completed().id);
+    ids.push(http2.send(vec![http2_request()])[0].completion().id);
     assert!(began.elapsed() < Duration::from_secs(4), "too slow to tell: {:?}", began.elapsed());
     idle.assert_closed();
     assert!(began.elapsed() >= Duration::from_secs(4), "idle connections stay: {:?}", began.elapsed());
@@ -131,14 +131,14 @@ fn a_drained_service_answers_and_asks_everyone_to_go() {
 
 #[test]
 fn a_person_at_the_terminal_does_not_wait_for_proxies() {
-    let mut service = ADRIATICUM.setup().set("api.drain", "10m").start();
+    let mut service = ADRIATICUM.service().set("api.drain", "10m").start();
     service.signal(Signal::INT);
     assert_eq!(service.wait_for_exit().code(), Some(0));
 }
 
 #[test]
 fn a_second_signal_ends_the_draining_too() {
-    let mut service = ADRIATICUM.setup().set("api.drain", "10m").start();
+    let mut service = ADRIATICUM.service().set("api.drain", "10m").start();
     service.signal(Signal::TERM);
     wait_until_unready(&service);
     service.signal(Signal::TERM);
@@ -147,44 +147,44 @@ fn a_second_signal_ends_the_draining_too() {
 
 #[test]
 fn health_is_told_to_the_very_end() {
-    let runtime = Runtime::that(Reply::EchoesOnceReleased);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut caller = service.connect();
-    caller.send(Request::chat(&service.key(), ask("hello")).bytes());
-    runtime.wait_until_asked(1);
+    caller.send(Request::chat(&service.key(), chat_body("hello")).bytes());
+    runtime.wait_for_requests(1);
     service.signal(Signal::TERM);
     wait_until_closed_to_newcomers(&service);
-    let (status, told) = service.look_at("/readyz");
+    let (status, told) = service.get_ops("/readyz");
     assert!(status == 503 && told.contains("is stopping"), "{told}");
-    assert_eq!(service.look_at("/healthz").0, 200);
-    assert!(service.look_at("/metrics").1.contains("adriaticum_part_ready{part=\"stopping\"} 0"));
+    assert_eq!(service.get_ops("/healthz").0, 200);
+    assert!(service.get_ops("/metrics").1.contains("adriaticum_part_ready{part=\"stopping\"} 0"));
     runtime.release();
-    caller.answer().completed();
+    caller.response().completion();
     assert_eq!(service.wait_for_exit().code(), Some(0));
-    assert!(TcpStream::connect(service.ops()).is_err());
+    assert!(TcpStream::connect(service.ops_address()).is_err());
 }
 
 #[test]
 fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
-    let runtime = Runtime::that(Reply::Hangs);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
     let key = service.key();
     let mut caller = service.connect();
-    caller.send(Request::chat(&key, ask("hello")).bytes());
-    let over_http2 = Http2::to(service.address());
-    let request = Http2::request(&key, ask("hello"));
+    caller.send(Request::chat(&key, chat_body("hello")).bytes());
+    let over_http2 = Http2Client::connect(service.address());
+    let request = Http2Client::request(&key, chat_body("hello"));
     let streamed = std::thread::spawn(move || over_http2.send(vec![request]));
-    runtime.wait_until_asked(2);
+    runtime.wait_for_requests(2);
     let began = Instant::now();
     service.signal(Signal::TERM);
-    let refused = caller.answer().refused();
+    let refused = caller.response().error();
     assert_eq!((refused.status, refused.code.as_str()), (503, "service_unavailable"));
     assert!(refused.message.contains("stopping"), "{refused:?}");
     let streamed = streamed.join().unwrap();
-    assert_eq!(streamed[0].refused().code, "service_unavailable", "{streamed:?}");
+    assert_eq!(streamed[0].error().code, "service_unavailable", "{streamed:?}");
     assert_eq!(service.wait_for_exit().code(), Some(0));
     assert!((Duration::from_millis(290)..Duration::from_secs(10)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    runtime.wait_for_hang_ups(2);
+    runtime.wait_for_disconnects(2);
     let rows = service.rows();
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows.iter().any(|row| row["request_id"] == refused.request_id.as_str()), "the answer has the row's id");
@@ -197,27 +197,27 @@ fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     for signals in [[Signal::TERM, Signal::TERM], [Signal::TERM, Signal::INT], [Signal::INT, Signal::INT]] {
-        let runtime = Runtime::that(Reply::Hangs);
-        let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.stop_timeout", "10m").start();
+        let runtime = FakeRuntime::start(Behaviour::Hang);
+        let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "10m").start();
         let mut caller = service.connect();
-        caller.send(Request::chat(&service.key(), ask("hello")).bytes());
-        runtime.wait_until_asked(1);
+        caller.send(Request::chat(&service.key(), chat_body("hello")).bytes());
+        runtime.wait_for_requests(1);
         service.signal(signals[0]);
         wait_until_closed_to_newcomers(&service);
         // Two of a kind may arrive as one, so this one is sent as an impatient person would: again and again.
-        let status = eventually("the end", || {
+        let status = wait_for("the end", || {
             service.signal(signals[1]);
             service.exit_status()
         });
         assert_eq!(status.code(), Some(130), "{signals:?}");
-        assert!(caller.answer_if_any().is_none());
+        assert!(caller.try_response().is_none());
     }
 }
 
 #[test]
 fn a_half_sent_request_does_not_hold_up_the_stop() {
-    let mut service = ADRIATICUM.setup().set("api.stop_timeout", "500ms").start();
-    let request = Request::chat(&service.key(), ask("hello")).bytes();
+    let mut service = ADRIATICUM.service().set("api.stop_timeout", "500ms").start();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let mut waiting: Vec<_> = [0, 1, 30, request.len() - 5]
         .map(|sent| {
             let mut connection = service.connect();
@@ -227,5 +227,5 @@ fn a_half_sent_request_does_not_hold_up_the_stop() {
         .into();
     service.signal(Signal::TERM);
     assert_eq!(service.wait_for_exit().code(), Some(0));
-    waiting.iter_mut().for_each(|connection| drop(connection.rest()));
+    waiting.iter_mut().for_each(|connection| drop(connection.read_to_end()));
 }

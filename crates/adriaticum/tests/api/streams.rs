@@ -1,6 +1,6 @@
 //! HTTP/2's own ways to wear a server out: streams by the thousand, taken back as soon as they are opened.
 
-use testbed::{Connection, Reply, Runtime};
+use testbed::{Behaviour, Connection, FakeRuntime};
 
 use crate::ADRIATICUM;
 
@@ -49,8 +49,8 @@ fn goodbye(mut frames: &[u8]) -> Option<u32> {
 #[test]
 fn streams_opened_and_reset_by_the_thousand_end_the_connection_and_nothing_else() {
     const STREAMS: u32 = 20_000;
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let head = head(&key);
     let mut flood = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -59,18 +59,18 @@ fn streams_opened_and_reset_by_the_thousand_end_the_connection_and_nothing_else(
         flood.extend(frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
     }
     for _ in 0..4 {
-        let mut connection = Connection::to(service.address());
-        let mut sender = connection.twin();
+        let mut connection = Connection::connect(service.address());
+        let mut sender = connection.second_handle();
         std::thread::scope(|scope| {
             let flooding = scope.spawn(|| sender.send_while_open(&flood));
-            service.ask(&key, "hello").completed();
-            let said = connection.rest();
+            service.chat(&key, "hello").completion();
+            let said = connection.read_to_end();
             assert_eq!(goodbye(&said), Some(ENHANCE_YOUR_CALM), "{said:?}");
             let _ = flooding.join().unwrap();
         });
     }
-    service.ask(&key, "hello").completed();
-    assert_eq!(runtime.asked().len(), 5, "none of them got as far as a runtime");
+    service.chat(&key, "hello").completion();
+    assert_eq!(runtime.requests().len(), 5, "none of them got as far as a runtime");
     let rows = service.rows().len();
     assert!(rows < STREAMS as usize, "{rows} of {} were begun", 4 * STREAMS);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use testbed::{Reply, Request, Runtime, Service, ask, eventually, is_request_id, unreachable_url};
+use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body, is_request_id, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 use crate::collector::Collector;
@@ -14,7 +14,7 @@ const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia ha
 
 /// All figures: names with labels, and values.
 fn figures(service: &Service) -> BTreeMap<String, f64> {
-    let (status, text) = service.look_at("/metrics");
+    let (status, text) = service.get_ops("/metrics");
     assert_eq!(status, 200);
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -23,13 +23,13 @@ fn figures(service: &Service) -> BTreeMap<String, f64> {
         .collect()
 }
 
-fn searxng(results: Value) -> Runtime {
-    let server = Runtime::that(Reply::Closes);
-    server.models_now(Reply::Says(200, json!({ "query": "q", "results": results }).to_string()));
+fn searxng(results: Value) -> FakeRuntime {
+    let server = FakeRuntime::start(Behaviour::Close);
+    server.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": results }).to_string()));
     server
 }
 
-fn searxng_url(server: &Runtime) -> String {
+fn searxng_url(server: &FakeRuntime) -> String {
     format!("searxng+http://{}", server.address())
 }
 
@@ -41,29 +41,29 @@ fn lines(service: &Service, count: usize) -> Vec<Value> {
         let lines = whole.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.filter(|line| line["message"] == "request").collect()
     };
-    let lines = eventually("lines of the log", || Some(lines()).filter(|lines| lines.len() >= count));
+    let lines = wait_for("lines of the log", || Some(lines()).filter(|lines| lines.len() >= count));
     assert_eq!(lines.len(), count, "{lines:?}");
     lines
 }
 
 /// One request for each way in which requests end, each with its status and code.
-fn every_outcome(service: &Service, runtime: &Runtime) -> Vec<(u16, &'static str)> {
+fn every_outcome(service: &Service, runtime: &FakeRuntime) -> Vec<(u16, &'static str)> {
     let (key, powerless) = (service.key(), service.key_with("powerless", &["--without-completions"]));
-    service.ask(&key, "hello").completed();
-    service.send(&Request::chat(&key, "{")).refused_as("invalid_request");
-    service.ask("nobody", "hello").refused_as("invalid_api_key");
-    service.ask(&powerless, "hello").refused_as("insufficient_permission");
-    service.send(&Request::chat(&key, ask("hello")).target("/v1/other")).refused_as("not_found");
-    service.send(&Request::chat(&key, " ".repeat(262_145))).refused_as("payload_too_large");
-    runtime.now(Reply::Says(500, "{}".into()));
-    service.ask(&key, "hello").refused_as("inference_error");
-    runtime.now(Reply::Hangs);
-    let asked = runtime.asked().len();
+    service.chat(&key, "hello").completion();
+    service.send(&Request::chat(&key, "{")).expect_error("invalid_request");
+    service.chat("nobody", "hello").expect_error("invalid_api_key");
+    service.chat(&powerless, "hello").expect_error("insufficient_permission");
+    service.send(&Request::chat(&key, chat_body("hello")).target("/v1/other")).expect_error("not_found");
+    service.send(&Request::chat(&key, " ".repeat(262_145))).expect_error("payload_too_large");
+    runtime.set_behaviour(Behaviour::Respond(500, "{}".into()));
+    service.chat(&key, "hello").expect_error("inference_error");
+    runtime.set_behaviour(Behaviour::Hang);
+    let asked = runtime.requests().len();
     let mut caller = service.connect();
-    caller.send(Request::chat(&key, ask("hello")).bytes());
-    runtime.wait_until_asked(asked + 1);
+    caller.send(Request::chat(&key, chat_body("hello")).bytes());
+    runtime.wait_for_requests(asked + 1);
     drop(caller);
-    runtime.wait_for_hang_ups(1);
+    runtime.wait_for_disconnects(1);
     vec![
         (200, ""),
         (400, "invalid_request"),
@@ -78,10 +78,10 @@ fn every_outcome(service: &Service, runtime: &Runtime) -> Vec<(u16, &'static str
 
 #[test]
 fn each_request_is_counted_once_by_how_it_ended() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let ended = every_outcome(&service, &runtime);
-    let figures = eventually("the one that hung up", || {
+    let figures = wait_for("the one that hung up", || {
         let figures = figures(&service);
         let closed = figures[r#"adriaticum_requests_total{status="499",code="client_closed"}"#];
         (closed == 1.0).then_some(figures)
@@ -131,9 +131,9 @@ fn each_request_is_counted_once_by_how_it_ended() {
 
 #[test]
 fn tokens_that_were_not_measured_are_not_counted() {
-    let runtime = Runtime::that(Reply::completion("hi", "stop", Some(json!({ "prompt_tokens": 5 }))));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    service.ask(&service.key(), "hello").completed();
+    let runtime = FakeRuntime::start(Behaviour::completion("hi", "stop", Some(json!({ "prompt_tokens": 5 }))));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    service.chat(&service.key(), "hello").completion();
     let counted = |kind: &str| {
         let figures = figures(&service);
         let name =
@@ -146,15 +146,15 @@ fn tokens_that_were_not_measured_are_not_counted() {
 #[test]
 fn searches_are_counted_by_how_they_ended() {
     let found = json!([{ "title": "Split", "url": "https://a.example/", "content": "160,577 inhabitants" }]);
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(found));
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(found));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
     let key = service.key();
-    service.ask(&key, FACTUAL).completed();
-    service.ask(&key, "Write a short poem about the sea.").completed();
-    search.models_now(Reply::Says(200, json!({ "query": "q", "results": [] }).to_string()));
-    service.ask(&key, FACTUAL).completed();
-    search.models_now(Reply::Says(500, "{}".into()));
-    service.ask(&key, FACTUAL).refused_as("search_unavailable");
+    service.chat(&key, FACTUAL).completion();
+    service.chat(&key, "Write a short poem about the sea.").completion();
+    search.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": [] }).to_string()));
+    service.chat(&key, FACTUAL).completion();
+    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
+    service.chat(&key, FACTUAL).expect_error("search_unavailable");
     let figures = figures(&service);
     for outcome in ["found", "nothing", "failed"] {
         assert_eq!(figures[&format!("adriaticum_searches_total{{outcome=\"{outcome}\"}}")], 1.0, "{outcome}");
@@ -164,15 +164,15 @@ fn searches_are_counted_by_how_they_ended() {
 
 #[test]
 fn the_process_and_our_own_engines_tell_how_they_are() {
-    let engine = Runtime::that(Reply::Echoes);
+    let engine = FakeRuntime::start(Behaviour::Echo);
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 3, "waiting": 1, "cells": 8192, "cells_used": 700, "cells_shared": 200,
         "steps": 10, "step_tokens": 250, "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
     });
-    engine.models_now(Reply::Says(200, status.to_string()));
-    let other = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&engine, &other]).start();
+    engine.set_health_behaviour(Behaviour::Respond(200, status.to_string()));
+    let other = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&engine, &other]).start();
     let figures = figures(&service);
     for (name, value) in [
         ("requests_running", 3.0),
@@ -187,7 +187,7 @@ fn the_process_and_our_own_engines_tell_how_they_are() {
         ("generated_tokens_total", 90.0),
         ("requests_cancelled_total", 2.0),
     ] {
-        let of = |runtime: &Runtime| format!("adriaticum_engine_{name}{{runtime=\"{}\"}}", runtime.url());
+        let of = |runtime: &FakeRuntime| format!("adriaticum_engine_{name}{{runtime=\"{}\"}}", runtime.url());
         assert_eq!(figures.get(&of(&engine)), Some(&value), "{name}");
         assert_eq!(figures.get(&of(&other)), None, "it is not ours");
     }
@@ -206,15 +206,15 @@ fn the_process_and_our_own_engines_tell_how_they_are() {
 
 #[test]
 fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    let answer = service.ask(&key, "Quagga in a message").completed();
+    let response = service.chat(&key, "Quagga in a message").completion();
     let lines_of = |count| lines(&service, count);
     let line = &lines_of(1)[0];
     assert_eq!(
         (&line["request_id"], &line["status"], &line["level"]),
-        (&json!(answer.id), &json!(200), &json!("INFO"))
+        (&json!(response.id), &json!(200), &json!("INFO"))
     );
     let public_id = key.split('_').nth(1).unwrap();
     assert_eq!((&line["key"], &line["runtime"]), (&json!(public_id), &json!(runtime.url())));
@@ -243,9 +243,9 @@ fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
 
 #[test]
 fn the_log_can_be_silent_about_requests() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("api.log_requests", "off").start();
-    service.ask(&service.key(), "hello").completed();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.log_requests", "off").start();
+    service.chat(&service.key(), "hello").completion();
     service.signal(rustix::process::Signal::TERM);
     service.wait_for_exit();
     let log = service.log();
@@ -253,7 +253,7 @@ fn the_log_can_be_silent_about_requests() {
 }
 
 /// The headers of that name that came with the last request, which was for a completion or a search.
-fn passed_on(server: &Runtime, name: &str) -> Vec<String> {
+fn passed_on(server: &FakeRuntime, name: &str) -> Vec<String> {
     let heads = server.heads();
     let head = heads.iter().rfind(|head| head.contains("/chat/completions") || head.contains("/search")).unwrap();
     let lines = head.lines().filter_map(|line| line.split_once(": "));
@@ -262,12 +262,13 @@ fn passed_on(server: &Runtime, name: &str) -> Vec<String> {
 
 #[test]
 fn a_callers_trace_goes_on_to_runtime_and_search() {
-    let (runtime, search) = (Runtime::that(Reply::Echoes), searxng(json!([])));
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(json!([])));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
     let key = service.key();
-    let request = Request::chat(&key, ask(FACTUAL));
-    let good = request.clone().header("traceparent", PARENT).header("tracestate", "a=1").also("tracestate", "b=2");
-    service.send(&good).completed();
+    let request = Request::chat(&key, chat_body(FACTUAL));
+    let good =
+        request.clone().header("traceparent", PARENT).header("tracestate", "a=1").add_header("tracestate", "b=2");
+    service.send(&good).completion();
     for asked in [&runtime, &search] {
         assert_eq!(passed_on(asked, "traceparent"), [PARENT]);
         assert_eq!(passed_on(asked, "tracestate"), ["a=1,b=2"]);
@@ -276,10 +277,10 @@ fn a_callers_trace_goes_on_to_runtime_and_search() {
     for spoiled in [
         request.clone(),
         request.clone().header("traceparent", &PARENT.to_uppercase()).header("tracestate", "a=1"),
-        request.clone().header("traceparent", PARENT).also("traceparent", PARENT),
+        request.clone().header("traceparent", PARENT).add_header("traceparent", PARENT),
         request.header("tracestate", "a=1"),
     ] {
-        service.send(&spoiled).completed();
+        service.send(&spoiled).completion();
         for asked in [&runtime, &search] {
             assert_eq!(passed_on(asked, "traceparent"), Vec::<String>::new(), "{spoiled:?}");
             assert_eq!(passed_on(asked, "tracestate"), Vec::<String>::new(), "{spoiled:?}");
@@ -289,21 +290,23 @@ fn a_callers_trace_goes_on_to_runtime_and_search() {
 
 #[test]
 fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
-    let (runtime, search, collector) = (Runtime::that(Reply::Echoes), searxng(json!([])), Collector::new());
+    let (runtime, search, collector) = (FakeRuntime::start(Behaviour::Echo), searxng(json!([])), Collector::new());
     let setup = ADRIATICUM
-        .setup_with(&[&runtime])
+        .service_with(&[&runtime])
         .set("search.url", &searxng_url(&search))
         .set("otlp.endpoint", &collector.url());
     let mut service = setup.start();
     let key = service.key();
-    let request = Request::chat(&key, ask(FACTUAL));
-    let id = service.send(&request.clone().header("traceparent", PARENT).header("tracestate", "a=1")).completed().id;
+    let request = Request::chat(&key, chat_body(FACTUAL));
+    let id = service.send(&request.clone().header("traceparent", PARENT).header("tracestate", "a=1")).completion().id;
     let (to_runtime, to_search) = (passed_on(&runtime, "traceparent"), passed_on(&search, "traceparent"));
     assert_eq!(passed_on(&runtime, "tracestate"), ["a=1"]);
     // Whoever began this one does not want it to be kept.
-    service.send(&request.clone().header("traceparent", &PARENT.replace("-01", "-00"))).completed();
+    service.send(&request.clone().header("traceparent", &PARENT.replace("-01", "-00"))).completion();
     assert!(passed_on(&runtime, "traceparent")[0].ends_with("-00"));
-    service.send(&Request::chat("nobody", ask("x")).header("traceparent", PARENT)).refused_as("invalid_api_key");
+    service
+        .send(&Request::chat("nobody", chat_body("x")).header("traceparent", PARENT))
+        .expect_error("invalid_api_key");
     service.signal(rustix::process::Signal::TERM);
     service.wait_for_exit();
 
@@ -340,18 +343,18 @@ fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
 
 #[test]
 fn a_part_of_the_traces_is_enough_and_a_collector_that_is_away_disturbs_nobody() {
-    let (runtime, collector) = (Runtime::that(Reply::Echoes), Collector::new());
+    let (runtime, collector) = (FakeRuntime::start(Behaviour::Echo), Collector::new());
     let mut service =
-        ADRIATICUM.setup_with(&[&runtime]).set("otlp.endpoint", &collector.url()).set("otlp.sample", "0").start();
-    service.ask(&service.key(), "hello").completed();
+        ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &collector.url()).set("otlp.sample", "0").start();
+    service.chat(&service.key(), "hello").completion();
     service.signal(rustix::process::Signal::TERM);
     assert!(service.wait_for_exit().success());
     assert!(collector.spans().is_empty());
 
     let nobody = unreachable_url().replace("/v1", "");
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).set("otlp.endpoint", &nobody).start();
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &nobody).start();
     let key = service.key();
-    (0..50).for_each(|_| drop(service.ask(&key, "hello").completed()));
+    (0..50).for_each(|_| drop(service.chat(&key, "hello").completion()));
     service.signal(rustix::process::Signal::TERM);
     assert!(service.wait_for_exit().success());
 }

@@ -10,8 +10,8 @@ use hyper::Version;
 use hyper::body::Bytes;
 use rustls::ClientConfig;
 use testbed::{
-    Answer, Authority, Connection, Http2, Pair, Reply, Request, Runtime, Secured, Service, Setup, ask, eventually,
-    replace,
+    Behaviour, CertificateAuthority, CertificateFiles, Connection, FakeRuntime, Http2Client, Request, Response,
+    Service, ServiceBuilder, TlsClient, chat_body, replace_file, wait_for,
 };
 
 use crate::ADRIATICUM;
@@ -19,8 +19,8 @@ use crate::ADRIATICUM;
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
 /// What has the service speak TLS with these.
-fn settings(pairs: &[&Pair]) -> [(&'static str, String); 4] {
-    let list = |file: fn(&Pair) -> &std::path::Path| {
+fn settings(pairs: &[&CertificateFiles]) -> [(&'static str, String); 4] {
+    let list = |file: fn(&CertificateFiles) -> &std::path::Path| {
         pairs.iter().map(|pair| file(pair).to_str().unwrap()).collect::<Vec<_>>().join(",")
     };
     [
@@ -31,31 +31,31 @@ fn settings(pairs: &[&Pair]) -> [(&'static str, String); 4] {
     ]
 }
 
-fn secured(setup: Setup, pairs: &[&Pair]) -> Setup {
+fn secured(setup: ServiceBuilder, pairs: &[&CertificateFiles]) -> ServiceBuilder {
     settings(pairs).iter().fold(setup, |setup, (name, value)| setup.set(name, value))
 }
 
-fn connect(service: &Service, client: &Arc<ClientConfig>) -> Secured {
-    Secured::to(service.address(), "localhost", client).unwrap()
+fn connect(service: &Service, client: &Arc<ClientConfig>) -> TlsClient {
+    TlsClient::connect(service.address(), "localhost", client).unwrap()
 }
 
 fn chat(key: &str) -> hyper::Request<Full<Bytes>> {
-    let mut request = Http2::request(key, ask("hello"));
+    let mut request = Http2Client::request(key, chat_body("hello"));
     request.headers_mut().insert("host", "localhost".parse().unwrap());
     request
 }
 
 fn console(service: &Service) -> SocketAddr {
-    let (_, line) = service.greeting().split_once("Console").unwrap();
+    let (_, line) = service.banner().split_once("Console").unwrap();
     let (_, address) = line.split_once("listening on ").unwrap();
     address.split_once(')').unwrap().0.parse().unwrap()
 }
 
 #[test]
 fn completions_go_over_both_protocols() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (pair, certificate) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (pair, certificate) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let cases: [(&[&str], _); 4] = [
         (BOTH, Version::HTTP_2),
@@ -67,21 +67,22 @@ fn completions_go_over_both_protocols() {
         let mut connection = connect(&service, &authority.client(offered));
         assert_eq!(connection.certificate, certificate);
         for _ in 0..3 {
-            let (version, answer) = connection.send(chat(&key));
+            let (version, response) = connection.send(chat(&key));
             assert_eq!(version, expected, "{offered:?}");
-            assert_eq!(answer.completed().content, "hello");
+            assert_eq!(response.completion().content, "hello");
         }
-        connection.send(chat("nonsense")).1.refused_as("invalid_api_key");
+        connection.send(chat("nonsense")).1.expect_error("invalid_api_key");
     }
-    assert_eq!(service.look_at("/healthz"), (200, "ok\n".into()), "in the clear, as before");
+    assert_eq!(service.get_ops("/healthz"), (200, "ok\n".into()), "in the clear, as before");
 }
 
 #[test]
 fn the_console_speaks_tls_and_its_cookies_stay_there() {
-    let authority = Authority::generate();
-    let (pair, _) = authority.certify("one", &["localhost", "console.localhost"]);
-    let service = secured(ADRIATICUM.setup(), &[&pair]).start();
-    let mut connection = Secured::to(console(&service), "console.localhost", &authority.client(&["http/1.1"])).unwrap();
+    let authority = CertificateAuthority::generate();
+    let (pair, _) = authority.issue("one", &["localhost", "console.localhost"]);
+    let service = secured(ADRIATICUM.service(), &[&pair]).start();
+    let mut connection =
+        TlsClient::connect(console(&service), "console.localhost", &authority.client(&["http/1.1"])).unwrap();
     let request = hyper::Request::get("/sign-in").header("host", "console.localhost").body(Full::default()).unwrap();
     let (_, page) = connection.send(request);
     assert_eq!(page.status, 200);
@@ -91,47 +92,47 @@ fn the_console_speaks_tls_and_its_cookies_stay_there() {
 
 #[test]
 fn the_name_that_a_client_asks_for_decides() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (first, for_all) = authority.certify("first", &["localhost"]);
-    let (second, for_one) = authority.certify("second", &["console.localhost", "*.example.com"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&first, &second]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (first, for_all) = authority.issue("first", &["localhost"]);
+    let (second, for_one) = authority.issue("second", &["console.localhost", "*.example.com"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&first, &second]).start();
     let client = authority.client(BOTH);
     for (name, certificate) in [("localhost", &for_all), ("console.localhost", &for_one), ("www.example.com", &for_one)]
     {
-        let connection = Secured::to(service.address(), name, &client).unwrap();
+        let connection = TlsClient::connect(service.address(), name, &client).unwrap();
         assert_eq!(connection.certificate, *certificate, "{name}");
     }
-    let stranger = Secured::to(service.address(), "elsewhere.net", &client).err().unwrap();
+    let stranger = TlsClient::connect(service.address(), "elsewhere.net", &client).err().unwrap();
     assert!(stranger.to_string().contains("not valid for name"), "{stranger}");
 }
 
 #[test]
 fn a_new_certificate_is_served_to_the_next_connection() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (pair, before) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (pair, before) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let (client, old_fashioned) = (authority.client(BOTH), authority.client(&["http/1.1"]));
     let mut open = [connect(&service, &client), connect(&service, &old_fashioned)];
-    open.iter_mut().for_each(|connection| drop(connection.send(chat(&key)).1.completed()));
+    open.iter_mut().for_each(|connection| drop(connection.send(chat(&key)).1.completion()));
 
-    let (other, after) = authority.certify("other", &["localhost"]);
+    let (other, after) = authority.issue("other", &["localhost"]);
     pair.replace_with(&other);
     let served = || connect(&service, &authority.client(BOTH)).certificate;
-    eventually("the new certificate", || (served() == after).then_some(()));
+    wait_for("the new certificate", || (served() == after).then_some(()));
     for connection in &mut open {
         assert_eq!(connection.certificate, before);
-        connection.send(chat(&key)).1.completed();
+        connection.send(chat(&key)).1.completion();
     }
     assert!(!service.log().contains("cannot be used"), "{}", service.log());
 }
 
 #[test]
 fn a_signal_has_them_read_again_at_once() {
-    let authority = Authority::generate();
-    let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup(), &[&pair]).start();
-    let (other, after) = authority.certify("other", &["localhost"]);
+    let authority = CertificateAuthority::generate();
+    let (pair, _) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service(), &[&pair]).start();
+    let (other, after) = authority.issue("other", &["localhost"]);
     pair.replace_with(&other);
     service.reload();
     assert_eq!(connect(&service, &authority.client(BOTH)).certificate, after);
@@ -139,31 +140,31 @@ fn a_signal_has_them_read_again_at_once() {
 
 #[test]
 fn what_cannot_be_used_takes_nobodys_place() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (pair, before) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (pair, before) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
-    let (other, after) = authority.certify("other", &["localhost"]);
+    let (other, after) = authority.issue("other", &["localhost"]);
     let refusals = || service.log().matches("those from before stay in use").count();
 
     // Not a certificate; then a good one that belongs to another key.
     for (expected, bytes) in [(1, b"nonsense".to_vec()), (2, std::fs::read(&other.certificate).unwrap())] {
-        replace(&pair.certificate, &bytes);
-        eventually("a word about it in the log", || (refusals() == expected).then_some(()));
+        replace_file(&pair.certificate, &bytes);
+        wait_for("a word about it in the log", || (refusals() == expected).then_some(()));
         let mut connection = connect(&service, &authority.client(BOTH));
         assert_eq!(connection.certificate, before);
-        connection.send(chat(&key)).1.completed();
+        connection.send(chat(&key)).1.completion();
     }
-    replace(&pair.key, &std::fs::read(&other.key).unwrap());
-    eventually("the pair", || (connect(&service, &authority.client(BOTH)).certificate == after).then_some(()));
+    replace_file(&pair.key, &std::fs::read(&other.key).unwrap());
+    wait_for("the pair", || (connect(&service, &authority.client(BOTH)).certificate == after).then_some(()));
     assert_eq!(refusals(), 2, "told once each");
 }
 
 #[test]
 fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
-    let authority = Authority::generate();
-    let (one, _) = authority.certify("one", &["localhost", "console.localhost"]);
-    let (other, _) = authority.certify("other", &["localhost"]);
+    let authority = CertificateAuthority::generate();
+    let (one, _) = authority.issue("one", &["localhost", "console.localhost"]);
+    let (other, _) = authority.issue("other", &["localhost"]);
     let [crt, key, wrong] = [&one.certificate, &one.key, &other.key].map(|file| file.to_str().unwrap());
     for (certificate, key, base_url, told) in [
         (crt, wrong, "https://localhost/v1", "other.key: it is not the key of the certificate in"),
@@ -174,75 +175,76 @@ fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
         ("", key, "https://localhost/v1", "as many keys as certificates"),
         (crt, key, "http://localhost/v1", "api.base_url"),
     ] {
-        let mut home = ADRIATICUM.home();
+        let mut installation = ADRIATICUM.install();
         for (setting, value) in [
             ("tls.certificate", certificate),
             ("tls.key", key),
             ("api.base_url", base_url),
             ("console.base_url", "https://console.localhost"),
         ] {
-            home.set(setting, value);
+            installation.set(setting, value);
         }
         for command in ["serve", "check"] {
-            let ran = home.run(&[command]);
-            assert_eq!(ran.code, Some(1), "{ran:?}");
-            assert!(format!("{}{}", ran.stdout, ran.stderr).contains(told), "{told}: {ran:?}");
+            let output = installation.run(&[command]);
+            assert_eq!(output.code, Some(1), "{output:?}");
+            assert!(format!("{}{}", output.stdout, output.stderr).contains(told), "{told}: {output:?}");
         }
     }
 }
 
 #[test]
 fn check_says_how_long_certificates_last_and_for_whom() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let in_days = |days: u64| {
         let then = std::time::SystemTime::now() + Duration::from_secs(days * 24 * 60 * 60);
         move |params: &mut rcgen::CertificateParams| params.not_after = then.into()
     };
     let names = &["localhost", "console.localhost"][..];
-    let (good, _) = authority.certify_as("good", names, in_days(60));
-    let (short, _) = authority.certify_as("short", names, in_days(13));
-    let (old, _) = authority.certify_as("old", names, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 2));
-    let (narrow, _) = authority.certify_as("narrow", &["localhost"], in_days(60));
+    let (good, _) = authority.issue_with("good", names, in_days(60));
+    let (short, _) = authority.issue_with("short", names, in_days(13));
+    let (old, _) = authority.issue_with("old", names, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 2));
+    let (narrow, _) = authority.issue_with("narrow", &["localhost"], in_days(60));
     for (pair, code, told) in [
         (&good, 0, "ok    tls       there is a certificate for console.localhost"),
         (&short, 0, "short.crt expires soon"),
         (&old, 1, "old.crt has expired, at 2020-01-02T00:00:00Z"),
         (&narrow, 1, "no certificate is for console.localhost"),
     ] {
-        let mut home = ADRIATICUM.home();
-        home.set("runtime.urls", &runtime.url());
-        settings(&[pair]).iter().for_each(|(name, value)| home.set(name, value));
-        let ran = home.run(&["check"]);
-        assert_eq!(ran.code, Some(code), "{ran:?}");
-        assert!(ran.stdout.contains(told), "{told}: {ran:?}");
+        let mut installation = ADRIATICUM.install();
+        installation.set("runtime.urls", &runtime.url());
+        settings(&[pair]).iter().for_each(|(name, value)| installation.set(name, value));
+        let output = installation.run(&["check"]);
+        assert_eq!(output.code, Some(code), "{output:?}");
+        assert!(output.stdout.contains(told), "{told}: {output:?}");
     }
 }
 
 #[test]
 fn whoever_speaks_in_the_clear_is_told_so() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (pair, _) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let mut connection = service.connect();
-    let request = Request::chat(&service.key(), ask("hello"));
-    let message = connection.send(request.bytes()).answer().refused_as("invalid_request");
+    let request = Request::chat(&service.key(), chat_body("hello"));
+    let message = connection.send(request.bytes()).response().expect_error("invalid_request");
     assert!(message.contains("https://"), "{message}");
     connection.assert_closed();
-    let over_http2: Vec<Answer> = Http2::to(service.address()).send(vec![Http2::request("", ask("hello"))]);
-    over_http2[0].refused_as("invalid_request");
-    assert_eq!(runtime.asked().len(), 0);
+    let over_http2: Vec<Response> =
+        Http2Client::connect(service.address()).send(vec![Http2Client::request("", chat_body("hello"))]);
+    over_http2[0].expect_error("invalid_request");
+    assert_eq!(runtime.requests().len(), 0);
 }
 
 #[test]
 fn a_handshake_must_end_in_time() {
-    let authority = Authority::generate();
-    let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup(), &[&pair]).set("api.head_timeout", "300ms").start();
+    let authority = CertificateAuthority::generate();
+    let (pair, _) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service(), &[&pair]).set("api.head_timeout", "300ms").start();
     // Nothing; the beginning of a handshake; something else that begins like one.
     for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let began = Instant::now();
-        let mut connection = Connection::to(service.address());
-        connection.send(start).rest();
+        let mut connection = Connection::connect(service.address());
+        connection.send(start).read_to_end();
         let took = began.elapsed();
         assert!((Duration::from_millis(280)..Duration::from_secs(7)).contains(&took), "{took:?}");
     }
@@ -251,9 +253,9 @@ fn a_handshake_must_end_in_time() {
 /// Not only our own libraries understand each other.
 #[test]
 fn curl_is_answered() {
-    let (runtime, authority) = (Runtime::that(Reply::Echoes), Authority::generate());
-    let (pair, _) = authority.certify("one", &["localhost"]);
-    let service = secured(ADRIATICUM.setup_with(&[&runtime]), &[&pair]).start();
+    let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
+    let (pair, _) = authority.issue("one", &["localhost"]);
+    let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let (key, port) = (service.key(), service.address().port());
     for (versions, expected) in [
         (&["--http1.1", "--tls-max", "1.2"][..], "1.1 200"),
@@ -268,7 +270,7 @@ fn curl_is_answered() {
             .arg(authority.roots())
             .args(["--resolve", &format!("localhost:{port}:127.0.0.1")])
             .args(["--header", "Content-Type: application/json", "--header", &format!("Authorization: Bearer {key}")])
-            .args(["--data", &ask("hello"), &format!("https://localhost:{port}/v1/chat/completions")]);
+            .args(["--data", &chat_body("hello"), &format!("https://localhost:{port}/v1/chat/completions")]);
         let output = curl.output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{versions:?}: {output:?}");
     }

@@ -8,7 +8,7 @@ use async_openai::types::chat::{
 };
 
 use crate::behaviour::End;
-use crate::stage::Case;
+use crate::cases::Case;
 
 /// Asks for each case at once.
 pub(crate) fn run(cases: &[Case]) -> Vec<End> {
@@ -17,7 +17,7 @@ pub(crate) fn run(cases: &[Case]) -> Vec<End> {
         .iter()
         .map(|case| {
             let (base_url, key, content) = (case.base_url.clone(), case.api_key.clone(), case.content.clone());
-            runtime.spawn(async move { ask(&base_url, &key, &content).await })
+            runtime.spawn(async move { chat_body(&base_url, &key, &content).await })
         })
         .collect();
     let ends = cases.iter().zip(asking);
@@ -27,11 +27,11 @@ pub(crate) fn run(cases: &[Case]) -> Vec<End> {
 fn end(case: &str, result: Result<CreateChatCompletionResponse, OpenAIError>) -> End {
     let case = case.to_owned();
     match result {
-        Ok(answer) => {
-            let usage = answer.usage.unwrap();
+        Ok(response) => {
+            let usage = response.usage.unwrap();
             let tokens =
                 [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens].map(|count| Some(count.into()));
-            End { case, text: answer.choices[0].message.content.clone(), tokens: Some(tokens), ..End::default() }
+            End { case, text: response.choices[0].message.content.clone(), tokens: Some(tokens), ..End::default() }
         }
         Err(error) => {
             let said = Some(format!("{error:?}"));
@@ -45,7 +45,7 @@ fn end(case: &str, result: Result<CreateChatCompletionResponse, OpenAIError>) ->
     }
 }
 
-async fn ask(base_url: &str, api_key: &str, content: &str) -> Result<CreateChatCompletionResponse, OpenAIError> {
+async fn chat_body(base_url: &str, api_key: &str, content: &str) -> Result<CreateChatCompletionResponse, OpenAIError> {
     let client = Client::with_config(OpenAIConfig::new().with_api_base(base_url).with_api_key(api_key));
     let request = CreateChatCompletionRequestArgs::default()
         .model("adriaticum")

@@ -1,6 +1,6 @@
-//! What each client makes of every answer: the completion's text, its own exception for each error, how often the service
-//! is asked, and when. What all clients must have in common is asserted here; where they differ, `docs/clients.md` says
-//! how, and must be right.
+//! What each client makes of every response: the completion's text, its own exception for each error, how often the
+//! service is asked, and when. What all clients must have in common is asserted here; where they differ,
+//! `docs/clients.md` says how, and must be right.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::ADRIATICUM;
+use crate::cases::{BusyService, Case, RETRY_AFTER_SECONDS, Services, beginning};
 use crate::page;
-use crate::relay::Seen;
+use crate::relay::Exchange;
 use crate::scripts::Workshop;
-use crate::stage::{Case, LATER, Later, Stage, beginning};
 
 /// How a case ended for a client.
 #[derive(Debug, Default, Deserialize)]
@@ -59,7 +59,7 @@ const ERRORS: [(&str, u16, &str); 9] = [
 
 #[test]
 fn every_client_completes_fails_and_tries_again_as_the_page_says() {
-    let (stage, workshop) = (Stage::set(), Workshop::open());
+    let (stage, workshop) = (Services::start(), Workshop::open());
     let watched: Vec<_> = std::thread::scope(|scope| {
         let watch = |(client, script)| {
             let (stage, workshop) = (&stage, &workshop);
@@ -87,8 +87,8 @@ struct Row {
 }
 
 /// Has a client make its requests, and sees what comes of them.
-fn watch(client: &str, script: Option<&str>, stage: &Stage, workshop: &Workshop) -> Row {
-    let later = Later::set();
+fn watch(client: &str, script: Option<&str>, stage: &Services, workshop: &Workshop) -> Row {
+    let later = BusyService::start();
     let mut cases = stage.cases(client);
     cases.push(later.case(client));
     let run = |cases: &[Case]| match script {
@@ -96,21 +96,21 @@ fn watch(client: &str, script: Option<&str>, stage: &Stage, workshop: &Workshop)
         None => crate::async_openai::run(cases),
     };
     let ends = std::thread::scope(|scope| {
-        scope.spawn(|| later.relent());
+        scope.spawn(|| later.become_free());
         run(&cases)
     });
     let watched = Watched { client, stage, ends };
     watched.completes();
     let unmeasured = watched.unmeasured();
     watched.fails();
-    let waited = watched.waits(&later.relay().seen(&beginning(client, "later")));
+    let waited = watched.waits(&later.relay().exchanges(&beginning(client, "later")));
     watched.row(&unmeasured, waited)
 }
 
 /// A client that has done everything.
 struct Watched<'a> {
     client: &'a str,
-    stage: &'a Stage,
+    stage: &'a Services,
     ends: Vec<End>,
 }
 
@@ -120,8 +120,8 @@ impl Watched<'_> {
         end.unwrap_or_else(|| panic!("{} says nothing of {case}: {:?}", self.client, self.ends))
     }
 
-    fn seen(&self, case: &str) -> Vec<Seen> {
-        self.stage.relay(case).seen(&beginning(self.client, case))
+    fn exchanges(&self, case: &str) -> Vec<Exchange> {
+        self.stage.relay(case).exchanges(&beginning(self.client, case))
     }
 
     fn completes(&self) {
@@ -129,7 +129,7 @@ impl Watched<'_> {
         let said = beginning(self.client, "completion");
         assert_eq!(end.text.as_deref().map(str::trim_end), Some(said.trim_end()), "{}: {end:?}", self.client);
         assert_eq!(end.tokens, Some([Some(3), Some(4), Some(7)]), "{}: {end:?}", self.client);
-        let seen = self.seen("completion");
+        let seen = self.exchanges("completion");
         assert_eq!(seen.len(), 1, "{}: {seen:?}", self.client);
         assert_eq!(seen[0].request["max_tokens"], 100, "{}: {seen:?}", self.client);
     }
@@ -153,24 +153,24 @@ impl Watched<'_> {
             assert_eq!(end.status, Some(status), "{}: {end:?}", self.client);
             // Some clients do not pass the code or the request's id on; where they do, they are ours.
             assert!(end.code.as_deref().is_none_or(|told| told == code), "{}: {end:?}", self.client);
-            let seen = self.seen(case);
+            let seen = self.exchanges(case);
             let last = seen.last().unwrap_or_else(|| panic!("{}: {end:?}", self.client));
-            assert_eq!(last.answer.outcome(), (status, Some(code.to_owned())), "{}: {case}", self.client);
-            let id = last.answer.header("x-request-id");
+            assert_eq!(last.response.outcome(), (status, Some(code.to_owned())), "{}: {case}", self.client);
+            let id = last.response.header("x-request-id");
             assert!(end.request_id.is_none() || end.request_id.as_deref() == id, "{}: {end:?}", self.client);
             assert!(status >= 500 || seen.len() == 1, "{} tries again after {status}: {seen:?}", self.client);
         }
     }
 
     /// Whether a client whose request is put off comes back then, not before, and is served.
-    fn waits(&self, seen: &[Seen]) -> bool {
+    fn waits(&self, seen: &[Exchange]) -> bool {
         let end = self.end("later");
         let [first, second] = seen else { panic!("{}: {end:?} {seen:?}", self.client) };
-        assert_eq!(first.answer.header("retry-after"), Some(LATER.to_string().as_str()), "{seen:?}");
-        assert!(end.text.is_some() && second.answer.status == 200, "{}: {end:?}", self.client);
+        assert_eq!(first.response.header("retry-after"), Some(RETRY_AFTER_SECONDS.to_string().as_str()), "{seen:?}");
+        assert!(end.text.is_some() && second.response.status == 200, "{}: {end:?}", self.client);
         let waited = second.at - first.at;
         assert!(waited < ADRIATICUM.timeout(), "{}: {waited:?}", self.client);
-        waited >= Duration::from_secs(LATER)
+        waited >= Duration::from_secs(RETRY_AFTER_SECONDS)
     }
 
     fn row(&self, unmeasured: &str, waited: bool) -> Row {
@@ -184,7 +184,7 @@ impl Watched<'_> {
         }
         let mut requests = format!("| {} |", self.client);
         for case in ["runtime", "search", "room", "unconfigured"] {
-            write!(requests, " {} |", self.seen(case).len()).unwrap();
+            write!(requests, " {} |", self.exchanges(case).len()).unwrap();
         }
         write!(requests, " {} | {unmeasured} |", if waited { "yes" } else { "no" }).unwrap();
         Row { exceptions, requests }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use testbed::{Reply, Runtime};
+use testbed::{Behaviour, FakeRuntime};
 
 use crate::ADRIATICUM;
+use crate::cases::Case;
 use crate::relay::Relay;
 use crate::scripts::Workshop;
-use crate::stage::Case;
 
 /// The head of the table of exceptions.
 pub(crate) const EXCEPTIONS: &str = "| client | 400 | 401 | 403 | 404 | 413 | 502 | 503 | code of a 503 | request id |";
@@ -29,9 +29,9 @@ fn programs(language: &str) -> Vec<String> {
 #[test]
 fn every_program_of_the_page_runs() {
     let workshop = Workshop::open();
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
-    let (relay, key) = (Relay::before(&service), service.key());
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let (relay, key) = (Relay::in_front_of(&service), service.key());
     let (python, javascript) = (programs("python"), programs("js"));
     assert_eq!((python.len(), javascript.len()), (4, 2));
     let named = [("page.py", python), ("page.mjs", javascript)];
@@ -40,7 +40,7 @@ fn every_program_of_the_page_runs() {
         let printed = workshop.try_out(script, &program);
         assert!(printed.contains("Where does the Danube end?"), "{program}\nprinted {printed}");
     }
-    let seen = relay.seen("Where does the Danube end?");
+    let seen = relay.exchanges("Where does the Danube end?");
     assert!(seen.len() == 6 && seen.iter().all(|seen| seen.request["max_tokens"] == 100), "{seen:?}");
 }
 
@@ -52,8 +52,8 @@ fn the_program_in_rust_is_the_one_that_is_tested() {
 
 #[test]
 fn what_the_page_warns_of_is_refused() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (base_url, key) = (format!("http://{}/v1", service.address()), service.key());
     let warnings = [
         ("openai streams", 400, "invalid_request"),
@@ -72,5 +72,5 @@ fn what_the_page_warns_of_is_refused() {
             "{end:?}"
         );
     }
-    assert_eq!((ends.len(), runtime.asked().len()), (warnings.len(), 0));
+    assert_eq!((ends.len(), runtime.requests().len()), (warnings.len(), 0));
 }

@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::Value;
-use testbed::{Answer, Connection, Service, read_request};
+use testbed::{Connection, Response, Service, read_request};
 
 use crate::ADRIATICUM;
 
 /// Listens for as long as the tests run: a thread per connection, each ended by its client.
 pub(crate) struct Relay {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<Exchange>>>,
 }
 
 /// One request, and the service's answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct Exchange {
     pub(crate) at: Instant,
     pub(crate) request: Value,
-    pub(crate) answer: Arc<Answer>,
+    pub(crate) response: Arc<Response>,
 }
 
 impl Relay {
-    pub(crate) fn before(service: &Service) -> Self {
+    pub(crate) fn in_front_of(service: &Service) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let relay = Self { address: listener.local_addr().unwrap(), seen: Arc::default() };
         let (behind, seen) = (service.address(), relay.seen.clone());
@@ -45,8 +45,8 @@ impl Relay {
     }
 
     /// The requests whose last message begins so, in order.
-    pub(crate) fn seen(&self, beginning: &str) -> Vec<Seen> {
-        let is_meant = |seen: &&Seen| last_message(&seen.request).is_some_and(|text| text.starts_with(beginning));
+    pub(crate) fn exchanges(&self, beginning: &str) -> Vec<Exchange> {
+        let is_meant = |seen: &&Exchange| last_message(&seen.request).is_some_and(|text| text.starts_with(beginning));
         self.seen.lock().unwrap().iter().filter(is_meant).cloned().collect()
     }
 }
@@ -55,21 +55,21 @@ fn last_message(request: &Value) -> Option<&str> {
     request["messages"].as_array()?.last()?["content"].as_str()
 }
 
-fn serve(socket: &TcpStream, behind: SocketAddr, seen: &Mutex<Vec<Seen>>) {
+fn serve(socket: &TcpStream, behind: SocketAddr, seen: &Mutex<Vec<Exchange>>) {
     socket.set_nodelay(true).unwrap();
     let mut reader = BufReader::new(socket);
     while let Some((head, body)) = read_request(&mut reader) {
         let at = Instant::now();
-        let answer =
-            Arc::new(Connection::to(behind).with_timeout(ADRIATICUM.timeout()).send(&head).send(&body).answer());
+        let response =
+            Arc::new(Connection::connect(behind).with_timeout(ADRIATICUM.timeout()).send(&head).send(&body).response());
         let request = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {head}"));
-        seen.lock().unwrap().push(Seen { at, request, answer: answer.clone() });
-        let mut bytes = format!("HTTP/1.1 {} Relayed\r\n", answer.status).into_bytes();
-        for (name, value) in &answer.headers {
+        seen.lock().unwrap().push(Exchange { at, request, response: response.clone() });
+        let mut bytes = format!("HTTP/1.1 {} Relayed\r\n", response.status).into_bytes();
+        for (name, value) in &response.headers {
             bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }
         bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(&answer.body);
+        bytes.extend_from_slice(&response.body);
         if (&*socket).write_all(&bytes).is_err() {
             return;
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::behaviour::End;
-use crate::stage::Case;
+use crate::cases::Case;
 
 /// A folder with all scripts, where `import` finds the clients.
 pub(crate) struct Workshop {

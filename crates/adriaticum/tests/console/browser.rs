@@ -1,5 +1,5 @@
-//! A real browser: Debian's chromium without a window, told what to do over its DevTools protocol. One process for all
-//! tests; every person has a browser profile of their own, with cookies of their own.
+//! A real browser: headless chromium over its DevTools protocol. One process serves all tests; every `Page` has a
+//! browser context of its own, with its own cookies.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -17,10 +17,8 @@ use tungstenite::{Message, WebSocket};
 
 use crate::ADRIATICUM;
 
-/// How often a page is looked at while something is awaited.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The running browser.
 struct Browser {
     socket_url: String,
     _profile: TempDir,
@@ -33,7 +31,7 @@ impl Browser {
         SHARED.get_or_init(Self::start)
     }
 
-    /// Started through a shell that ends it when this process ends, however that comes about.
+    /// Started through a shell that ends it when this process ends, however it ends.
     fn start() -> Self {
         let profile = tempfile::tempdir().unwrap();
         let script = "chromium \"$@\" & browser=$!; cat >/dev/null; kill $browser";
@@ -51,23 +49,23 @@ impl Browser {
         let socket_url = lines
             .find_map(|line| line.unwrap().strip_prefix("DevTools listening on ").map(str::to_owned))
             .expect("chromium says where it listens");
-        std::thread::spawn(move || lines.for_each(drop)); // so that it can go on talking
+        std::thread::spawn(move || lines.for_each(drop)); // so that its pipe never fills up
         Self { socket_url, _profile: profile, _child: Mutex::new(child) }
     }
 }
 
-/// One person's browser with one open page.
+/// A browser context with one open page.
 pub(crate) struct Page {
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     session: String,
     next: u64,
     origin: String,
     events: VecDeque<Value>,
-    problems: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl Page {
-    /// A browser in which nobody is signed in yet; addresses are below that origin.
+    /// A context without cookies; paths are relative to that origin.
     pub(crate) fn open(origin: &str) -> Self {
         let (socket, _) = tungstenite::connect(&Browser::shared().socket_url).unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
@@ -79,17 +77,18 @@ impl Page {
             next: 0,
             origin: origin.into(),
             events: VecDeque::new(),
-            problems: Vec::new(),
+            errors: Vec::new(),
         };
-        let context = page.tell("Target.createBrowserContext", json!({ "disposeOnDetach": true }));
-        let target = page.tell(
+        let context = page.command("Target.createBrowserContext", json!({ "disposeOnDetach": true }));
+        let target = page.command(
             "Target.createTarget",
             json!({ "url": "about:blank", "browserContextId": context["browserContextId"] }),
         );
-        let attached = page.tell("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        let attached =
+            page.command("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
         page.session = attached["sessionId"].as_str().unwrap().to_owned();
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            page.tell(&format!("{domain}.enable"), json!({}));
+            page.command(&format!("{domain}.enable"), json!({}));
         }
         page.desktop();
         page
@@ -105,41 +104,40 @@ impl Page {
 
     fn resize(&mut self, width: u32, height: u32, mobile: bool) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
-        self.tell("Emulation.setDeviceMetricsOverride", metrics);
+        self.command("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    pub(crate) fn theme(&mut self, name: &str) {
+    pub(crate) fn set_theme(&mut self, name: &str) {
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
-        self.tell("Emulation.setEmulatedMedia", features);
+        self.command("Emulation.setEmulatedMedia", features);
     }
 
-    /// From now on pages arrive at so many bytes a second.
+    /// Limits how fast pages are downloaded from now on.
     pub(crate) fn slow_network(&mut self, bytes_per_second: u32) {
-        self.tell("Network.enable", json!({}));
+        self.command("Network.enable", json!({}));
         let conditions =
             json!({ "offline": false, "latency": 0, "downloadThroughput": bytes_per_second, "uploadThroughput": -1 });
-        self.tell("Network.emulateNetworkConditions", conditions);
+        self.command("Network.emulateNetworkConditions", conditions);
     }
 
-    /// Where the person is.
-    pub(crate) fn zone(&mut self, name: &str) {
-        self.tell("Emulation.setTimezoneOverride", json!({ "timezoneId": name }));
+    pub(crate) fn set_time_zone(&mut self, name: &str) {
+        self.command("Emulation.setTimezoneOverride", json!({ "timezoneId": name }));
     }
 
-    pub(crate) fn without_script(&mut self) {
-        self.tell("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    pub(crate) fn disable_scripts(&mut self) {
+        self.command("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     }
 
-    /// From now on addresses are below another origin.
-    pub(crate) fn turn_to(&mut self, origin: &str) {
+    /// Changes the origin that paths are relative to.
+    pub(crate) fn set_origin(&mut self, origin: &str) {
         self.origin = origin.to_owned();
     }
 
-    /// Goes to an address and waits until the page is there.
+    /// Opens a path and waits until the page is loaded.
     pub(crate) fn go(&mut self, path: &str) {
         let url = format!("{}{path}", self.origin);
         self.events.clear();
-        let gone = self.tell("Page.navigate", json!({ "url": url }));
+        let gone = self.command("Page.navigate", json!({ "url": url }));
         assert!(gone["errorText"].is_null(), "{path}: {gone}");
         self.wait_for_load();
     }
@@ -156,15 +154,15 @@ impl Page {
         }
     }
 
-    /// What an expression is worth on the page.
+    /// The value of a JavaScript expression.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let answer = self.tell("Runtime.evaluate", asked);
-        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
-        answer["result"]["value"].clone()
+        let response = self.command("Runtime.evaluate", asked);
+        assert!(response["exceptionDetails"].is_null(), "{expression}: {response}");
+        response["result"]["value"].clone()
     }
 
-    /// The text of the page as a person reads it.
+    /// The visible text of the page.
     pub(crate) fn text(&mut self) -> String {
         self.eval("document.body.innerText").as_str().unwrap().to_owned()
     }
@@ -181,17 +179,17 @@ impl Page {
             json!(selector)
         );
         self.eval(&script);
-        self.tell("Input.insertText", json!({ "text": text }));
+        self.command("Input.insertText", json!({ "text": text }));
     }
 
-    /// Clicks on something that leads to another page, and waits for that.
+    /// Clicks on an element that leads to another page, and waits for it to load.
     pub(crate) fn click(&mut self, selector: &str) {
         self.events.clear();
         self.press(selector);
         self.wait_for_load();
     }
 
-    /// Clicks on something that stays on the page.
+    /// Clicks on an element that stays on the page.
     pub(crate) fn press(&mut self, selector: &str) {
         let found = self.eval(&format!(
             "(() => {{ const found = document.querySelector({}); found?.click(); return !!found; }})()",
@@ -200,48 +198,46 @@ impl Page {
         assert_eq!(found, true, "{selector} is not on the page:\n{}", self.text());
     }
 
-    /// A key of the keyboard, to whatever has the focus.
+    /// Presses a key on the keyboard.
     pub(crate) fn key(&mut self, name: &str) {
         for kind in ["keyDown", "keyUp"] {
-            self.tell("Input.dispatchKeyEvent", json!({ "type": kind, "key": name, "code": name }));
+            self.command("Input.dispatchKeyEvent", json!({ "type": kind, "key": name, "code": name }));
         }
     }
 
-    /// Waits until an expression is true.
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
         while self.eval(&format!("!!({expression})")) != true {
             assert!(began.elapsed() < ADRIATICUM.timeout(), "never true: {expression}\n{}", self.text());
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// The path of the page that is open.
     pub(crate) fn path(&mut self) -> String {
         self.eval("location.pathname").as_str().unwrap().to_owned()
     }
 
-    /// The value of a cookie, as the browser itself sees it.
+    /// The value of a cookie, also of one that scripts cannot read.
     pub(crate) fn cookie(&mut self, name: &str) -> String {
-        let cookies = self.tell("Network.getCookies", json!({}));
+        let cookies = self.command("Network.getCookies", json!({}));
         let found = cookies["cookies"].as_array().unwrap().iter().find(|cookie| cookie["name"] == name).cloned();
         found.expect("a cookie of that name")["value"].as_str().unwrap().to_owned()
     }
 
-    /// The whole page as a picture.
-    pub(crate) fn picture(&mut self, file: &Path) {
+    /// A PNG of the whole page.
+    pub(crate) fn screenshot(&mut self, file: &Path) {
         let asked = json!({ "format": "png", "captureBeyondViewport": true });
-        let picture = self.tell("Page.captureScreenshot", asked);
+        let picture = self.command("Page.captureScreenshot", asked);
         std::fs::write(file, BASE64_STANDARD.decode(picture["data"].as_str().unwrap()).unwrap()).unwrap();
     }
 
-    /// What scripts and policies have complained about so far.
-    pub(crate) fn problems(&mut self) -> Vec<String> {
-        self.eval("0"); // whatever happened before has been told by now
-        std::mem::take(&mut self.problems)
+    /// Script errors and policy violations since the last call.
+    pub(crate) fn errors(&mut self) -> Vec<String> {
+        self.eval("0"); // events before this call have arrived by now
+        std::mem::take(&mut self.errors)
     }
 
-    fn tell(&mut self, method: &str, parameters: Value) -> Value {
+    fn command(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let number = self.next;
         let mut message = json!({ "id": number, "method": method, "params": parameters });
@@ -250,14 +246,14 @@ impl Page {
         }
         self.socket.send(Message::text(message.to_string())).unwrap();
         loop {
-            if let Some(mut answer) = self.receive().filter(|answer| answer["id"] == number) {
-                assert!(answer["error"].is_null(), "{method}: {answer}");
-                return answer["result"].take();
+            if let Some(mut response) = self.receive().filter(|response| response["id"] == number) {
+                assert!(response["error"].is_null(), "{method}: {response}");
+                return response["result"].take();
             }
         }
     }
 
-    /// Takes one message; events are kept.
+    /// Receives one message: a response is returned, an event is kept.
     fn receive(&mut self) -> Option<Value> {
         let Message::Text(text) = self.socket.read().expect("the browser answers") else { return None };
         let message: Value = serde_json::from_str(&text).unwrap();
@@ -265,13 +261,13 @@ impl Page {
             return Some(message);
         }
         match message["method"].as_str() {
-            Some("Runtime.exceptionThrown") => self.problems.push(message["params"].to_string()),
-            // A page that was refused is no fault of the page's.
+            Some("Runtime.exceptionThrown") => self.errors.push(message["params"].to_string()),
+            // A failed request is not an error of the page.
             Some("Log.entryAdded")
                 if message["params"]["entry"]["level"] == "error"
                     && message["params"]["entry"]["source"] != "network" =>
             {
-                self.problems.push(message["params"]["entry"].to_string());
+                self.errors.push(message["params"]["entry"].to_string());
             }
             _ => self.events.push_back(message),
         }

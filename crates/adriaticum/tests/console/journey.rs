@@ -3,15 +3,15 @@
 use serde_json::Value;
 
 use crate::browser::Page;
-use crate::people::{PASSWORD, Site};
+use crate::people::{Console, PASSWORD};
 
 #[test]
 fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
-    let site = Site::start();
-    let mut page = site.browser();
+    let console = Console::start();
+    let mut page = console.browser();
     page.go("/");
     assert_eq!(page.path(), "/sign-in");
-    let link = site.set_up_link();
+    let link = console.setup_link();
     page.go(&link);
     page.fill("[name=name]", "Ada");
     page.fill("[name=email]", "ada@example.com");
@@ -21,14 +21,14 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     page.click("main button[type=submit]");
     page.assert_says("at least 10 characters");
     assert_eq!(page.eval("document.querySelector('[name=email]').value"), "ada@example.com", "what was typed is kept");
-    Site::join(&mut page, "Ada");
+    Console::join(&mut page, "Ada");
     assert_eq!(page.path(), "/");
     page.assert_says("Start with an API key");
 
-    let key = Site::make_key(&mut page, "My first");
+    let key = Console::make_key(&mut page, "My first");
     assert!(page.eval("document.getElementById('try').textContent").as_str().unwrap().contains(&key));
-    let ids: Vec<String> = (0..3).map(|_| site.service.ask(&key, "Hello!").completed().id).collect();
-    site.service.ask(&key, &"x".repeat(10_001)).refused_as("invalid_request");
+    let ids: Vec<String> = (0..3).map(|_| console.service.chat(&key, "Hello!").completion().id).collect();
+    console.service.chat(&key, &"x".repeat(10_001)).expect_error("invalid_request");
 
     page.go("/keys");
     page.assert_says("My first");
@@ -60,26 +60,26 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     assert!(csv.lines().count() == 4 && ids.iter().all(|id| csv.contains(id)), "{csv}");
     page.go(&format!("/requests/{}", ids[0]));
     page.assert_says("Persisted");
-    assert_usage_is_that_of_the_command_line(&site, &mut page);
+    assert_usage_is_that_of_the_command_line(&console, &mut page);
 
     page.go("/keys");
     page.click("td.actions a.button");
     page.assert_says("Revoke Renamed <b>?");
-    let last = site.service.rows()[0]["request_id"].clone();
+    let last = console.service.rows()[0]["request_id"].clone();
     page.assert_says(last.as_str().unwrap());
     page.click("main form button.danger");
     page.assert_says("Renamed <b> was revoked.");
-    site.service.ask(&key, "Hello?").refused_as("invalid_api_key");
-    assert_eq!(page.problems(), Vec::<String>::new());
+    console.service.chat(&key, "Hello?").expect_error("invalid_api_key");
+    assert_eq!(page.errors(), Vec::<String>::new());
 
-    let mut again = site.browser();
+    let mut again = console.browser();
     again.go(&link);
     again.assert_says("This link does not work any more");
 }
 
 /// Every figure equals what `adriaticum usage` says, on the page and in the export.
-fn assert_usage_is_that_of_the_command_line(site: &Site, page: &mut Page) {
-    let told: Value = serde_json::from_str(&site.service.output(&["usage", "--since", "24h", "--json"])).unwrap();
+fn assert_usage_is_that_of_the_command_line(console: &Console, page: &mut Page) {
+    let told: Value = serde_json::from_str(&console.service.run_ok(&["usage", "--since", "24h", "--json"])).unwrap();
     page.go("/usage?range=24h&group=outcome");
     let cells =
         page.eval("[...document.querySelectorAll('main tfoot td')].map(cell => cell.innerText.split(/[\\s ]/)[0])");
@@ -100,14 +100,14 @@ fn assert_usage_is_that_of_the_command_line(site: &Site, page: &mut Page) {
 
 #[test]
 fn the_playground_sends_a_real_request_in_ones_own_name() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
     page.go("/playground");
     page.fill("[name=user]", "How are you?");
     page.press("#ask button");
     page.wait_until("!document.getElementById('figures').hidden");
     page.assert_says("200 ok");
-    let row = &site.service.rows()[0];
+    let row = &console.service.rows()[0];
     let id = row["request_id"].as_str().unwrap();
     page.assert_says(id);
     page.click("#figures a");
@@ -117,22 +117,22 @@ fn the_playground_sends_a_real_request_in_ones_own_name() {
     page.go("/keys");
     page.assert_says("No keys yet");
 
-    let mut other = site.person("Bob", "developer");
+    let mut other = console.person("Bob", "developer");
     other.go(&format!("/requests/{id}"));
     other.assert_says("Not found");
-    assert_eq!(page.problems(), Vec::<String>::new());
+    assert_eq!(page.errors(), Vec::<String>::new());
 }
 
 #[test]
 fn an_answer_from_facts_shows_its_sources() {
-    let site = Site::start();
-    let folder = site.service.folder().join("handbook");
+    let console = Console::start();
+    let folder = console.service.folder().join("handbook");
     std::fs::create_dir(&folder).unwrap();
     let text = "# Öffnungszeiten\n\nThe library of Zadar is open on Saturday from 9 to 13.\n";
     std::fs::write(folder.join("hours.md"), text).unwrap();
-    let mut page = site.person("Ada", "admin");
+    let mut page = console.person("Ada", "admin");
     page.assert_says("not configured: answers are not grounded");
-    site.service.output(&["index", "add", "handbook", "--url", "https://docs.example.org/"]);
+    console.service.run_ok(&["index", "add", "handbook", "--url", "https://docs.example.org/"]);
     page.go("/");
     page.assert_says("grounds answers that need facts · local");
 
@@ -143,7 +143,7 @@ fn an_answer_from_facts_shows_its_sources() {
     assert_eq!(page.eval("document.querySelector('#sources a').textContent"), "Öffnungszeiten");
     assert_eq!(page.eval("document.querySelector('#sources a').href"), "https://docs.example.org/hours.md");
     if let Ok(pictures) = std::env::var("CONSOLE_PICTURES") {
-        page.picture(&std::path::Path::new(&pictures).join("sources.png"));
+        page.screenshot(&std::path::Path::new(&pictures).join("sources.png"));
     }
     page.click("#figures a");
     page.assert_says("1 source");
@@ -154,22 +154,22 @@ fn an_answer_from_facts_shows_its_sources() {
     page.wait_until("!document.getElementById('figures').hidden");
     page.click("#figures a");
     page.assert_says("not needed");
-    assert_eq!(page.problems(), Vec::<String>::new());
+    assert_eq!(page.errors(), Vec::<String>::new());
 }
 
 #[test]
 fn a_team_is_invited_given_roles_and_turned_away() {
-    let site = Site::start();
-    let mut admin = site.person("Ada", "admin");
+    let console = Console::start();
+    let mut admin = console.person("Ada", "admin");
     admin.go("/team");
     admin.fill("#invite [name=note]", "Bob");
     admin.click("#invite button[type=submit]");
     let link = admin.eval("document.getElementById('link').textContent");
-    let link = link.as_str().unwrap().strip_prefix(&site.origin()).unwrap().to_owned();
-    let mut bob = site.browser();
+    let link = link.as_str().unwrap().strip_prefix(&console.origin()).unwrap().to_owned();
+    let mut bob = console.browser();
     bob.go(&link);
     bob.assert_says("ada@example.com invited you as developer");
-    Site::join(&mut bob, "Bob");
+    Console::join(&mut bob, "Bob");
     bob.go("/team");
     bob.assert_says("Only administrators can do this");
     assert_eq!(bob.eval("[...document.querySelectorAll('.top nav a')].some(a => a.pathname == '/team')"), false);
@@ -185,18 +185,18 @@ fn a_team_is_invited_given_roles_and_turned_away() {
     admin.assert_says("Bob can no longer sign in.");
     bob.go("/keys");
     assert_eq!(bob.path(), "/sign-in");
-    let mut bob = site.sign_in("Bob");
+    let mut bob = console.sign_in("Bob");
     bob.assert_says("The e-mail address or the password is not right.");
     admin.go("/audit");
     admin.assert_says("disabled the account bob@example.com");
-    assert_eq!(admin.problems(), Vec::<String>::new());
+    assert_eq!(admin.errors(), Vec::<String>::new());
 }
 
 #[test]
 fn a_password_is_changed_and_other_sessions_end() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
-    let mut elsewhere = site.sign_in("Ada");
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
+    let mut elsewhere = console.sign_in("Ada");
     assert_eq!(elsewhere.path(), "/");
     page.go("/account");
     assert_eq!(page.eval("document.querySelectorAll('tbody tr').length"), 2);
@@ -205,7 +205,7 @@ fn a_password_is_changed_and_other_sessions_end() {
     elsewhere.go("/keys");
     assert_eq!(elsewhere.path(), "/sign-in");
 
-    let mut elsewhere = site.sign_in("Ada");
+    let mut elsewhere = console.sign_in("Ada");
     let another = "quite another one";
     let fill = |page: &mut Page, current: &str| {
         page.go("/account");
@@ -221,7 +221,7 @@ fn a_password_is_changed_and_other_sessions_end() {
     elsewhere.go("/account");
     assert_eq!(elsewhere.path(), "/sign-in");
 
-    let link = site.service.output(&["accounts", "reset", "ada@example.com"]);
+    let link = console.service.run_ok(&["accounts", "reset", "ada@example.com"]);
     page.go(&link.trim()[link.find("/welcome/").unwrap()..]);
     page.fill("[name=password]", PASSWORD);
     page.fill("[name=again]", PASSWORD);
@@ -233,12 +233,12 @@ fn a_password_is_changed_and_other_sessions_end() {
 
 #[test]
 fn pages_work_without_script() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
-    let mut plain = site.sign_in("Ada");
-    plain.without_script();
-    let key = Site::make_key(&mut page, "Plain");
-    site.service.ask(&key, "Hello!");
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
+    let mut plain = console.sign_in("Ada");
+    plain.disable_scripts();
+    let key = Console::make_key(&mut page, "Plain");
+    console.service.chat(&key, "Hello!");
     for (path, says) in
         [("/keys", "Plain"), ("/usage", "All times are UTC."), ("/requests", "chatcmpl_"), ("/account", "Ada")]
     {
@@ -249,20 +249,20 @@ fn pages_work_without_script() {
 
 #[test]
 fn a_session_and_its_forms_work_on_every_replica() {
-    let site = Site::start();
-    let other = site.replica();
-    let mut page = site.person("Ada", "developer");
-    let key = Site::make_key(&mut page, "Mine");
-    other.service.ask(&key, "Hello!").completed();
-    page.turn_to(&other.origin());
+    let console = Console::start();
+    let other = console.replica();
+    let mut page = console.person("Ada", "developer");
+    let key = Console::make_key(&mut page, "Mine");
+    other.service.chat(&key, "Hello!").completion();
+    page.set_origin(&other.origin());
     page.go("/requests");
     page.assert_says("chatcmpl_");
-    Site::make_key(&mut page, "Another");
-    page.turn_to(&site.origin());
+    Console::make_key(&mut page, "Another");
+    page.set_origin(&console.origin());
     page.go("/keys");
     page.assert_says("Another");
     page.click("[action='/sign-out'] button");
-    page.turn_to(&other.origin());
+    page.set_origin(&other.origin());
     page.go("/keys");
     assert_eq!(page.path(), "/sign-in");
 }
@@ -270,16 +270,16 @@ fn a_session_and_its_forms_work_on_every_replica() {
 #[test]
 fn an_export_holds_everything_that_the_filter_matches() {
     const REQUESTS: usize = 1_100; // more than are read at a time
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
-    let (key, other) = (Site::make_key(&mut page, "Many"), Site::make_key(&mut page, "x".repeat(100).as_str()));
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
+    let (key, other) = (Console::make_key(&mut page, "Many"), Console::make_key(&mut page, "x".repeat(100).as_str()));
     let connections: Vec<_> = (0..4).collect();
     std::thread::scope(|scope| {
         for _ in &connections {
-            scope.spawn(|| (0..REQUESTS / 4).for_each(|_| drop(site.service.ask(&key, "Hello!").completed())));
+            scope.spawn(|| (0..REQUESTS / 4).for_each(|_| drop(console.service.chat(&key, "Hello!").completion())));
         }
     });
-    site.service.ask(&other, "Hello!").completed();
+    console.service.chat(&other, "Hello!").completion();
     let lines = |page: &mut Page, query: &str| {
         let csv = page.eval(&format!("fetch('/requests.csv{query}').then(answer => answer.text())"));
         let lines: Vec<String> = csv.as_str().unwrap().lines().map(str::to_owned).collect();

@@ -1,13 +1,13 @@
-//! Every page at the width of a phone and of a desktop, light and dark: no complaint of a script or of the policy, nothing
-//! wider than the screen, and no serious finding of axe.
+//! Every page at the width of a phone and of a desktop, light and dark: no complaint of a script or of the policy,
+//! nothing wider than the screen, and no serious finding of axe.
 
 use std::path::PathBuf;
 
 use serde_json::Value;
-use testbed::{Reply, Runtime};
+use testbed::{Behaviour, FakeRuntime};
 
 use crate::browser::Page;
-use crate::people::Site;
+use crate::people::Console;
 
 /// Where pictures go, for whoever wants to look at them.
 const PICTURES: &str = "CONSOLE_PICTURES";
@@ -49,16 +49,16 @@ fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
 
 #[test]
 fn every_page_is_sound_at_every_width_and_in_both_themes() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "admin");
-    let key = Site::make_key(&mut page, "Nightly summaries");
-    Site::make_key(&mut page, "A key with quite a long name that goes on and on");
-    let request = site.service.ask(&key, "Hello!").completed().id;
-    site.service.ask(&key, &"x".repeat(10_001)).refused_as("invalid_request");
-    let mut guest = site.browser();
+    let console = Console::start();
+    let mut page = console.person("Ada", "admin");
+    let key = Console::make_key(&mut page, "Nightly summaries");
+    Console::make_key(&mut page, "A key with quite a long name that goes on and on");
+    let request = console.service.chat(&key, "Hello!").completion().id;
+    console.service.chat(&key, &"x".repeat(10_001)).expect_error("invalid_request");
+    let mut guest = console.browser();
     for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
         for page in [&mut page, &mut guest] {
-            page.theme(theme);
+            page.set_theme(theme);
             if width == "phone" { page.phone() } else { page.desktop() }
         }
         for (name, path) in pages(&key, &request) {
@@ -70,13 +70,14 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
 
 #[test]
 fn a_fleet_of_runtimes_is_sound_to_look_at() {
-    let replies = [Reply::Echoes, Reply::Says(500, "{}".into()), Reply::Echoes, Reply::Says(429, "{}".into())];
-    let site = Site::before(replies.into_iter().map(Runtime::that).collect());
-    let mut page = site.person("Ada", "admin");
-    let key = Site::make_key(&mut page, "Nightly summaries");
-    (0..40).for_each(|number| drop(site.service.ask(&key, &format!("Question {number}"))));
+    let replies =
+        [Behaviour::Echo, Behaviour::Respond(500, "{}".into()), Behaviour::Echo, Behaviour::Respond(429, "{}".into())];
+    let console = Console::with_runtimes(replies.into_iter().map(FakeRuntime::start).collect());
+    let mut page = console.person("Ada", "admin");
+    let key = Console::make_key(&mut page, "Nightly summaries");
+    (0..40).for_each(|number| drop(console.service.chat(&key, &format!("Question {number}"))));
     for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop")] {
-        page.theme(theme);
+        page.set_theme(theme);
         if width == "phone" {
             page.phone()
         } else {
@@ -89,14 +90,14 @@ fn a_fleet_of_runtimes_is_sound_to_look_at() {
 
 #[test]
 fn nothing_moves_on_a_page_that_arrives_in_pieces() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "admin");
-    let key = Site::make_key(&mut page, "Nightly summaries");
+    let console = Console::start();
+    let mut page = console.person("Ada", "admin");
+    let key = Console::make_key(&mut page, "Nightly summaries");
     for number in 0..8 {
-        Site::make_key(&mut page, &format!("Key number {number} {}", "x".repeat(number * 8)));
+        Console::make_key(&mut page, &format!("Key number {number} {}", "x".repeat(number * 8)));
     }
-    let request = site.service.ask(&key, "Hello!").completed().id;
-    (0..20).for_each(|_| drop(site.service.ask(&key, "Hello!")));
+    let request = console.service.chat(&key, "Hello!").completion().id;
+    (0..20).for_each(|_| drop(console.service.chat(&key, "Hello!")));
     page.go("/"); // scripts and styles are here now; what is slow from here on is the page itself
     page.slow_network(SLOW);
     for (name, path) in pages(&key, &request) {
@@ -115,9 +116,9 @@ fn look_at(page: &mut Page, path: &str, name: &str) {
     page.go(path);
     assert_unmoved(page, name);
     if let Some(folder) = std::env::var_os(PICTURES) {
-        page.picture(&PathBuf::from(folder).join(format!("{name}.png")));
+        page.screenshot(&PathBuf::from(folder).join(format!("{name}.png")));
     }
-    assert_eq!(page.problems(), Vec::<String>::new(), "{name}");
+    assert_eq!(page.errors(), Vec::<String>::new(), "{name}");
     let beyond = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth");
     assert!(beyond.as_i64().unwrap() <= 0, "{name} is wider than its screen by {beyond}");
     let serious = serious_findings(page);
@@ -146,11 +147,11 @@ fn axe() -> String {
 
 #[test]
 fn charts_are_read_by_keyboard_and_times_are_in_the_viewers_zone() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
-    let key = Site::make_key(&mut page, "K");
-    site.service.ask(&key, "Hello!").completed();
-    page.zone("Asia/Tokyo");
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
+    let key = Console::make_key(&mut page, "K");
+    console.service.chat(&key, "Hello!").completion();
+    page.set_time_zone("Asia/Tokyo");
     page.go("/usage?range=24h");
     page.eval("document.querySelector('.chart').focus()");
     page.key("End");

@@ -1,59 +1,54 @@
 //! A service with its console, and people who use it.
 
-use testbed::{Reply, Runtime, Service};
+use testbed::{Behaviour, FakeRuntime, Service};
 
 use crate::ADRIATICUM;
 use crate::browser::Page;
 
-/// Everybody's password.
+/// The password of every account.
 pub(crate) const PASSWORD: &str = "a few good words";
 
-/// A service in front of a runtime that answers at once.
-pub(crate) struct Site {
+/// A service with its console, in front of fake runtimes.
+pub(crate) struct Console {
     pub(crate) service: Service,
-    _runtimes: Vec<Runtime>,
+    _runtimes: Vec<FakeRuntime>,
 }
 
-impl Site {
+impl Console {
     pub(crate) fn start() -> Self {
-        Self::before(vec![Runtime::that(Reply::Echoes)])
+        Self::with_runtimes(vec![FakeRuntime::start(Behaviour::Echo)])
     }
 
-    /// A service in front of these runtimes.
-    pub(crate) fn before(runtimes: Vec<Runtime>) -> Self {
-        Self { service: ADRIATICUM.setup_with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
+    pub(crate) fn with_runtimes(runtimes: Vec<FakeRuntime>) -> Self {
+        Self { service: ADRIATICUM.service_with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
     }
 
-    /// One more replica over the same database.
+    /// A replica that shares the database.
     pub(crate) fn replica(&self) -> Self {
-        let runtime = Runtime::that(Reply::Echoes);
-        Self { service: ADRIATICUM.setup_with(&[&runtime]).beside(&self.service).start(), _runtimes: vec![runtime] }
+        let runtime = FakeRuntime::start(Behaviour::Echo);
+        Self {
+            service: ADRIATICUM.service_with(&[&runtime]).replica_of(&self.service).start(),
+            _runtimes: vec![runtime],
+        }
     }
 
-    /// Where the console is, as the service says.
     pub(crate) fn origin(&self) -> String {
-        self.told("  Console   ")
+        self.service.banner_value("Console").unwrap()
     }
 
-    /// The link for the first account, as the service says.
-    pub(crate) fn set_up_link(&self) -> String {
-        let link = self.told("  Set up    ");
+    /// The path of the link for the first account.
+    pub(crate) fn setup_link(&self) -> String {
+        let link = self.service.banner_value("Set up").unwrap();
         link.strip_prefix(&self.origin()).unwrap().to_owned()
     }
 
-    fn told(&self, what: &str) -> String {
-        let line = self.service.greeting().lines().find_map(|line| line.strip_prefix(what));
-        line.and_then(|line| line.split_whitespace().next()).expect(what).to_owned()
-    }
-
-    /// A new browser.
     pub(crate) fn browser(&self) -> Page {
         Page::open(&self.origin())
     }
 
-    /// Somebody with a new account, signed in.
+    /// A new account, signed in in a browser of its own.
     pub(crate) fn person(&self, name: &str, role: &str) -> Page {
-        let link = self.service.output(&["accounts", "invite", name, "--role", role]);
+        let link = self.service.run_ok(&["accounts", "invite", name, "--role", role]);
         let path = link.trim().split_once("/welcome/").expect("a link").1.to_owned();
         let mut page = self.browser();
         page.go(&format!("/welcome/{path}"));
@@ -61,7 +56,7 @@ impl Site {
         page
     }
 
-    /// Fills in the form for a new account.
+    /// Submits the form for a new account.
     pub(crate) fn join(page: &mut Page, name: &str) {
         page.fill("[name=name]", name);
         page.fill("[name=email]", &Self::email(name));
@@ -75,7 +70,7 @@ impl Site {
         format!("{}@example.com", name.to_lowercase())
     }
 
-    /// Signs somebody in, who has an account, in another browser.
+    /// Signs in to an account in another browser.
     pub(crate) fn sign_in(&self, name: &str) -> Page {
         let mut page = self.browser();
         page.go("/sign-in");
@@ -85,7 +80,7 @@ impl Site {
         page
     }
 
-    /// Makes a key on the page, and gives it.
+    /// Creates a key in the console.
     pub(crate) fn make_key(page: &mut Page, name: &str) -> String {
         page.go("/keys");
         page.fill("#create [name=name]", name);

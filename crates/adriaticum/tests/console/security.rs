@@ -1,28 +1,29 @@
-//! What must not work: forged forms, stolen ids, guessed passwords, keys where cookies belong and cookies where keys do.
+//! What must not work: forged forms, stolen ids, guessed passwords, keys where cookies belong and cookies where keys
+//! do.
 
 use std::time::Instant;
 
-use testbed::{Answer, Connection, Request, ask};
+use testbed::{Connection, Request, Response, chat_body};
 
 use crate::browser::Page;
-use crate::people::Site;
+use crate::people::Console;
 
 /// A plain client of the console, without a browser's good manners.
 struct Client {
-    site: Site,
+    console: Console,
     cookie: String,
 }
 
 impl Client {
     /// Has the cookie of somebody who is signed in.
-    fn of(site: Site, page: &mut Page) -> Self {
+    fn of(console: Console, page: &mut Page) -> Self {
         let cookie = format!("adriaticum_session={}", page.cookie("adriaticum_session"));
-        Self { site, cookie }
+        Self { console, cookie }
     }
 
-    fn send(&self, request: Request) -> Answer {
-        let address = self.site.origin().strip_prefix("http://").unwrap().replace("localhost", "127.0.0.1");
-        Connection::to(address.parse().unwrap()).send(request.bytes()).answer()
+    fn send(&self, request: Request) -> Response {
+        let address = self.console.origin().strip_prefix("http://").unwrap().replace("localhost", "127.0.0.1");
+        Connection::connect(address.parse().unwrap()).send(request.bytes()).response()
     }
 
     fn request(&self, method: &str, target: &str, body: &str) -> Request {
@@ -34,7 +35,7 @@ impl Client {
             .header("Cookie", &self.cookie)
     }
 
-    fn get(&self, target: &str) -> Answer {
+    fn get(&self, target: &str) -> Response {
         self.send(self.request("GET", target, ""))
     }
 }
@@ -46,15 +47,15 @@ fn form_token(page: &mut Page) -> String {
 
 #[test]
 fn a_form_without_its_token_or_from_elsewhere_changes_nothing() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "developer");
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
     page.go("/keys");
     let token = form_token(&mut page);
-    let mut other = site.person("Bob", "developer");
+    let mut other = console.person("Bob", "developer");
     other.go("/keys");
     let others_token = form_token(&mut other);
-    let client = Client::of(site, &mut page);
-    let origin = client.site.origin();
+    let client = Client::of(console, &mut page);
+    let origin = client.console.origin();
     let post = |token: &str| client.request("POST", "/keys", &format!("name=stolen&completions=yes&token={token}"));
     let forged = [
         client.request("POST", "/keys", "name=stolen"),
@@ -66,28 +67,28 @@ fn a_form_without_its_token_or_from_elsewhere_changes_nothing() {
         post(&token).header("Origin", &origin).header("Host", "evil.example"),
     ];
     for request in forged {
-        let answer = client.send(request.clone());
-        assert!([403, 404].contains(&answer.status), "{request:?}: {answer:?}");
+        let response = client.send(request.clone());
+        assert!([403, 404].contains(&response.status), "{request:?}: {response:?}");
     }
     assert!(client.send(post(&token).without("Cookie")).status == 401, "no session, no change");
-    let keys = client.site.service.output(&["keys", "list", "--json"]);
+    let keys = client.console.service.run_ok(&["keys", "list", "--json"]);
     assert_eq!(keys.trim(), "[]");
     assert_eq!(client.send(post(&token).header("Origin", &origin)).status, 200);
 }
 
 #[test]
 fn another_accounts_ids_are_not_there() {
-    let site = Site::start();
-    let mut ada = site.person("Ada", "developer");
-    let key = Site::make_key(&mut ada, "Ada's own");
+    let console = Console::start();
+    let mut ada = console.person("Ada", "developer");
+    let key = Console::make_key(&mut ada, "Ada's own");
     let public = &key["adria_".len()..][..12];
-    let id = site.service.ask(&key, "Hello!").completed().id;
+    let id = console.service.chat(&key, "Hello!").completion().id;
     ada.go("/account");
-    let mut bob = site.person("Bob", "developer");
+    let mut bob = console.person("Bob", "developer");
     bob.go("/keys");
     let token = form_token(&mut bob);
-    let client = Client::of(site, &mut bob);
-    let origin = client.site.origin();
+    let client = Client::of(console, &mut bob);
+    let origin = client.console.origin();
     for target in [
         format!("/keys/{public}"),
         format!("/keys/{public}/revoke"),
@@ -95,9 +96,9 @@ fn another_accounts_ids_are_not_there() {
         format!("/usage.csv?key={public}"),
         format!("/requests/{id}"),
     ] {
-        let answer = client.get(&target);
-        assert_eq!(answer.status, 404, "{target}");
-        assert!(!String::from_utf8_lossy(&answer.body).contains("Ada"), "{target}");
+        let response = client.get(&target);
+        assert_eq!(response.status, 404, "{target}");
+        assert!(!String::from_utf8_lossy(&response.body).contains("Ada"), "{target}");
     }
     for target in [
         "/requests".to_owned(),
@@ -117,37 +118,37 @@ fn another_accounts_ids_are_not_there() {
         let request = client.request("POST", &target, &format!("{body}&token={token}")).header("Origin", &origin);
         assert!([403, 404].contains(&client.send(request).status), "{target}");
     }
-    client.site.service.ask(&key, "Still mine").completed();
+    client.console.service.chat(&key, "Still mine").completion();
 }
 
 #[test]
 fn a_key_does_not_open_the_console_nor_a_cookie_the_api() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "admin");
-    let key = Site::make_key(&mut page, "K");
-    let client = Client::of(site, &mut page);
+    let console = Console::start();
+    let mut page = console.person("Ada", "admin");
+    let key = Console::make_key(&mut page, "K");
+    let client = Client::of(console, &mut page);
     let with_key =
         client.request("GET", "/keys", "").without("Cookie").header("Authorization", &format!("Bearer {key}"));
-    let answer = client.send(with_key);
-    assert_eq!((answer.status, answer.header("location")), (303, Some("/sign-in?next=%2Fkeys")));
-    let with_cookie = Request::chat("", ask("Hello!")).without("Authorization").header("Cookie", &client.cookie);
-    client.site.service.send(&with_cookie).refused_as("invalid_api_key");
+    let response = client.send(with_key);
+    assert_eq!((response.status, response.header("location")), (303, Some("/sign-in?next=%2Fkeys")));
+    let with_cookie = Request::chat("", chat_body("Hello!")).without("Authorization").header("Cookie", &client.cookie);
+    client.console.service.send(&with_cookie).expect_error("invalid_api_key");
     let token = client.cookie.split_once('=').unwrap().1;
-    client.site.service.send(&Request::chat(token, ask("Hello!"))).refused_as("invalid_api_key");
+    client.console.service.send(&Request::chat(token, chat_body("Hello!"))).expect_error("invalid_api_key");
 }
 
 #[test]
 fn every_answer_carries_the_policy_and_cookies_are_kept_from_scripts() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "admin");
+    let console = Console::start();
+    let mut page = console.person("Ada", "admin");
     assert_eq!(page.eval("document.cookie"), "", "no script sees a cookie");
-    let client = Client::of(site, &mut page);
+    let client = Client::of(console, &mut page);
     for target in ["/", "/sign-in", "/keys", "/nothing", "/usage.csv"] {
-        let answer = client.get(target);
-        let policy = answer.header("content-security-policy").unwrap();
+        let response = client.get(target);
+        let policy = response.header("content-security-policy").unwrap();
         assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{target}");
         assert!(!policy.contains("unsafe"), "{target}: {policy}");
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{target}");
+        assert_eq!(response.header("cache-control"), Some("no-store"), "{target}");
     }
     let guest = client.send(client.request("GET", "/sign-in", "").without("Cookie"));
     let cookie = guest.header("set-cookie").unwrap();
@@ -156,9 +157,9 @@ fn every_answer_carries_the_policy_and_cookies_are_kept_from_scripts() {
 
 #[test]
 fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
-    let site = Site::start();
-    drop(site.person("Ada", "developer"));
-    let mut page = site.browser();
+    let console = Console::start();
+    drop(console.person("Ada", "developer"));
+    let mut page = console.browser();
     page.go("/sign-in");
     let mut texts = Vec::new();
     for email in ["ada@example.com", "nobody@example.com"] {
@@ -177,20 +178,20 @@ fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
         last = began.elapsed();
     }
     assert!(last.as_millis() >= 500, "{last:?}");
-    let mut ada = site.sign_in("Ada");
+    let mut ada = console.sign_in("Ada");
     assert_eq!(ada.path(), "/", "whoever knows the password gets in");
 }
 
 #[test]
 fn the_api_is_not_served_here_signed_in_or_not() {
-    let site = Site::start();
-    let mut page = site.person("Ada", "admin");
-    let key = Site::make_key(&mut page, "K");
-    let client = Client::of(site, &mut page);
+    let console = Console::start();
+    let mut page = console.person("Ada", "admin");
+    let key = Console::make_key(&mut page, "K");
+    let client = Client::of(console, &mut page);
     for method in ["POST", "GET", "OPTIONS", "DELETE"] {
-        let chat = Request::chat(&key, ask("Hello!")).method(method);
+        let chat = Request::chat(&key, chat_body("Hello!")).method(method);
         for request in [chat.clone(), chat.header("Cookie", &client.cookie)] {
-            client.send(request).refused_as("not_found");
+            client.send(request).expect_error("not_found");
         }
     }
 }

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use regex::Regex;
 use serde_json::Value;
-use testbed::{Home, Ran};
+use testbed::{Installation, Output};
 
 use crate::ADRIATICUM;
 use crate::folder::{deploy, files};
 
 /// The settings that there are: their names, and the variables that set them.
-fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
-    let config = home.output(&["config"]);
+fn known(installation: &Installation) -> (BTreeSet<String>, BTreeSet<String>) {
+    let config = installation.run_ok(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
     let names: BTreeSet<_> = names.map(|(name, _)| name.to_owned()).collect();
     let variables = names.iter().map(|name| format!("ADRIATICUM_{}", name.replace('.', "_").to_ascii_uppercase()));
@@ -22,7 +22,7 @@ fn known(home: &Home) -> (BTreeSet<String>, BTreeSet<String>) {
 
 #[test]
 fn every_setting_that_is_named_is_one() {
-    let (names, variables) = known(&ADRIATICUM.home());
+    let (names, variables) = known(&ADRIATICUM.install());
     let variable = Regex::new(r"ADRIATICUM_[A-Z0-9_]+").unwrap();
     let parts = "api|console|ops|runtime|database|engine|search|ledger";
     let name = Regex::new(&format!(r"(?:`|--set[ =])((?:{parts})\.[a-z_]+)\b")).unwrap();
@@ -42,11 +42,11 @@ fn every_setting_that_is_named_is_one() {
 
 #[test]
 fn the_example_of_a_configuration_is_accepted() {
-    let home = ADRIATICUM.home();
+    let installation = ADRIATICUM.install();
     let example = deploy().join("systemd/adriaticum.toml");
-    let ran = home.run(&["--config", example.to_str().unwrap(), "config"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-    assert!(ran.stdout.contains("adriaticum.toml"), "{}", ran.stdout);
+    let output = installation.run(&["--config", example.to_str().unwrap(), "config"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    assert!(output.stdout.contains("adriaticum.toml"), "{}", output.stdout);
 }
 
 #[test]
@@ -73,17 +73,17 @@ fn the_replicas_of_compose_are_configured_as_they_stand_there() {
     let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
     let compose: Value = serde_saphyr::from_str(&compose).unwrap();
     let given = Regex::new(r"\$\{[A-Z_]+(?::-([^}]*)|:\?[^}]*)\}").unwrap();
-    let home = ADRIATICUM.home();
-    let mut command = home.command(&["config"]);
+    let installation = ADRIATICUM.install();
+    let mut command = installation.command(&["config"]);
     for (name, value) in compose["services"]["replica-1"]["environment"].as_object().unwrap() {
         let value = given.replace_all(value.as_str().unwrap(), |found: &regex::Captures<'_>| {
             found.get(1).map_or("secret", |default| default.as_str()).to_owned()
         });
         command.env(name, &*value);
     }
-    let ran = Ran::of(&mut command);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-    assert!(ran.stdout.contains("database_url = \"postgres://***@database/adriaticum"), "{}", ran.stdout);
+    let output = Output::of(&mut command);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    assert!(output.stdout.contains("database_url = \"postgres://***@database/adriaticum"), "{}", output.stdout);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use testbed::{Authority, Reply, Runtime};
+use testbed::{Behaviour, CertificateAuthority, FakeRuntime};
 
 use crate::ADRIATICUM;
 use crate::folder::deploy;
@@ -23,32 +23,32 @@ fn expressions(document: &Value, into: &mut Vec<String>) {
 
 /// What a service tells that has served a request, with a runtime behind it that says that it is our engine.
 fn told() -> String {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 0, "waiting": 0, "cells": 1, "cells_used": 0, "cells_shared": 0,
         "steps": 0, "step_tokens": 0, "prompt_tokens": 0, "shared_tokens": 0, "generated_tokens": 0, "cancelled": 0,
     });
-    runtime.models_now(Reply::Says(200, status.to_string()));
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    runtime.set_health_behaviour(Behaviour::Respond(200, status.to_string()));
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    service.ask(&key, "hello").completed();
-    service.ask("nobody", "hello").refused_as("invalid_api_key");
-    service.look_at("/metrics").1 + &told_of_tls()
+    service.chat(&key, "hello").completion();
+    service.chat("nobody", "hello").expect_error("invalid_api_key");
+    service.get_ops("/metrics").1 + &told_of_tls()
 }
 
 /// And one that speaks TLS.
 fn told_of_tls() -> String {
-    let authority = Authority::generate();
-    let (pair, _) = authority.certify("one", &["localhost"]);
+    let authority = CertificateAuthority::generate();
+    let (pair, _) = authority.issue("one", &["localhost"]);
     let service = ADRIATICUM
-        .setup()
+        .service()
         .set("tls.certificate", pair.certificate.to_str().unwrap())
         .set("tls.key", pair.key.to_str().unwrap())
         .set("api.base_url", "https://localhost/v1")
         .set("console.base_url", "https://console.localhost")
         .start();
-    service.look_at("/metrics").1
+    service.get_ops("/metrics").1
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Nginx {
 
 impl Nginx {
     /// Starts it in front of these replicas.
-    pub(crate) fn before(replicas: &[SocketAddr]) -> Self {
+    pub(crate) fn in_front_of(replicas: &[SocketAddr]) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let file = configure(folder.path(), port, replicas);
         // Where Debian has it, which is not on everybody's path.
@@ -34,7 +34,7 @@ impl Nginx {
             .spawn()
             .unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        ADRIATICUM.eventually("nginx", || TcpStream::connect(address).ok());
+        ADRIATICUM.wait_for("nginx", || TcpStream::connect(address).ok());
         Self { process, address, _folder: folder }
     }
 

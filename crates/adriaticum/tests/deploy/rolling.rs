@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use testbed::{Answer, Cluster, Reply, Runtime, Service, ask, free_port};
+use testbed::{Behaviour, Cluster, FakeRuntime, Response, Service, chat_body, free_port};
 
 use crate::ADRIATICUM;
 use crate::nginx::Nginx;
@@ -17,10 +17,10 @@ const PACE: Duration = Duration::from_millis(25);
 /// More than nginx leaves a failed replica alone for.
 const DRAIN: &str = "2500ms";
 
-fn replica(runtime: &Runtime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
+fn replica(runtime: &FakeRuntime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let setup = ADRIATICUM
-        .setup_with(&[runtime])
+        .service_with(&[runtime])
         .set("api.listen", &address.to_string())
         .set("console.listen", &address.to_string())
         .set("api.base_url", "https://api.example.com/v1")
@@ -37,13 +37,13 @@ fn client(nginx: &Nginx) -> reqwest::Client {
 }
 
 /// What a caller gets for a body, in our own shape.
-async fn post(client: &reqwest::Client, nginx: &Nginx, key: &str, body: String) -> Result<Answer, reqwest::Error> {
+async fn post(client: &reqwest::Client, nginx: &Nginx, key: &str, body: String) -> Result<Response, reqwest::Error> {
     let url = format!("https://api.example.com:{}/v1/chat/completions", nginx.address().port());
     let request = client.post(url).header("Content-Type", "application/json").bearer_auth(key).body(body);
-    let answer = request.send().await?;
-    let headers = answer.headers().iter();
+    let response = request.send().await?;
+    let headers = response.headers().iter();
     let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
-    Ok(Answer { status: answer.status().as_u16(), headers, body: answer.bytes().await?.into() })
+    Ok(Response { status: response.status().as_u16(), headers, body: response.bytes().await?.into() })
 }
 
 /// Stops a replica as whatever runs services would, and starts it again.
@@ -51,7 +51,7 @@ fn restart(service: &mut Service) {
     service.signal(Signal::TERM);
     assert_eq!(service.wait_for_exit().code(), Some(0));
     service.start_again();
-    ADRIATICUM.eventually("readiness", || (service.look_at("/readyz").0 == 200).then_some(()));
+    ADRIATICUM.wait_for("readiness", || (service.get_ops("/readyz").0 == 200).then_some(()));
 }
 
 /// What callers have got so far.
@@ -71,9 +71,11 @@ impl Tally {
     async fn call(&self, nginx: &Nginx, key: &str) {
         let client = client(nginx);
         while !self.done.load(Ordering::Relaxed) {
-            match post(&client, nginx, key, ask("hello")).await {
-                Ok(answer) if answer.status == 200 => self.ids.lock().unwrap().push(answer.completed().id),
-                Ok(answer) => self.failures.lock().unwrap().push(String::from_utf8_lossy(&answer.body).into_owned()),
+            match post(&client, nginx, key, chat_body("hello")).await {
+                Ok(response) if response.status == 200 => self.ids.lock().unwrap().push(response.completion().id),
+                Ok(response) => {
+                    self.failures.lock().unwrap().push(String::from_utf8_lossy(&response.body).into_owned())
+                }
                 Err(error) => self.failures.lock().unwrap().push(format!("{error:?}")),
             }
             tokio::time::sleep(PACE).await;
@@ -95,11 +97,11 @@ fn replicas_over_postgresql_are_restarted_and_no_request_fails() {
 }
 
 fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let (mut one, first) = replica(&runtime, shared);
     let (mut other, second) = replica(&runtime, shared);
     let key = one.key();
-    let (nginx, tally) = (Arc::new(Nginx::before(&[first, second])), Arc::new(Tally::default()));
+    let (nginx, tally) = (Arc::new(Nginx::in_front_of(&[first, second])), Arc::new(Tally::default()));
 
     let load = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let callers = (0..CALLERS).map(|_| {
@@ -107,11 +109,11 @@ fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
         load.spawn(async move { tally.call(&nginx, &key).await })
     });
     let callers: Vec<_> = callers.collect();
-    ADRIATICUM.eventually("load", || (tally.completed() > 50).then_some(()));
+    ADRIATICUM.wait_for("load", || (tally.completed() > 50).then_some(()));
     restart(&mut one);
     restart(&mut other);
     let so_far = tally.completed();
-    ADRIATICUM.eventually("load to the end", || (tally.completed() > so_far + 50).then_some(()));
+    ADRIATICUM.wait_for("load to the end", || (tally.completed() > so_far + 50).then_some(()));
     tally.done.store(true, Ordering::Relaxed);
     callers.into_iter().for_each(|caller| load.block_on(caller).unwrap());
 
@@ -126,20 +128,20 @@ fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)]) {
 
 #[test]
 fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let (mut service, address) = replica(&runtime, &[]);
     let key = service.key();
-    let nginx = Nginx::before(&[address]);
+    let nginx = Nginx::in_front_of(&[address]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = client(&nginx);
         let send = |body: String| post(&client, &nginx, &key, body);
-        let completed = send(ask("hello")).await.unwrap().completed();
+        let completed = send(chat_body("hello")).await.unwrap().completion();
         // Too much for the API is refused by the API, and far too much by nginx in the same words.
-        let refused = send(" ".repeat(300_000)).await.unwrap().refused();
+        let refused = send(" ".repeat(300_000)).await.unwrap().error();
         assert_eq!((refused.status, refused.code.as_str()), (413, "payload_too_large"));
         assert_eq!(service.wait_for_rows(2).len(), 2);
-        let far_too_much = send(" ".repeat(3_000_000)).await.unwrap().refused();
+        let far_too_much = send(" ".repeat(3_000_000)).await.unwrap().error();
         assert_eq!((far_too_much.status, far_too_much.message), (413, refused.message));
         assert_ne!(far_too_much.request_id, completed.id);
         assert_eq!(service.rows().len(), 2, "{:?}", service.rows());
@@ -151,8 +153,8 @@ fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
         assert!(page.text().await.unwrap().contains("Sign in"));
 
         service.kill();
-        let refused = send(ask("hello")).await.unwrap();
-        assert_eq!(refused.refused().code, "service_unavailable");
+        let refused = send(chat_body("hello")).await.unwrap();
+        assert_eq!(refused.error().code, "service_unavailable");
         assert_eq!(refused.header("retry-after"), Some("1"));
         let body: Value = refused.json();
         assert!(body["error"]["message"].as_str().unwrap().contains("No replica"), "{body}");

@@ -1,5 +1,5 @@
-//! What docs/backup.md promises: a copy made under load holds everything that was acknowledged before it was begun, and a
-//! service starts on it.
+//! What docs/backup.md promises: a copy made under load holds everything that was acknowledged before it was begun, and
+//! a service starts on it.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use testbed::{Cluster, Ran, Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, Cluster, FakeRuntime, Output, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
@@ -16,17 +16,17 @@ const ENOUGH: usize = 100;
 
 /// Has a service answer without a pause while something is done; the ids that were acknowledged before that.
 fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTreeSet<String> {
-    let request = Request::chat(key, ask("hello")).bytes();
+    let request = Request::chat(key, chat_body("hello")).bytes();
     let (acknowledged, over) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
     let wait_for =
-        |count| ADRIATICUM.eventually("answers", || (acknowledged.lock().unwrap().len() >= count).then_some(()));
+        |count| ADRIATICUM.wait_for("answers", || (acknowledged.lock().unwrap().len() >= count).then_some(()));
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut connection = service.connect();
                 while !over.load(Ordering::Relaxed) {
-                    let answer = connection.send(&request).answer();
-                    acknowledged.lock().unwrap().insert(answer.completed().id);
+                    let response = connection.send(&request).response();
+                    acknowledged.lock().unwrap().insert(response.completion().id);
                 }
             });
         }
@@ -54,48 +54,49 @@ fn assert_holds(restored: &Service, before: &BTreeSet<String>, key: &str) {
     assert_eq!(ids.len(), rows.len(), "no row stands twice");
     let lost: Vec<_> = before.difference(&ids).collect();
     assert!(lost.is_empty(), "acknowledged before the back-up and not in it: {lost:?}");
-    assert_eq!(restored.sums()["requests"], rows.len(), "the sums know the same rows");
+    assert_eq!(restored.usage()["requests"], rows.len(), "the sums know the same rows");
     assert!(restored.run(&["check", "--deep"]).stdout.contains("the database is sound"));
-    restored.ask(key, "hello").completed();
-    assert_eq!(restored.sums()["requests"], rows.len() + 1);
+    restored.chat(key, "hello").completion();
+    assert_eq!(restored.usage()["requests"], rows.len() + 1);
 }
 
 #[test]
 fn a_copy_of_sqlite_made_under_load_can_be_served() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let before = acknowledged_before(&service, &key, || {
-        let told = service.output(&["backup", "copy.db"]);
+        let told = service.run_ok(&["backup", "copy.db"]);
         assert!(told.contains("sound"), "{told}");
     });
     let restored = service.folder().join("restored");
     std::fs::create_dir(&restored).unwrap();
     std::fs::copy(service.folder().join("copy.db"), restored.join("adriaticum.db")).unwrap();
-    let restored = ADRIATICUM.setup_with(&[&runtime]).data(restored).start();
+    let restored = ADRIATICUM.service_with(&[&runtime]).data(restored).start();
     assert_holds(&restored, &before, &key);
 }
 
 #[test]
 fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
     use std::os::unix::fs::PermissionsExt;
-    let home = ADRIATICUM.setup().start();
-    assert_eq!(home.run(&["backup", "copy.db"]).code, Some(0));
-    let copy = home.folder().join("copy.db");
+    let installation = ADRIATICUM.service().start();
+    assert_eq!(installation.run(&["backup", "copy.db"]).code, Some(0));
+    let copy = installation.folder().join("copy.db");
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600, "nobody else may read it");
     let first = std::fs::read(&copy).unwrap();
-    home.key();
+    installation.key();
     for (to, why) in [("copy.db", "is there already"), ("nowhere/copy.db", "No such file"), (".", "there already")] {
-        let ran = home.run(&["backup", to]);
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.contains(why), "{ran:?}");
+        let output = installation.run(&["backup", to]);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains(why), "{output:?}");
     }
     assert_eq!(std::fs::read(&copy).unwrap(), first);
     // Not a database: nothing is left that could be taken for a copy of one.
-    std::fs::write(home.folder().join("other.db"), "no database at all, but long enough to be taken for one").unwrap();
-    let ran = home.run(&["--set", "database_url=sqlite:other.db", "backup", "second.db"]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    let left = std::fs::read_dir(home.folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    std::fs::write(installation.folder().join("other.db"), "no database at all, but long enough to be taken for one")
+        .unwrap();
+    let output = installation.run(&["--set", "database_url=sqlite:other.db", "backup", "second.db"]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let left = std::fs::read_dir(installation.folder()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("second")));
 }
 
@@ -103,19 +104,19 @@ fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
 fn a_dump_of_postgres_made_under_load_can_be_served() {
     let cluster = Cluster::shared();
     let (url, new) = (cluster.create_database(), cluster.create_database());
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).set("database_url", &url).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("database_url", &url).start();
     let key = service.key();
     let dump = service.folder().join("adriaticum.dump");
     let run = |program: &str, arguments: &[&str]| {
-        let ran = Ran::of(
+        let output = Output::of(
             Command::new(program).args(arguments).arg(if program == "pg_dump" { "--file" } else { "--" }).arg(&dump),
         );
-        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(output.code, Some(0), "{output:?}");
     };
     let before = acknowledged_before(&service, &key, || run("pg_dump", &["--format=custom", "--dbname", &url]));
     run("pg_restore", &["--no-owner", "--exit-on-error", "--dbname", &new]);
-    let restored = ADRIATICUM.setup_with(&[&runtime]).set("database_url", &new).start();
+    let restored = ADRIATICUM.service_with(&[&runtime]).set("database_url", &new).start();
     assert_holds(&restored, &before, &key);
     assert!(service.run(&["backup", "copy.db"]).stderr.contains("pg_dump"), "what is right is told");
 }

@@ -1,5 +1,5 @@
-//! Every command on a page for users is run, page by page and from top to bottom, beside a service; or stands in a list with
-//! the reason why not.
+//! Every command on a page for users is run, page by page and from top to bottom, beside a service; or stands in a list
+//! with the reason why not.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use store::{Database, Email, NewAccount, Store};
 
 use crate::book::{Page, commands, pages, root};
-use testbed::{Cluster, Ran, Reply, Runtime, Service};
+use testbed::{Behaviour, Cluster, FakeRuntime, Output, Service};
 
 use crate::ADRIATICUM;
 
@@ -37,7 +37,7 @@ fn reason_not_to_run(command: &str) -> Option<&'static (&'static str, &'static s
 
 #[test]
 fn every_command_runs_or_is_excepted_for_a_reason() {
-    let mut ran = 0;
+    let mut output = 0;
     let mut excepted = Vec::new();
     for page in pages().iter().filter(|page| page.is_for_users()) {
         let commands: Vec<_> = page.blocks().iter().flat_map(|block| commands(block)).collect();
@@ -45,10 +45,10 @@ fn every_command_runs_or_is_excepted_for_a_reason() {
         excepted.extend(not_run.iter().filter_map(|command| reason_not_to_run(command)));
         if !run.is_empty() {
             Stage::set(page).run(page, &run);
-            ran += run.len();
+            output += run.len();
         }
     }
-    assert!(ran > 40, "what is looked for is not found: {ran}");
+    assert!(output > 40, "what is looked for is not found: {output}");
     for exception in NOT_RUN {
         assert!(excepted.contains(&exception), "no page has a command that begins with {:?}", exception.0);
     }
@@ -57,14 +57,14 @@ fn every_command_runs_or_is_excepted_for_a_reason() {
 /// A service with a runtime that echoes and an account for Ada, and a shell as its operator would have one.
 struct Stage {
     service: Service,
-    _runtime: Runtime,
+    _runtime: FakeRuntime,
     variables: Vec<(String, String)>,
 }
 
 impl Stage {
     fn set(page: &Page) -> Self {
-        let runtime = Runtime::that(Reply::Echoes);
-        let service = ADRIATICUM.setup_with(&[&runtime]).start();
+        let runtime = FakeRuntime::start(Behaviour::Echo);
+        let service = ADRIATICUM.service_with(&[&runtime]).start();
         let folder = service.folder();
         let program = ADRIATICUM.binary();
         for place in ["bin", "target/release", "target/dist"] {
@@ -79,7 +79,7 @@ impl Stage {
             ("PATH".into(), format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap())),
             ("ADRIATICUM_API_LISTEN".into(), service.address().to_string()),
             ("ADRIATICUM_CONSOLE_LISTEN".into(), Self::console(&service)),
-            ("ADRIATICUM_OPS_LISTEN".into(), service.ops().to_string()),
+            ("ADRIATICUM_OPS_LISTEN".into(), service.ops_address().to_string()),
             ("KEY_ID".into(), key["adria_".len()..][..12].to_owned()),
             ("API_KEY".into(), key),
         ];
@@ -92,19 +92,19 @@ impl Stage {
     }
 
     fn console(service: &Service) -> String {
-        let origin = service.told("Console").unwrap();
+        let origin = service.banner_value("Console").unwrap();
         format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1)
     }
 
-    /// Runs a page's commands in one shell, as its reader would, with the addresses that this service has instead of the usual
-    /// ones. Each must succeed.
+    /// Runs a page's commands in one shell, as its reader would, with the addresses that this service has instead of
+    /// the usual ones. Each must succeed.
     fn run(&self, page: &Page, commands: &[String]) {
         let numbered = commands.iter().enumerate().map(|(at, command)| format!("echo '{MARK}{at}' >&2\n{command}"));
         let script = numbered
             .collect::<String>()
             .replace("localhost:8080", &self.service.address().to_string())
             .replace("localhost:8081", &Self::console(&self.service))
-            .replace("localhost:9464", &self.service.ops().to_string());
+            .replace("localhost:9464", &self.service.ops_address().to_string());
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &script]).current_dir(self.service.folder());
         for (name, value) in self.service.command(&[]).get_envs() {
@@ -114,12 +114,12 @@ impl Stage {
             };
         }
         shell.envs(self.variables.iter().cloned());
-        let ran = Ran::of(&mut shell);
-        let last = ran.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).next_back();
+        let output = Output::of(&mut shell);
+        let last = output.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).next_back();
         let command = last.map_or("", |last| &commands[last]);
-        assert_eq!(ran.code, Some(0), "{}: {command}\n{}\n{}", page.name, ran.stdout, ran.stderr);
-        // What curl prints is an answer, also one that refuses.
-        assert!(!ran.stdout.contains(r#"{"error":"#), "{}:\n{}", page.name, ran.stdout);
+        assert_eq!(output.code, Some(0), "{}: {command}\n{}\n{}", page.name, output.stdout, output.stderr);
+        // What curl prints is a response, also one that refuses.
+        assert!(!output.stdout.contains(r#"{"error":"#), "{}:\n{}", page.name, output.stdout);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is written is so: commands in the documentation run, what it names exists, and what it promises about back-ups and
-//! release archives holds.
+//! What is written is so: commands in the documentation run, what it names exists, and what it promises about back-ups
+//! and release archives holds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod backup;

@@ -1,12 +1,12 @@
-//! What pages name exists: other pages and their headings, settings, variables, commands with their flags, error codes; and
-//! the page of all settings is the one that the program prints.
+//! What pages name exists: other pages and their headings, settings, variables, commands with their flags, error codes;
+//! and the page of all settings is the one that the program prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
 use crate::book::{Page, commands, pages, root};
-use testbed::Ran;
+use testbed::Output;
 
 use crate::ADRIATICUM;
 
@@ -48,13 +48,13 @@ fn every_page_of_the_documentation_is_in_its_index() {
 #[test]
 fn the_page_of_settings_is_what_the_program_prints() {
     let page = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
-    let printed = ADRIATICUM.home().output(&["config", "--markdown"]);
+    let printed = ADRIATICUM.install().run_ok(&["config", "--markdown"]);
     assert!(page == printed, "write it anew: adriaticum config --markdown > docs/configuration.md");
 }
 
 #[test]
 fn every_setting_and_variable_that_is_named_is_one() {
-    let config = ADRIATICUM.home().output(&["config"]);
+    let config = ADRIATICUM.install().run_ok(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
     let names: BTreeSet<_> = names.map(|(name, _)| name).collect();
     let parts: BTreeSet<_> = names.iter().filter_map(|name| name.split_once('.')).map(|(part, _)| part).collect();
@@ -87,7 +87,7 @@ impl Help {
         self.0.entry(command.to_vec()).or_insert_with(|| {
             let mut arguments: Vec<_> = command.iter().map(String::as_str).collect();
             arguments.push("--help");
-            let Ran { code, stdout, .. } = ADRIATICUM.home().run(&arguments);
+            let Output { code, stdout, .. } = ADRIATICUM.install().run(&arguments);
             assert_eq!(code, Some(0), "{arguments:?}");
             stdout
         })
@@ -104,8 +104,9 @@ impl Help {
         help.split(|c: char| c.is_whitespace() || c == ',').any(|word| word == flag)
     }
 
-    /// Looks at the words behind the program's name; says whether they are a command of it, and complains of unknown flags.
-    fn look_at(&mut self, page: &Page, text: &str, words: &[&str]) {
+    /// Looks at the words behind the program's name; says whether they are a command of it, and complains of unknown
+    /// flags.
+    fn check_command(&mut self, page: &Page, text: &str, words: &[&str]) {
         let mut command = Vec::new();
         let mut is_first = true;
         for word in words.iter().take_while(|word| !word.starts_with('#') && !["|", "&&", ">"].contains(word)) {
@@ -136,7 +137,7 @@ fn every_command_and_flag_that_is_named_is_one() {
                 if let Some(at) = program.filter(|at| at + 1 < words.len() && is_run(&words[..*at])) {
                     let behind: Vec<_> =
                         words[at + 1..].iter().map(|word| word.trim_end_matches([')', ';', ',', '.'])).collect();
-                    help.look_at(&page, &text, &behind);
+                    help.check_command(&page, &text, &behind);
                     seen += 1;
                 }
             }

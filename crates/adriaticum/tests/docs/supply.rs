@@ -1,5 +1,5 @@
-//! What the program is made of and how it is handed on: only what deny.toml allows, told in a bill of materials, in an archive
-//! that comes out the same each time.
+//! What the program is made of and how it is handed on: only what deny.toml allows, told in a bill of materials, in an
+//! archive that comes out the same each time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,18 +8,18 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::book::root;
-use testbed::Ran;
+use testbed::Output;
 
 use crate::ADRIATICUM;
 
-fn tool(name: &str, arguments: &[&str]) -> Ran {
-    Ran::of(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
+fn tool(name: &str, arguments: &[&str]) -> Output {
+    Output::of(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
 }
 
 #[test]
 fn every_dependency_is_one_that_is_allowed() {
-    let ran = tool("deny", &[]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = tool("deny", &[]);
+    assert_eq!(output.code, Some(0), "{output:?}");
 }
 
 #[test]
@@ -36,17 +36,17 @@ fn what_is_not_allowed_is_told() {
         assert!(rules.contains(rule), "{rule}");
         let file = folder.path().join("deny.toml");
         std::fs::write(&file, rules.replace(rule, instead)).unwrap();
-        let ran = tool("deny", &["--config", file.to_str().unwrap()]);
-        assert_eq!(ran.code, Some(1), "{rule}: {ran:?}");
-        assert!(ran.stderr.contains(told), "{rule}: {ran:?}");
+        let output = tool("deny", &["--config", file.to_str().unwrap()]);
+        assert_eq!(output.code, Some(1), "{rule}: {output:?}");
+        assert!(output.stderr.contains(told), "{rule}: {output:?}");
     }
 }
 
 #[test]
 fn the_bill_of_materials_names_what_is_linked_and_nothing_else() {
-    let ran = tool("sbom", &[]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let bill: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = tool("sbom", &[]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let bill: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(bill["bomFormat"], "CycloneDX");
     let components = bill["components"].as_array().unwrap();
     let names: BTreeSet<_> = components.iter().map(|component| component["name"].as_str().unwrap()).collect();
@@ -71,13 +71,13 @@ fn an_archive_comes_out_the_same_each_time() {
         let release = format!("umask {umask}; exec tools/release --binary \"$0\" --to \"$1\"");
         let mut shell = Command::new("bash");
         shell.args(["-c", &release, ADRIATICUM.binary(), to.to_str().unwrap()]);
-        let ran = Ran::of(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
-        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let output = Output::of(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
+        assert_eq!(output.code, Some(0), "{output:?}");
         to
     });
     let sums = archives.each_ref().map(|to| std::fs::read_to_string(to.join("SHA256SUMS")).unwrap());
     assert_eq!(sums[0], sums[1]);
-    let checked = Ran::of(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&archives[1]));
+    let checked = Output::of(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&archives[1]));
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert_has_everything(&archives[1]);
 }
@@ -85,7 +85,7 @@ fn an_archive_comes_out_the_same_each_time() {
 fn assert_has_everything(folder: &Path) {
     let archive = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "gz")).unwrap();
-    let listed = Ran::of(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
+    let listed = Output::of(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
     let listed: BTreeSet<_> = listed.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| path).collect();
     for path in [
         "adriaticum",

@@ -3,10 +3,10 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use testbed::{Chat, all_at_once};
+use testbed::{Conversation, all_at_once};
 
 use crate::embedded::EmbeddedService;
-use crate::turn;
+use crate::run_alone;
 
 const CALLERS: usize = 32;
 const ROUNDS: usize = 2;
@@ -24,26 +24,26 @@ fn secret() -> String {
 
 #[test]
 fn no_answer_ever_holds_another_callers_secret() {
-    let _turn = turn();
+    let _alone = run_alone();
     let service = EmbeddedService::shared();
     let callers: Vec<_> = (0..CALLERS).map(|_| (service.key(), secret())).collect();
     let mut repeated = 0;
     for round in 0..ROUNDS {
         for temperature in [0.0, 1.0] {
             // The same beginning for all, so that all share it; in the second round their own, too.
-            let answers = all_at_once(&callers, |(key, secret)| {
+            let responses = all_at_once(&callers, |(key, secret)| {
                 let told = format!("The password is {secret}.");
-                let chat = Chat::system(&*told).then_user("What is the password?").then_assistant(&*told);
+                let chat = Conversation::system(&*told).then_user("What is the password?").then_assistant(&*told);
                 let chat = chat.then_user("Repeat it, please.");
-                service.chat(key, &chat.temperature(temperature).max_tokens(14)).completed().content
+                service.complete(key, &chat.temperature(temperature).max_tokens(14)).completion().content
             });
-            for (at, answer) in answers.iter().enumerate() {
-                let answer = answer.to_lowercase();
+            for (at, response) in responses.iter().enumerate() {
+                let response = response.to_lowercase();
                 for (owner, (_, secret)) in callers.iter().enumerate() {
-                    let told = answer.contains(secret.as_str());
+                    let told = response.contains(secret.as_str());
                     assert!(
                         !told || owner == at,
-                        "round {round}: caller {at} was told the secret of {owner}: {answer}"
+                        "round {round}: caller {at} was told the secret of {owner}: {response}"
                     );
                     repeated += usize::from(told);
                 }

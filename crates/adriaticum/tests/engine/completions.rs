@@ -1,18 +1,19 @@
 //! Completions end to end: through the API, with a key, into the ledger, with exact figures.
 
 use serde_json::Value;
-use testbed::{Chat, all_at_once, words};
+use testbed::{Conversation, all_at_once, words};
 
-use crate::embedded::{Embedded, EmbeddedService};
-use crate::turn;
+use crate::embedded::{EmbeddedBuilder, EmbeddedService};
+use crate::run_alone;
 
-/// A question, and its length with the template around it. What a small model makes of it depends on how the CPU rounds.
+/// A question, and its length with the template around it. What a small model makes of it depends on how the CPU
+/// rounds.
 const QUESTION: &str = "What is the capital of France?";
 const QUESTION_TOKENS: u64 = 37;
 
 /// A conversation that has one way to go on, with any rounding: the same answer once more.
-fn pattern() -> Chat {
-    let mut chat = Chat::user("Say yes.");
+fn pattern() -> Conversation {
+    let mut chat = Conversation::user("Say yes.");
     for _ in 0..8 {
         chat = chat.then_assistant("Yes.").then_user("Say yes.");
     }
@@ -20,8 +21,8 @@ fn pattern() -> Chat {
 }
 
 /// A chat's finish reason and its prompt's and completion's tokens, which the ledger must confirm.
-fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Chat) -> (String, u64, u64) {
-    let completed = service.chat(key, chat).completed();
+fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Conversation) -> (String, u64, u64) {
+    let completed = service.complete(key, chat).completion();
     let [prompt, completion, total] = completed.tokens.map(|figure| figure.expect("a measured figure"));
     assert_eq!(total, prompt + completion);
     let row = service.row(&completed.id);
@@ -33,11 +34,11 @@ fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Chat) -> (Stri
 
 #[test]
 fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
-    let _turn = turn();
+    let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();
     for max_tokens in [1, 5, 3] {
-        let figures = finish_and_tokens(service, &key, &Chat::user(QUESTION).max_tokens(max_tokens));
+        let figures = finish_and_tokens(service, &key, &Conversation::user(QUESTION).max_tokens(max_tokens));
         assert_eq!(figures, ("length".into(), QUESTION_TOKENS, max_tokens.into()));
     }
     let (finish_reason, _, completion) = finish_and_tokens(service, &key, &pattern());
@@ -47,78 +48,78 @@ fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
 
 #[test]
 fn a_completion_makes_sense_and_a_greedy_one_is_always_the_same() {
-    let _turn = turn();
+    let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();
-    let answers = [0, 1, 2].map(|_| service.chat(&key, &pattern()).completed().content);
-    assert!(answers[0].contains("Yes"), "{answers:?}");
-    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    let responses = [0, 1, 2].map(|_| service.complete(&key, &pattern()).completion().content);
+    assert!(responses[0].contains("Yes"), "{responses:?}");
+    assert!(responses.iter().all(|response| *response == responses[0]), "{responses:?}");
 }
 
 #[test]
 fn a_hot_completion_is_another_one_every_time() {
-    let _turn = turn();
+    let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();
-    let story = Chat::user("Write a story.").temperature(1.5).max_tokens(16);
-    let mut stories = [0, 1, 2, 3].map(|_| service.chat(&key, &story).completed().content);
+    let story = Conversation::user("Write a story.").temperature(1.5).max_tokens(16);
+    let mut stories = [0, 1, 2, 3].map(|_| service.complete(&key, &story).completion().content);
     stories.sort_unstable();
     assert!(stories.windows(2).all(|pair| pair[0] != pair[1]), "{stories:?}");
 }
 
 #[test]
 fn sixty_four_requests_at_once_are_all_answered() {
-    let _turn = turn();
-    let service = Embedded::new().start();
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().start();
     let keys = [0, 1, 2, 3].map(|_| service.key());
     let chats: Vec<_> = (0..64)
         .map(|at| {
             let max_tokens = 1 + (at as u32 * 7) % 12;
-            let chat = Chat::user(format!("Number {at}: {}", words(at, at))).max_tokens(max_tokens);
+            let chat = Conversation::user(format!("Number {at}: {}", words(at, at))).max_tokens(max_tokens);
             (at, max_tokens, chat.temperature([0.0, 0.5, 1.0, 2.0][at % 4]))
         })
         .collect();
-    let answers = all_at_once(&chats, |(at, _, chat)| service.chat(&keys[at / 16], chat).completed());
-    for ((_, max_tokens, _), answer) in chats.iter().zip(&answers) {
-        let [prompt, completion, total] = answer.tokens.map(|figure| figure.expect("a measured figure"));
-        assert!(prompt > 30 && (1..=u64::from(*max_tokens)).contains(&completion), "{answer:?}");
+    let responses = all_at_once(&chats, |(at, _, chat)| service.complete(&keys[at / 16], chat).completion());
+    for ((_, max_tokens, _), response) in chats.iter().zip(&responses) {
+        let [prompt, completion, total] = response.tokens.map(|figure| figure.expect("a measured figure"));
+        assert!(prompt > 30 && (1..=u64::from(*max_tokens)).contains(&completion), "{response:?}");
         assert_eq!(total, prompt + completion);
         let cut_off = completion == u64::from(*max_tokens);
-        assert!(cut_off || answer.finish_reason == "stop", "{answer:?}");
-        assert!(!answer.content.contains('\u{FFFD}'), "{answer:?}");
+        assert!(cut_off || response.finish_reason == "stop", "{response:?}");
+        assert!(!response.content.contains('\u{FFFD}'), "{response:?}");
     }
-    service.wait_for("an idle engine", |status| status.is_idle());
+    service.wait_for_status("an idle engine", |status| status.is_idle());
 }
 
 #[test]
 fn a_prompt_beyond_the_context_is_refused_with_both_counts() {
-    let _turn = turn();
+    let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();
     for text in ["貓", "🦩"] {
         let long = text.repeat(8_000);
-        let chat = Chat::user(&*long).then_assistant(&*long).then_user(&*long).then_user(&*long);
-        let answer = service.chat(&key, &chat);
-        let message = answer.refused_as("invalid_request");
+        let chat = Conversation::user(&*long).then_assistant(&*long).then_user(&*long).then_user(&*long);
+        let response = service.complete(&key, &chat);
+        let message = response.expect_error("invalid_request");
         let counts: Vec<u64> =
             message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
         let [prompt, context] = counts[..] else { panic!("two counts: {message}") };
         assert_eq!(context, 8192, "{message}");
         assert!(prompt > 8192, "{message}");
-        let row = service.row(&answer.refused().request_id);
+        let row = service.row(&response.error().request_id);
         assert_eq!((&row["status"], &row["prompt_tokens"]), (&400.into(), &Value::Null), "{row}");
     }
 }
 
 #[test]
 fn a_completion_ends_where_the_context_does() {
-    let _turn = turn();
-    let service = Embedded::new().set("engine.cells", "512").start();
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().set("engine.cells", "512").start();
     let key = service.key();
-    let chat = |count| Chat::user(format!("Go on for ever: {}", words(count, 1))).max_tokens(512);
+    let chat = |count| Conversation::user(format!("Go on for ever: {}", words(count, 1))).max_tokens(512);
     let (finish_reason, prompt, completion) = finish_and_tokens(&service, &key, &chat(440));
     assert!((440..512).contains(&prompt), "{prompt}");
     assert_eq!((finish_reason.as_str(), prompt + completion), ("length", 512));
-    let message = service.chat(&key, &chat(600)).refused_as("invalid_request");
+    let message = service.complete(&key, &chat(600)).expect_error("invalid_request");
     assert!(message.contains("512 tokens"), "{message}");
 }

@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 
 use rustix::process::Pid;
 use serde_json::Value;
-use testbed::{Answer, Chat, Home, Request, Service, Status};
+use testbed::{Conversation, EngineStatus, Installation, Request, Response, Service};
 
 use crate::ADRIATICUM;
 
 /// A service with the embedded runtime, to be started.
-pub(crate) struct Embedded(Home);
+pub(crate) struct EmbeddedBuilder(Installation);
 
-impl Embedded {
+impl EmbeddedBuilder {
     /// With the default model.
     pub(crate) fn new() -> Self {
         Self::serving(ADRIATICUM.default_model())
@@ -23,15 +23,15 @@ impl Embedded {
 
     /// With whatever is in that file.
     pub(crate) fn serving(file: &Path) -> Self {
-        let mut home = ADRIATICUM.home();
-        home.use_cached_tuning();
-        home.set("model", file.to_str().unwrap());
+        let mut installation = ADRIATICUM.install();
+        installation.use_cached_tuning();
+        installation.set("model", file.to_str().unwrap());
         // Room for one whole conversation and some more: many engines run at once here.
-        home.set("engine.cells", "12288");
+        installation.set("engine.cells", "12288");
         // A machine may be busy with something else.
-        home.set("engine.wait", "9m");
-        home.set("runtime.timeout", "9m");
-        Self(home)
+        installation.set("engine.wait", "9m");
+        installation.set("runtime.timeout", "9m");
+        Self(installation)
     }
 
     pub(crate) fn set(mut self, setting: &str, value: &str) -> Self {
@@ -40,7 +40,7 @@ impl Embedded {
     }
 
     /// Its home, while nobody serves it.
-    pub(crate) fn home(&self) -> &Home {
+    pub(crate) fn installation(&self) -> &Installation {
         &self.0
     }
 
@@ -80,7 +80,7 @@ impl EmbeddedService {
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<EmbeddedService> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let service = Embedded::new().start();
+            let service = EmbeddedBuilder::new().start();
             end_with_this_process(&service);
             service
         })
@@ -89,25 +89,25 @@ impl EmbeddedService {
     /// Waits until there are completions.
     pub(crate) fn wait_until_loaded(&self) {
         let key = self.key_with("first", &[]);
-        ADRIATICUM.eventually("the model", || {
-            let answer = self.chat(&key, &Chat::user("Hello!").max_tokens(1));
-            (answer.status == 200).then_some(())
+        ADRIATICUM.wait_for("the model", || {
+            let response = self.complete(&key, &Conversation::user("Hello!").max_tokens(1));
+            (response.status == 200).then_some(())
         });
     }
 
-    /// The answer to a conversation.
-    pub(crate) fn chat(&self, key: &str, chat: &Chat) -> Answer {
+    /// The response to a conversation.
+    pub(crate) fn complete(&self, key: &str, chat: &Conversation) -> Response {
         self.send(&Request::chat(key, chat.body()))
     }
 
     /// What the engine says that it is doing.
-    pub(crate) fn status(&self) -> Status {
-        Status::over_socket(&self.engine_socket()).expect("an engine that answers")
+    pub(crate) fn status(&self) -> EngineStatus {
+        EngineStatus::over_socket(&self.engine_socket()).expect("an engine that answers")
     }
 
     /// Waits until the engine's status is as wanted.
-    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
-        ADRIATICUM.eventually(what, || Status::over_socket(&self.engine_socket()).filter(&wanted))
+    pub(crate) fn wait_for_status(&self, what: &str, wanted: impl Fn(&EngineStatus) -> bool) -> EngineStatus {
+        ADRIATICUM.wait_for(what, || EngineStatus::over_socket(&self.engine_socket()).filter(&wanted))
     }
 
     pub(crate) fn engine_socket(&self) -> PathBuf {

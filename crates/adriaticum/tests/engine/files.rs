@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use rustix::process::Signal;
-use testbed::Chat;
+use testbed::Conversation;
 
-use crate::embedded::{Embedded, EmbeddedService};
-use crate::{ADRIATICUM, turn};
+use crate::embedded::{EmbeddedBuilder, EmbeddedService};
+use crate::{ADRIATICUM, run_alone};
 
 /// Puts something else in a file's place, at once.
 fn replace(file: &Path, make: impl FnOnce(&Path)) {
@@ -19,14 +19,14 @@ fn replace(file: &Path, make: impl FnOnce(&Path)) {
 }
 
 fn assert_unconfigured(service: &EmbeddedService, key: &str) {
-    let answer = service.chat(key, &Chat::user("Hello!"));
-    answer.refused_as("service_unavailable");
-    assert_eq!(answer.header("retry-after"), None, "waiting alone would not help: {answer:?}");
+    let response = service.complete(key, &Conversation::user("Hello!"));
+    response.expect_error("service_unavailable");
+    assert_eq!(response.header("retry-after"), None, "waiting alone would not help: {response:?}");
 }
 
 #[test]
 fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
-    let _turn = turn();
+    let _alone = run_alone();
     let mut beginning = Vec::new();
     fs::File::open(ADRIATICUM.default_model()).unwrap().take(1 << 20).read_to_end(&mut beginning).unwrap();
     let garbage: Vec<u8> = (0..100_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -39,17 +39,17 @@ fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     fs::write(&file, &cases[0].1).unwrap();
-    let mut service = Embedded::serving(&file).start_unloaded();
+    let mut service = EmbeddedBuilder::serving(&file).start_unloaded();
     let key = service.key();
     for (at, (what, bytes)) in cases.iter().enumerate() {
         if at > 0 {
             replace(&file, |next| fs::write(next, bytes).unwrap());
         }
-        ADRIATICUM.eventually(&format!("a refusal of {what}"), || {
+        ADRIATICUM.wait_for(&format!("a refusal of {what}"), || {
             let complaint = format!("{} is not a model that can be loaded", file.display());
             (service.log().matches(&complaint).count() == at + 1).then_some(())
         });
-        ADRIATICUM.eventually("the supervisor's word", || {
+        ADRIATICUM.wait_for("the supervisor's word", || {
             (service.log().matches("waiting for another file").count() == at + 1).then_some(())
         });
         assert_unconfigured(&service, &key);
@@ -62,10 +62,10 @@ fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
 
 #[test]
 fn a_model_that_is_not_there_is_served_once_it_is() {
-    let _turn = turn();
+    let _alone = run_alone();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
-    let service = Embedded::serving(&file).start_unloaded();
+    let service = EmbeddedBuilder::serving(&file).start_unloaded();
     let key = service.key();
     assert_unconfigured(&service, &key);
     replace(&file, |next| symlink(ADRIATICUM.default_model(), next).unwrap());

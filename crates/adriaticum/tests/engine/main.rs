@@ -26,7 +26,7 @@ pub(crate) const ADRIATICUM: Program =
 
 /// One test at a time: two engines that share their cores are much slower than one after the other, because the threads
 /// of each wait for each other after every operation.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn run_alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }

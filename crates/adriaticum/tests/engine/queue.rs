@@ -2,61 +2,61 @@
 
 use std::time::{Duration, Instant};
 
-use testbed::{Answer, Chat, Request};
+use testbed::{Conversation, Request, Response};
 
-use crate::embedded::{Embedded, EmbeddedService};
-use crate::turn;
+use crate::embedded::{EmbeddedBuilder, EmbeddedService};
+use crate::run_alone;
 
-fn assert_no_room(answer: &Answer) {
-    answer.refused_as("service_unavailable");
-    let seconds: u64 = answer.header("retry-after").expect("when to try again").parse().unwrap();
-    assert!(seconds > 0, "{answer:?}");
+fn assert_no_room(response: &Response) {
+    response.expect_error("service_unavailable");
+    let seconds: u64 = response.header("retry-after").expect("when to try again").parse().unwrap();
+    assert!(seconds > 0, "{response:?}");
 }
 
 #[test]
 fn a_key_with_forty_long_requests_does_not_hold_up_another_keys_short_one() {
-    let _turn = turn();
-    let service = Embedded::new().set("engine.requests", "4").start();
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().set("engine.requests", "4").start();
     let (greedy, modest) = (service.key(), service.key());
     let crowd: Vec<_> = (0..40)
         .map(|_| {
             let mut connection = service.connect();
-            connection.send(Request::chat(&greedy, Chat::endless().body()).bytes());
+            connection.send(Request::chat(&greedy, Conversation::endless().body()).bytes());
             connection
         })
         .collect();
-    service.wait_for("a crowd", |status| status.get("waiting") + status.get("running") == 40);
-    service.chat(&modest, &Chat::user("Hello!").max_tokens(4)).completed();
+    service.wait_for_status("a crowd", |status| status.get("waiting") + status.get("running") == 40);
+    service.complete(&modest, &Conversation::user("Hello!").max_tokens(4)).completion();
     // Its place is kept free: of the others, hardly any has come to its end meanwhile.
     let status = service.status();
     assert!(status.get("waiting") >= 30, "{status:?}");
     drop(crowd);
-    service.wait_for("an idle engine", |status| status.is_idle());
+    service.wait_for_status("an idle engine", |status| status.is_idle());
 }
 
 /// A service that does one thing at a time, while it does that.
-fn while_busy(setup: Embedded, test: impl FnOnce(&EmbeddedService, &str)) {
+fn while_busy(setup: EmbeddedBuilder, test: impl FnOnce(&EmbeddedService, &str)) {
     let service = setup.set("engine.requests", "1").start();
     let key = service.key();
     let mut busy = service.connect();
-    busy.send(Request::chat(&key, Chat::endless().body()).bytes());
-    service.wait_for("a running request", |status| status.get("running") == 1);
+    busy.send(Request::chat(&key, Conversation::endless().body()).bytes());
+    service.wait_for_status("a running request", |status| status.get("running") == 1);
     test(&service, &key);
     assert_eq!(service.status().get("running"), 1, "it was busy all the time");
     drop(busy);
-    service.wait_for("an idle engine", |status| status.is_idle());
-    service.chat(&key, &Chat::user("Hello!").max_tokens(1)).completed();
+    service.wait_for_status("an idle engine", |status| status.is_idle());
+    service.complete(&key, &Conversation::user("Hello!").max_tokens(1)).completion();
 }
 
 #[test]
 fn a_full_queue_refuses_and_says_when_to_try_again() {
-    let _turn = turn();
-    while_busy(Embedded::new().set("engine.queue", "1"), |service, key| {
+    let _alone = run_alone();
+    while_busy(EmbeddedBuilder::new().set("engine.queue", "1"), |service, key| {
         let mut waiting = service.connect();
-        waiting.send(Request::chat(key, Chat::user("Hello!").body()).bytes());
-        service.wait_for("a waiting request", |status| status.get("waiting") == 1);
+        waiting.send(Request::chat(key, Conversation::user("Hello!").body()).bytes());
+        service.wait_for_status("a waiting request", |status| status.get("waiting") == 1);
         for _ in 0..3 {
-            assert_no_room(&service.chat(key, &Chat::user("Hello!")));
+            assert_no_room(&service.complete(key, &Conversation::user("Hello!")));
         }
         assert_eq!(service.status().get("waiting"), 1, "the one that waits goes on waiting");
     });
@@ -64,13 +64,13 @@ fn a_full_queue_refuses_and_says_when_to_try_again() {
 
 #[test]
 fn whoever_has_waited_for_long_enough_is_refused() {
-    let _turn = turn();
-    while_busy(Embedded::new().set("engine.wait", "500ms"), |service, key| {
+    let _alone = run_alone();
+    while_busy(EmbeddedBuilder::new().set("engine.wait", "500ms"), |service, key| {
         let began = Instant::now();
-        let answer = service.chat(key, &Chat::user("Hello!"));
-        assert_no_room(&answer);
+        let response = service.complete(key, &Conversation::user("Hello!"));
+        assert_no_room(&response);
         assert!(began.elapsed() >= Duration::from_millis(490), "{:?}", began.elapsed());
-        let row = service.row(&answer.refused().request_id);
+        let row = service.row(&response.error().request_id);
         assert_eq!((&row["status"], &row["code"]), (&503.into(), &"service_unavailable".into()), "{row}");
     });
 }

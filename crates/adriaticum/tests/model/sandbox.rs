@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use testbed::Ran;
-use testbed::file_server::Server;
-use testbed::gguf::Sample;
+use testbed::Output;
+use testbed::file_server::FileServer;
+use testbed::gguf::GgufFile;
 
 use crate::ADRIATICUM;
 
@@ -26,7 +26,7 @@ impl Sandbox {
         sandbox
     }
 
-    pub(crate) fn at(hub: &Server) -> Self {
+    pub(crate) fn at(hub: &FileServer) -> Self {
         Self { hub: hub.url().to_owned(), ..Self::new() }
     }
 
@@ -55,8 +55,8 @@ impl Sandbox {
         command
     }
 
-    pub(crate) fn fetch(&self, arguments: &[&str]) -> Ran {
-        Ran::of(&mut self.command(arguments))
+    pub(crate) fn fetch(&self, arguments: &[&str]) -> Output {
+        Output::of(&mut self.command(arguments))
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
@@ -79,24 +79,27 @@ impl Sandbox {
 }
 
 /// Must succeed, and say on one line what is there now.
-pub(crate) fn installed(ran: &Ran, name: &str, bytes: &str) {
+pub(crate) fn installed(output: &Output, name: &str, bytes: &str) {
     let line = format!(
         "data/model.gguf: {name} (llama, 160008 parameters, Q4_1, {bytes}). A running service picks it up by itself.\n"
     );
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), line.as_str()), "{ran:?}");
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), line.as_str()), "{output:?}");
 }
 
 /// Must fail, and its last line must be one complaint that says all of this.
-pub(crate) fn complains(ran: &Ran, says: &[&str]) {
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
-    let last = ran.stderr.lines().last().unwrap();
-    assert!(last.starts_with("adriaticum: ") && last.ends_with('.') && !ran.stderr.contains("panicked"), "{ran:?}");
-    says.iter().for_each(|part| assert!(last.contains(part), "without {part:?}: {ran:?}"));
+pub(crate) fn complains(output: &Output, says: &[&str]) {
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{output:?}");
+    let last = output.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("adriaticum: ") && last.ends_with('.') && !output.stderr.contains("panicked"),
+        "{output:?}"
+    );
+    says.iter().for_each(|part| assert!(last.contains(part), "without {part:?}: {output:?}"));
 }
 
 /// A model of about 100 kB.
 pub(crate) fn model(name: &str) -> Vec<u8> {
-    Sample::model(name, 5000).bytes()
+    GgufFile::model(name, 5000).bytes()
 }
 
 pub(crate) fn hex_sha256(bytes: &[u8]) -> String {

@@ -1,8 +1,8 @@
-//! Requests at the edges of what the description allows, and one step beyond. Schemathesis finds them by chance at best: a
-//! description that promises less than the service does would pass.
+//! Requests at the edges of what the description allows, and one step beyond. Schemathesis finds them by chance at
+//! best: a description that promises less than the service does would pass.
 
 use serde_json::{Value, json};
-use testbed::{Reply, Request, Runtime};
+use testbed::{Behaviour, FakeRuntime, Request};
 
 use crate::ADRIATICUM;
 use crate::served;
@@ -11,10 +11,10 @@ use crate::served;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Accepted,
-    Refused,
+    ApiError,
 }
 
-use Fate::{Accepted, Refused};
+use Fate::{Accepted, ApiError};
 
 /// The smallest good request, with another value somewhere.
 fn with(path: &str, value: Value) -> Value {
@@ -50,8 +50,8 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
     for (value, fate) in [
         (tokens("minimum"), Accepted),
         (tokens("maximum"), Accepted),
-        (tokens("minimum") - 1, Refused),
-        (tokens("maximum") + 1, Refused),
+        (tokens("minimum") - 1, ApiError),
+        (tokens("maximum") + 1, ApiError),
     ] {
         edges.push((with("/max_tokens", json!(value)), fate));
     }
@@ -59,8 +59,8 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
     for (value, fate) in [
         (warmth("minimum"), Accepted),
         (warmth("maximum"), Accepted),
-        (warmth("minimum") - 0.001, Refused),
-        (warmth("maximum") + 0.001, Refused),
+        (warmth("minimum") - 0.001, ApiError),
+        (warmth("maximum") + 0.001, ApiError),
     ] {
         edges.push((with("/temperature", json!(value)), fate));
     }
@@ -68,32 +68,32 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
     for (value, fate) in [
         (count("minItems"), Accepted),
         (count("maxItems"), Accepted),
-        (count("minItems") - 1, Refused),
-        (count("maxItems") + 1, Refused),
+        (count("minItems") - 1, ApiError),
+        (count("maxItems") + 1, ApiError),
     ] {
         edges.push((with("/messages", messages(value)), fate));
     }
     let longest = number("/Message/properties/content/maxLength") as usize;
     // Characters are counted, not bytes.
-    for (content, fate) in [("", Accepted), (&"ž".repeat(longest), Accepted), (&"ž".repeat(longest + 1), Refused)] {
+    for (content, fate) in [("", Accepted), (&"ž".repeat(longest), Accepted), (&"ž".repeat(longest + 1), ApiError)] {
         edges.push((with("/messages/0/content", json!(content)), fate));
     }
     for role in bound("/Message/properties/role/enum").as_array().unwrap() {
         edges.push((with("/messages/0/role", role.clone()), Accepted));
     }
     for role in ["tool", "developer", "User"] {
-        edges.push((with("/messages/0/role", json!(role)), Refused));
+        edges.push((with("/messages/0/role", json!(role)), ApiError));
     }
     edges.push((with("/model", bound("/ChatRequest/properties/model/const")), Accepted));
-    edges.push((with("/model", json!("Adriaticum")), Refused));
+    edges.push((with("/model", json!("Adriaticum")), ApiError));
 
     for (schema, object) in [("ChatRequest", ""), ("Message", "/messages/0")] {
         let required = bound(&format!("/{schema}/required"));
         for (name, _) in bound(&format!("/{schema}/properties")).as_object().unwrap() {
             let [fewer, more] = members(object, name);
             let is_required = required.as_array().unwrap().contains(&json!(name));
-            edges.push((fewer, if is_required { Refused } else { Accepted }));
-            edges.push((more, Refused));
+            edges.push((fewer, if is_required { ApiError } else { Accepted }));
+            edges.push((more, ApiError));
         }
     }
     edges
@@ -101,12 +101,12 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
 
 #[test]
 fn the_service_goes_as_far_as_its_description_and_no_further() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     for (request, fate) in edges(&served(&service)["components"]["schemas"]) {
         let status = service.send(&Request::chat(&key, request.to_string())).status;
-        let seen = if status == 200 { Accepted } else { Refused };
+        let seen = if status == 200 { Accepted } else { ApiError };
         assert_eq!((seen, seen == Accepted || status == 400), (fate, true), "{status}: {request:.200}");
     }
 }

@@ -1,5 +1,5 @@
-//! The API's description for machines: it is the one that is checked in, everybody may read it, and the service holds to
-//! it, as Schemathesis sees it, which makes up requests from it, good and bad ones.
+//! The API's description for machines: it is the one that is checked in, everybody may read it, and the service holds
+//! to it, as Schemathesis sees it, which makes up requests from it, good and bad ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod edges;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use testbed::{Connection, Program, Reply, Request, Runtime, Service};
+use testbed::{Behaviour, Connection, FakeRuntime, Program, Request, Service};
 
 pub(crate) const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
 /// Set it to have `docs/openapi.json` written anew.
@@ -20,19 +20,19 @@ const SEED: &str = "7";
 
 /// Where the console listens.
 fn console(service: &Service) -> SocketAddr {
-    let origin = service.told("Console").unwrap();
+    let origin = service.banner_value("Console").unwrap();
     format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap()
 }
 
 /// What the console gives to whoever asks.
 fn served(service: &Service) -> Value {
     let request = Request::chat("", "").without("Authorization").method("GET").target("/openapi.json");
-    Connection::to(console(service)).send(request.bytes()).answer().json()
+    Connection::connect(console(service)).send(request.bytes()).response().json()
 }
 
 #[test]
 fn the_description_is_public_and_the_one_that_is_checked_in() {
-    let served = served(&ADRIATICUM.setup().set("api.base_url", "http://localhost:8080/v1").start());
+    let served = served(&ADRIATICUM.service().set("api.base_url", "http://localhost:8080/v1").start());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
     if std::env::var_os(REWRITE).is_some() {
         std::fs::write(&file, format!("{served:#}\n")).unwrap();
@@ -43,16 +43,16 @@ fn the_description_is_public_and_the_one_that_is_checked_in() {
 
 #[test]
 fn it_names_the_base_url_that_callers_use() {
-    let service = ADRIATICUM.setup().set("api.base_url", "https://api.localhost/base/v1/").start();
+    let service = ADRIATICUM.service().set("api.base_url", "https://api.localhost/base/v1/").start();
     assert_eq!(served(&service)["servers"][0]["url"], "https://api.localhost/base/v1");
 }
 
 #[test]
 fn the_service_holds_to_its_description() {
-    let runtime = Runtime::that(Reply::Echoes);
-    let service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openapi");
-    let ran = Command::new(schemathesis())
+    let output = Command::new(schemathesis())
         .envs([("PYTHONPATH", here.as_os_str()), ("SCHEMATHESIS_HOOKS", "integers".as_ref())])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .arg("--config-file")
@@ -66,11 +66,11 @@ fn the_service_holds_to_its_description() {
         .current_dir(service.folder())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success(), "{told}{}", String::from_utf8_lossy(&ran.stderr));
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
     println!("{told}");
     // Nothing was left out: whatever it made up has reached the service, and what was good a runtime.
-    assert!(runtime.asked().len() >= 50, "{} completions: {told}", runtime.asked().len());
+    assert!(runtime.requests().len() >= 50, "{} completions: {told}", runtime.requests().len());
     let refused = service.rows().iter().filter(|row| row["status"] == 400).count();
     assert!(refused >= 50, "{refused} refusals: {told}");
 }

@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 
-use testbed::{Cluster, Reply, Runtime, Service, ask};
+use testbed::{Behaviour, Cluster, FakeRuntime, Service, chat_body};
 
 use crate::ADRIATICUM;
 use crate::load::Load;
 
 /// Two replicas over a cluster, in front of a runtime that answers at once.
-struct Pair {
+struct CertificateFiles {
     cluster: Cluster,
     replicas: [Service; 2],
-    runtime: Runtime,
+    runtime: FakeRuntime,
 }
 
-impl Pair {
+impl CertificateFiles {
     fn start() -> Self {
         let cluster = Cluster::start(&[]);
         let url = cluster.create_database();
@@ -22,8 +22,8 @@ impl Pair {
     }
 
     fn over(cluster: Cluster, url: &str) -> Self {
-        let runtime = Runtime::that(Reply::Echoes);
-        let replicas = [(), ()].map(|()| ADRIATICUM.setup_with(&[&runtime]).set("database_url", url).start());
+        let runtime = FakeRuntime::start(Behaviour::Echo);
+        let replicas = [(), ()].map(|()| ADRIATICUM.service_with(&[&runtime]).set("database_url", url).start());
         Self { cluster, replicas, runtime }
     }
 
@@ -32,20 +32,20 @@ impl Pair {
     }
 
     fn load(&self, happens: impl FnOnce(&Load)) -> Load {
-        Load::during(&self.addresses(), &self.replicas[0].key(), &ask("hello"), happens)
+        Load::during(&self.addresses(), &self.replicas[0].key(), &chat_body("hello"), happens)
     }
 
     /// Afterwards all is as before: both answer, and the ledger holds what it must.
     fn assert_well(&self, load: &Load) {
         let key = self.replicas[1].key();
         for replica in &self.replicas {
-            ADRIATICUM.eventually("service again", || (replica.ask(&key, "hello").status == 200).then_some(()));
+            ADRIATICUM.wait_for("service again", || (replica.chat(&key, "hello").status == 200).then_some(()));
         }
         load.assert_nothing_lost_or_doubled(&self.replicas[0]);
         assert_eq!(load.broken(), 0, "every request gets an answer");
         for (kind, count) in load.kinds() {
-            let told = kind.0 == 200 || kind.1.as_deref() == Some("service_unavailable");
-            assert!(told, "{count} of {kind:?}");
+            let outcome = kind.0 == 200 || kind.1.as_deref() == Some("service_unavailable");
+            assert!(outcome, "{count} of {kind:?}");
         }
         assert!(!self.cluster.log().contains("deadlock detected"), "{}", self.cluster.log());
     }
@@ -53,16 +53,16 @@ impl Pair {
 
 #[test]
 fn a_database_that_is_stopped_and_started_again() {
-    let pair = Pair::start();
+    let pair = CertificateFiles::start();
     let load = pair.load(|load| {
         for mode in ["fast", "immediate"] {
             load.wait_for_completions(100);
             pair.cluster.stop(mode);
             // Those whose row could not be written come first; then nobody is asked any more.
-            load.wait_for(20, |told| told.status == 503);
-            let asked = pair.runtime.asked().len();
-            load.wait_for(50, |told| told.status == 503);
-            assert_eq!(pair.runtime.asked().len(), asked, "no inference for what cannot be recorded");
+            load.wait_for_outcomes(20, |outcome| outcome.status == 503);
+            let asked = pair.runtime.requests().len();
+            load.wait_for_outcomes(50, |outcome| outcome.status == 503);
+            assert_eq!(pair.runtime.requests().len(), asked, "no inference for what cannot be recorded");
             pair.cluster.start_again();
         }
         load.wait_for_completions(100);
@@ -72,7 +72,7 @@ fn a_database_that_is_stopped_and_started_again() {
 
 #[test]
 fn a_database_that_cuts_off_connections() {
-    let pair = Pair::start();
+    let pair = CertificateFiles::start();
     let load = pair.load(|load| {
         for _ in 0..10 {
             load.wait_for_completions(30);
@@ -91,11 +91,11 @@ fn a_database_that_fails_over_to_its_copy() {
     let cluster = Cluster::start(&[]);
     let copy = cluster.start_copy();
     let url = cluster.url_with(&copy, &cluster.create_database());
-    let pair = Pair::over(cluster, &url);
+    let pair = CertificateFiles::over(cluster, &url);
     let load = pair.load(|load| {
         load.wait_for_completions(100);
         pair.cluster.stop("immediate");
-        load.wait_for(20, |told| told.status == 503);
+        load.wait_for_outcomes(20, |outcome| outcome.status == 503);
         copy.promote();
         load.wait_for_completions(100);
     });
@@ -104,11 +104,11 @@ fn a_database_that_fails_over_to_its_copy() {
 
 #[test]
 fn a_database_that_stands_still_for_a_while() {
-    let pair = Pair::start();
+    let pair = CertificateFiles::start();
     let load = pair.load(|load| {
         load.wait_for_completions(50);
         pair.cluster.freeze(true);
-        load.wait_for(6, |told| told.status == 503);
+        load.wait_for_outcomes(6, |outcome| outcome.status == 503);
         pair.cluster.freeze(false);
         load.wait_for_completions(50);
     });

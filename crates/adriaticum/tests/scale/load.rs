@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use serde_json::Value;
-use testbed::{Connection, Home, Request};
+use testbed::{Connection, Installation, Request};
 
 use crate::ADRIATICUM;
 
@@ -20,15 +20,15 @@ pub(crate) struct Load {
     key: String,
     /// Where they may call.
     addresses: Mutex<Vec<SocketAddr>>,
-    told: Mutex<Vec<Told>>,
-    /// Connections that broke before an answer.
+    outcomes: Mutex<Vec<Outcome>>,
+    /// Connections that broke before a response.
     broken: AtomicUsize,
     over: AtomicBool,
 }
 
-/// One answer.
+/// How one request ended.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct Outcome {
     pub(crate) id: String,
     pub(crate) status: u16,
     pub(crate) code: Option<String>,
@@ -41,7 +41,7 @@ impl Load {
             body: body.to_owned(),
             key: key.to_owned(),
             addresses: Mutex::new(addresses.to_owned()),
-            told: Mutex::default(),
+            outcomes: Mutex::default(),
             broken: AtomicUsize::new(0),
             over: AtomicBool::new(false),
         };
@@ -63,21 +63,21 @@ impl Load {
         *self.addresses.lock().unwrap() = addresses.to_owned();
     }
 
-    /// Waits until so many more answers came that are as wanted.
-    pub(crate) fn wait_for(&self, count: usize, wanted: impl Fn(&Told) -> bool) {
-        let before = self.told().len();
-        ADRIATICUM.eventually("answers", || {
-            (self.told()[before..].iter().filter(|told| wanted(told)).count() >= count).then_some(())
+    /// Waits until so many more responses came that are as wanted.
+    pub(crate) fn wait_for_outcomes(&self, count: usize, wanted: impl Fn(&Outcome) -> bool) {
+        let before = self.outcomes().len();
+        ADRIATICUM.wait_for("answers", || {
+            (self.outcomes()[before..].iter().filter(|outcome| wanted(outcome)).count() >= count).then_some(())
         });
     }
 
     /// Waits for completions.
     pub(crate) fn wait_for_completions(&self, count: usize) {
-        self.wait_for(count, |told| told.status == 200);
+        self.wait_for_outcomes(count, |outcome| outcome.status == 200);
     }
 
-    pub(crate) fn told(&self) -> MutexGuard<'_, Vec<Told>> {
-        self.told.lock().unwrap()
+    pub(crate) fn outcomes(&self) -> MutexGuard<'_, Vec<Outcome>> {
+        self.outcomes.lock().unwrap()
     }
 
     pub(crate) fn broken(&self) -> usize {
@@ -87,21 +87,23 @@ impl Load {
     /// How many answers there were of each kind.
     pub(crate) fn kinds(&self) -> HashMap<(u16, Option<String>), usize> {
         let mut kinds = HashMap::new();
-        self.told().iter().for_each(|told| *kinds.entry((told.status, told.code.clone())).or_default() += 1);
+        self.outcomes()
+            .iter()
+            .for_each(|outcome| *kinds.entry((outcome.status, outcome.code.clone())).or_default() += 1);
         kinds
     }
 
     /// Every completion that was acknowledged is in the ledger, once, and the sums know exactly the rows there are.
     /// Rows of requests that were not acknowledged may be there.
-    pub(crate) fn assert_nothing_lost_or_doubled(&self, home: &Home) {
-        let rows = home.rows();
+    pub(crate) fn assert_nothing_lost_or_doubled(&self, installation: &Installation) {
+        let rows = installation.rows();
         let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
         assert_eq!(by_id.len(), rows.len(), "no row stands twice");
-        for told in self.told().iter().filter(|told| told.status == 200) {
-            let row = by_id.get(told.id.as_str()).unwrap_or_else(|| panic!("{told:?} was acknowledged and lost"));
+        for outcome in self.outcomes().iter().filter(|outcome| outcome.status == 200) {
+            let row = by_id.get(outcome.id.as_str()).unwrap_or_else(|| panic!("{outcome:?} was acknowledged and lost"));
             assert_eq!(row["status"], 200, "{row}");
         }
-        let sums = home.sums();
+        let sums = installation.usage();
         assert_eq!(sums["requests"], rows.len(), "the sums know the same rows");
         let tokens: u64 = rows.iter().filter_map(|row| row["total_tokens"].as_u64()).sum();
         assert_eq!(sums["total_tokens"].as_u64().unwrap_or(0), tokens);
@@ -113,22 +115,22 @@ impl Load {
         while !self.over.load(Ordering::Relaxed) {
             let addresses = self.addresses.lock().unwrap().clone();
             turn += 1;
-            let Some(connection) = Connection::try_to(addresses[turn % addresses.len()]) else {
+            let Some(connection) = Connection::try_connect(addresses[turn % addresses.len()]) else {
                 thread::yield_now();
                 continue;
             };
             let mut connection = connection.with_timeout(ADRIATICUM.timeout());
             // A few requests on each connection.
             for _ in 0..8 {
-                let answer = connection.send_while_open(&request).then(|| connection.answer_if_any()).flatten();
-                let Some(answer) = answer else {
+                let response = connection.send_while_open(&request).then(|| connection.try_response()).flatten();
+                let Some(response) = response else {
                     self.broken.fetch_add(1, Ordering::Relaxed);
                     break;
                 };
-                let closing = answer.header("connection") == Some("close");
-                let (status, code) = answer.outcome();
-                let id = answer.header("x-request-id").unwrap().to_owned();
-                self.told().push(Told { id, status, code });
+                let closing = response.header("connection") == Some("close");
+                let (status, code) = response.outcome();
+                let id = response.header("x-request-id").unwrap().to_owned();
+                self.outcomes().push(Outcome { id, status, code });
                 if closing || self.over.load(Ordering::Relaxed) {
                     break;
                 }

@@ -1,25 +1,25 @@
 //! From one machine to many: `adriaticum migrate` takes everything along, and nobody notices but the operator.
 
-use testbed::{Cluster, Reply, Runtime, Service};
+use testbed::{Behaviour, Cluster, FakeRuntime, Service};
 
 use crate::ADRIATICUM;
 
 #[test]
 fn everything_moves_from_sqlite_to_postgresql() {
-    let (runtime, database) = (Runtime::that(Reply::Echoes), Cluster::shared().create_database());
-    let mut service = ADRIATICUM.setup_with(&[&runtime]).start();
+    let (runtime, database) = (FakeRuntime::start(Behaviour::Echo), Cluster::shared().create_database());
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let (key, revoked) = (service.key(), service.key_with("revoked", &["--expires", "30d"]));
     let id = revoked.strip_prefix("adria_").unwrap().split('_').next().unwrap();
-    service.output(&["keys", "revoke", id]);
-    (0..20).for_each(|_| drop(service.ask(&key, "Hello!").completed()));
-    assert_eq!(service.ask(&revoked, "Hello!").status, 401);
-    let link = service.told("Set up").unwrap();
+    service.run_ok(&["keys", "revoke", id]);
+    (0..20).for_each(|_| drop(service.chat(&key, "Hello!").completion()));
+    assert_eq!(service.chat(&revoked, "Hello!").status, 401);
+    let link = service.banner_value("Set up").unwrap();
     let file = service.data().join("adriaticum.db");
 
     // Once while it serves, to see how long it takes; and once more when it has stopped.
-    let copied = service.output(&["migrate", "--to", &database]);
+    let copied = service.run_ok(&["migrate", "--to", &database]);
     assert!(copied.contains("both agree") && copied.contains("once more"), "{copied}");
-    service.ask(&key, "And hello again!").completed();
+    service.chat(&key, "And hello again!").completion();
     service.signal(rustix::process::Signal::TERM);
     assert!(service.wait_for_exit().success());
     let commands: [&[&str]; 4] = [
@@ -28,17 +28,17 @@ fn everything_moves_from_sqlite_to_postgresql() {
         &["keys", "list", "--json"],
         &["accounts", "list", "--json"],
     ];
-    let shown = |service: &Service| commands.map(|command| without_clock(&service.output(command)));
+    let shown = |service: &Service| commands.map(|command| without_clock(&service.run_ok(command)));
     let before = shown(&service);
-    service.output(&["migrate", "--to", &database]);
+    service.run_ok(&["migrate", "--to", &database]);
 
     service.set("database_url", &database);
     assert_eq!(shown(&service), before);
     service.start_again();
-    service.ask(&key, "Hello from PostgreSQL!").completed();
-    assert_eq!(service.ask(&revoked, "Hello!").status, 401);
+    service.chat(&key, "Hello from PostgreSQL!").completion();
+    assert_eq!(service.chat(&revoked, "Hello!").status, 401);
     assert_eq!(service.rows().len(), 22);
-    assert_ne!(service.told("Set up").unwrap(), link, "links are made anew at every start");
+    assert_ne!(service.banner_value("Set up").unwrap(), link, "links are made anew at every start");
 
     // A database that is in use is not overwritten, whatever is copied.
     let again = service.run(&["migrate", "--from", file.to_str().unwrap(), "--to", &database]);

@@ -3,18 +3,18 @@
 use std::net::SocketAddr;
 
 use rustix::process::Signal;
-use testbed::{Cluster, Reply, Request, Runtime, Service, ask};
+use testbed::{Behaviour, Cluster, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 use crate::load::Load;
 
-fn start(count: usize, runtime: &Runtime) -> Vec<Service> {
+fn start(count: usize, runtime: &FakeRuntime) -> Vec<Service> {
     let url = Cluster::shared().create_database();
     (0..count).map(|_| replica(runtime, &url)).collect()
 }
 
-fn replica(runtime: &Runtime, url: &str) -> Service {
-    ADRIATICUM.setup_with(&[runtime]).set("database_url", url).set("api.drain", "1s").start()
+fn replica(runtime: &FakeRuntime, url: &str) -> Service {
+    ADRIATICUM.service_with(&[runtime]).set("database_url", url).set("api.drain", "1s").start()
 }
 
 fn addresses<'a>(replicas: impl IntoIterator<Item = &'a Service>) -> Vec<SocketAddr> {
@@ -23,27 +23,27 @@ fn addresses<'a>(replicas: impl IntoIterator<Item = &'a Service>) -> Vec<SocketA
 
 #[test]
 fn a_key_revoked_on_one_is_refused_by_the_next_request_on_every_other() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let replicas = start(3, &runtime);
     for revoking in 0..replicas.len() {
         let key = replicas[(revoking + 1) % 3].key();
-        let request = Request::chat(&key, ask("hello")).bytes();
+        let request = Request::chat(&key, chat_body("hello")).bytes();
         let mut connections: Vec<_> = replicas.iter().map(Service::connect).collect();
-        connections.iter_mut().for_each(|connection| drop(connection.send(&request).answer().completed()));
-        replicas[revoking].output(&["keys", "revoke", &key[6..18]]);
+        connections.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
+        replicas[revoking].run_ok(&["keys", "revoke", &key[6..18]]);
         connections.iter_mut().for_each(|connection| {
-            connection.send(&request).answer().refused_as("invalid_api_key");
+            connection.send(&request).response().expect_error("invalid_api_key");
         });
     }
 }
 
 #[test]
 fn a_replica_that_is_killed_takes_nothing_along() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut replicas = start(3, &runtime);
     let key = replicas[0].key();
     let all = addresses(&replicas);
-    let load = Load::during(&all, &key, &ask("hello"), |load| {
+    let load = Load::during(&all, &key, &chat_body("hello"), |load| {
         for _ in 0..5 {
             load.wait_for_completions(60);
             replicas[2].kill();
@@ -60,10 +60,10 @@ fn a_replica_that_is_killed_takes_nothing_along() {
 
 #[test]
 fn a_rolling_restart_fails_no_request() {
-    let runtime = Runtime::that(Reply::Echoes);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut replicas = start(3, &runtime);
     let key = replicas[0].key();
-    let load = Load::during(&addresses(&replicas), &key, &ask("hello"), |load| {
+    let load = Load::during(&addresses(&replicas), &key, &chat_body("hello"), |load| {
         for at in 0..replicas.len() {
             load.wait_for_completions(40);
             replicas[at].signal(Signal::TERM);

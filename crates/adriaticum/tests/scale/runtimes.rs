@@ -48,7 +48,7 @@ impl LlamaServer {
     }
 
     fn wait_until_it_listens(&mut self) {
-        ADRIATICUM.eventually("llama.cpp's server", || TcpStream::connect(self.address).ok());
+        ADRIATICUM.wait_for("llama.cpp's server", || TcpStream::connect(self.address).ok());
     }
 
     fn signal(&self, signal: Signal) {
@@ -74,7 +74,7 @@ fn runtimes_that_are_killed_hung_and_returned() {
     let urls = [first.url(), second.url(), format!("http://{}/v1", llama.address)].join(",");
     let database = Cluster::shared().create_database();
     let start = || {
-        let setup = ADRIATICUM.setup().set("runtime.urls", &urls).set("database_url", &database);
+        let setup = ADRIATICUM.service().set("runtime.urls", &urls).set("database_url", &database);
         setup.set("runtime.timeout", "30s").start()
     };
     let replicas = [start(), start()];
@@ -105,7 +105,7 @@ fn runtimes_that_are_killed_hung_and_returned() {
     assert_eq!(load.broken(), 0);
     let kinds = load.kinds();
     let completed = kinds.get(&(200, None)).copied().unwrap_or(0);
-    // What was in the middle of an answer when its runtime was killed cannot be asked again.
+    // What was in the middle of a response when its runtime was killed cannot be asked again.
     let cut_off: usize = kinds.iter().filter(|((status, _), _)| *status != 200).map(|(_, count)| count).sum();
     assert!(completed > 80 && cut_off <= 12, "{kinds:?}");
     assert!(kinds.keys().all(|(_, code)| matches!(code.as_deref(), None | Some("inference_error"))), "{kinds:?}");

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testbed::gguf::Sample;
+use testbed::gguf::GgufFile;
 
 use super::{GgufError, Summary, read};
 
@@ -12,8 +12,8 @@ fn check(bytes: &[u8]) -> Result<Summary, GgufError> {
     read(Cursor::new(bytes), bytes.len() as u64)
 }
 
-fn sample() -> Sample {
-    Sample::model("Tiny", 4)
+fn sample() -> GgufFile {
+    GgufFile::model("Tiny", 4)
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn missing_metadata_is_taken_from_the_tensors() {
 
 #[test]
 fn a_name_cannot_send_control_codes_to_a_terminal() {
-    let summary = check(&sample().says("general.name", "\x1b[2JTi\nny\x07").bytes()).unwrap();
+    let summary = check(&sample().text("general.name", "\x1b[2JTi\nny\x07").bytes()).unwrap();
     assert_eq!(summary.name, "[2JTi ny");
 }
 
@@ -51,7 +51,7 @@ fn unusable_files_are_refused_with_the_reason() {
         (sample().version(4).bytes(), "is GGUF of version 4"),
         (sample().version(3_u32.swap_bytes()).bytes(), "is GGUF for big-endian machines"),
         (sample().pair("split.count", 2, &[3, 0]).bytes(), "is one of 3 pieces of a model"),
-        (sample().says("general.type", "mmproj").bytes(), "is not a model but what it calls its \"mmproj\" part"),
+        (sample().text("general.type", "mmproj").bytes(), "is not a model but what it calls its \"mmproj\" part"),
         (sample().without("general.architecture").bytes(), "is damaged: it does not name its architecture"),
         (sample().pair("general.architecture", 4, &number(1)).bytes(), "is damaged: a name in it is not text"),
         (sample().pair("general.alignment", 4, &number(0)).bytes(), "is damaged: its alignment is no power of two"),

@@ -1,8 +1,9 @@
-//! One HTTP answer, and the two shapes that it may have: the completion object and the error envelope, each exactly.
+//! An HTTP response, and the only two bodies that the API sends: the completion object and the error envelope. Taking
+//! one apart checks its exact members and that its request id is the one in the header.
 
 use serde_json::Value;
 
-/// Every error code with its status, as the specification's part 7 has them.
+/// Every error code with its status, from part 7 of the specification.
 const CODES: [(u16, &str); 8] = [
     (400, "invalid_request"),
     (401, "invalid_api_key"),
@@ -15,15 +16,15 @@ const CODES: [(u16, &str); 8] = [
 ];
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-/// A completion object, taken apart.
+/// A parsed completion object.
 #[derive(Debug)]
-pub struct Completed {
+pub struct Completion {
     pub id: String,
     pub content: String,
     pub finish_reason: String,
@@ -32,21 +33,21 @@ pub struct Completed {
     pub tokens: [Option<u64>; 3],
 }
 
-/// An error envelope, taken apart.
+/// A parsed error envelope.
 #[derive(Debug)]
-pub struct Refused {
+pub struct ApiError {
     pub status: u16,
     pub code: String,
     pub message: String,
     pub request_id: String,
 }
 
-impl Answer {
-    /// A header that stands there at most once. Names are given in lower case.
+impl Response {
+    /// The value of a header, which must not be repeated. The name is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.as_str());
         let value = values.next();
-        assert!(values.next().is_none(), "{name} stands twice: {self:?}");
+        assert!(values.next().is_none(), "{name} is repeated: {self:?}");
         value
     }
 
@@ -56,7 +57,7 @@ impl Answer {
     }
 
     /// The completion object of a 200, which must have exactly its members.
-    pub fn completed(&self) -> Completed {
+    pub fn completion(&self) -> Completion {
         assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
         let body = self.json();
         assert_members(&body, &["choices", "created", "id", "model", "object", "usage"]);
@@ -73,8 +74,8 @@ impl Answer {
             Value::Null => None,
             figure => Some(figure.as_u64().unwrap_or_else(|| panic!("{name}: {body}"))),
         });
-        Completed {
-            id: self.same_id_everywhere(&body["id"]),
+        Completion {
+            id: self.checked_request_id(&body["id"]),
             content: choice["message"]["content"].as_str().unwrap().to_owned(),
             finish_reason: choice["finish_reason"].as_str().unwrap().to_owned(),
             created: body["created"].as_u64().unwrap(),
@@ -83,40 +84,40 @@ impl Answer {
     }
 
     /// The error envelope, which must have exactly its members and the status that belongs to its code.
-    pub fn refused(&self) -> Refused {
+    pub fn error(&self) -> ApiError {
         let body = self.json();
         assert_members(&body, &["error"]);
-        let error = &body["error"];
-        assert_members(error, &["code", "message", "request_id"]);
-        let refused = Refused {
+        let envelope = &body["error"];
+        assert_members(envelope, &["code", "message", "request_id"]);
+        let error = ApiError {
             status: self.status,
-            code: error["code"].as_str().unwrap().to_owned(),
-            message: error["message"].as_str().unwrap().to_owned(),
-            request_id: self.same_id_everywhere(&error["request_id"]),
+            code: envelope["code"].as_str().unwrap().to_owned(),
+            message: envelope["message"].as_str().unwrap().to_owned(),
+            request_id: self.checked_request_id(&envelope["request_id"]),
         };
-        assert!(CODES.contains(&(refused.status, &refused.code)), "{refused:?}");
-        assert!(!refused.message.is_empty(), "{refused:?}");
-        refused
+        assert!(CODES.contains(&(error.status, &error.code)), "{error:?}");
+        assert!(!error.message.is_empty(), "{error:?}");
+        error
     }
 
-    /// The message of a refusal with that code.
-    pub fn refused_as(&self, code: &str) -> String {
-        let refused = self.refused();
-        assert_eq!(refused.code, code, "{refused:?}");
-        refused.message
+    /// The message of the error, which must have that code.
+    pub fn expect_error(&self, code: &str) -> String {
+        let error = self.error();
+        assert_eq!(error.code, code, "{error:?}");
+        error.message
     }
 
-    /// The status and, unless it is a success, the code; both shapes are checked on the way.
+    /// The status, and the code if it is an error. Both kinds of body are checked.
     pub fn outcome(&self) -> (u16, Option<String>) {
         if self.status == 200 {
-            self.completed();
+            self.completion();
             return (200, None);
         }
-        (self.status, Some(self.refused().code))
+        (self.status, Some(self.error().code))
     }
 
-    /// The request's id in the body, which must be well-formed and the one in the header.
-    fn same_id_everywhere(&self, in_body: &Value) -> String {
+    /// The request id in the body, which must be well-formed and the same as in the header.
+    fn checked_request_id(&self, in_body: &Value) -> String {
         let id = in_body.as_str().unwrap_or_else(|| panic!("an id: {self:?}"));
         assert!(is_request_id(id), "{id}");
         assert_eq!(self.header("x-request-id"), Some(id));

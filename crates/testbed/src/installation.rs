@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Cluster, Runtime, Setup, TIMEOUT, eventually_within};
+use crate::{Cluster, FakeRuntime, ServiceBuilder, TIMEOUT, wait_for_within};
 
-/// The program under test. A test binary makes one of Cargo's `CARGO_BIN_EXE_adriaticum`, which only tests are given.
+/// The program under test. Only a test binary knows the path: `env!("CARGO_BIN_EXE_adriaticum")`.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     binary: &'static str,
@@ -21,7 +21,7 @@ impl Program {
         Self { binary, timeout: TIMEOUT }
     }
 
-    /// For suites in which the service takes longer, because of what stands behind it.
+    /// For suites in which the service waits for slow programs, such as a model.
     pub const fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -34,85 +34,85 @@ impl Program {
         self.timeout
     }
 
-    /// A new installation that nobody serves yet.
-    pub fn home(self) -> Home {
-        Home::new(self)
+    /// A new installation, not served yet.
+    pub fn install(self) -> Installation {
+        Installation::new(self)
     }
 
     /// A service without runtimes, to be started.
-    pub fn setup(self) -> Setup {
-        Setup::new(self.home())
+    pub fn service(self) -> ServiceBuilder {
+        ServiceBuilder::new(self.install())
     }
 
     /// A service in front of these runtimes, to be started.
-    pub fn setup_with(self, runtimes: &[&Runtime]) -> Setup {
+    pub fn service_with(self, runtimes: &[&FakeRuntime]) -> ServiceBuilder {
         let urls: Vec<_> = runtimes.iter().map(|runtime| runtime.url()).collect();
-        self.setup().set("runtime.urls", &urls.join(","))
+        self.service().set("runtime.urls", &urls.join(","))
     }
 
     /// A service with that configuration file, to be started.
-    pub fn setup_configured(self, text: &str) -> Setup {
-        let home = self.home();
-        home.configure(text);
-        Setup::new(home)
+    pub fn service_from_file(self, text: &str) -> ServiceBuilder {
+        let installation = self.install();
+        installation.configure(text);
+        ServiceBuilder::new(installation)
     }
 
     /// Polls until there is a value, as long as the suite's timeout allows.
-    pub fn eventually<T>(self, what: &str, poll: impl FnMut() -> Option<T>) -> T {
-        eventually_within(self.timeout, what, poll)
+    pub fn wait_for<T>(self, what: &str, poll: impl FnMut() -> Option<T>) -> T {
+        wait_for_within(self.timeout, what, poll)
     }
 }
 
-/// Whether the suite runs on PostgreSQL this time, rather than on SQLite.
+/// Whether the suite runs on PostgreSQL (`TEST_DATABASE=postgres`) rather than on SQLite.
 pub fn on_postgres() -> bool {
     std::env::var_os("TEST_DATABASE").is_some_and(|database| database == "postgres")
 }
 
-/// A data folder, its settings, and the commands that work on it. Settings are given as the environment gives them.
-pub struct Home {
+/// A data folder, its settings as environment variables, and the commands that work on it.
+pub struct Installation {
     program: Program,
     settings: Vec<(String, String)>,
     data: PathBuf,
     folder: TempDir,
 }
 
-/// What a command printed and how it ended.
+/// What a command printed, and its exit code.
 #[derive(Debug)]
-pub struct Ran {
+pub struct Output {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Home {
+impl Installation {
     fn new(program: Program) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Ports are given by the system, so that tests can run at once.
+        // The system chooses the ports, so that tests can run at once.
         let settings = [
             ("api.listen", "127.0.0.1:0"),
             ("console.listen", "127.0.0.1:0"),
             ("ops.listen", "127.0.0.1:0"),
             ("model", "none"),
         ];
-        let mut home = Self { program, settings: Vec::new(), data: PathBuf::new(), folder };
-        settings.into_iter().for_each(|(name, value)| home.set(name, value));
-        home.set_data(home.folder.path().join("data"));
+        let mut installation = Self { program, settings: Vec::new(), data: PathBuf::new(), folder };
+        settings.into_iter().for_each(|(name, value)| installation.set(name, value));
+        installation.set_data(installation.folder.path().join("data"));
         if on_postgres() {
-            home.set("database_url", &Cluster::shared().create_database());
+            installation.set("database_url", &Cluster::shared().create_database());
         }
-        home
+        installation
     }
 
     pub fn program(&self) -> Program {
         self.program
     }
 
-    /// A folder of the test's own, also the one that commands run in.
+    /// The test's own folder, in which commands run.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Where the database is.
+    /// The data folder, with the database.
     pub fn data(&self) -> &Path {
         &self.data
     }
@@ -138,7 +138,7 @@ impl Home {
         self.settings.iter().find(|(name, _)| *name == variable).map(|(_, value)| value.clone())
     }
 
-    /// The binary with the home's settings and nothing of this process's own.
+    /// A command with the installation's settings and none of this process's.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program.binary);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ADRIATICUM_")) {
@@ -150,46 +150,46 @@ impl Home {
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Ran {
-        Ran::of(&mut self.command(arguments))
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        Output::of(&mut self.command(arguments))
     }
 
-    /// The output of a command that must succeed.
-    pub fn output(&self, arguments: &[&str]) -> String {
-        let ran = self.run(arguments);
-        assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
-        ran.stdout
+    /// The standard output of a command that must succeed.
+    pub fn run_ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.code, Some(0), "{arguments:?}: {output:?}");
+        output.stdout
     }
 
-    /// A new key, made with whatever options.
+    /// A new key, created with these options.
     pub fn key_with(&self, name: &str, options: &[&str]) -> String {
         let mut arguments = vec!["keys", "create", name];
         arguments.extend(options);
-        let stdout = self.output(&arguments);
+        let stdout = self.run_ok(&arguments);
         let key = stdout.strip_suffix('\n').unwrap();
-        assert!(!key.is_empty() && !key.contains(char::is_whitespace), "the key alone: {stdout:?}");
+        assert!(!key.is_empty() && !key.contains(char::is_whitespace), "more than the key: {stdout:?}");
         key.to_owned()
     }
 
-    /// A new key that may do everything.
+    /// A new key with all permissions.
     pub fn key(&self) -> String {
         self.key_with("test", &[])
     }
 
     /// Every row of the ledger, newest first.
     pub fn rows(&self) -> Vec<Value> {
-        let rows = self.output(&["usage", "--requests", "--json", "--limit", "1000000"]);
+        let rows = self.run_ok(&["usage", "--requests", "--json", "--limit", "1000000"]);
         serde_json::from_str(&rows).unwrap()
     }
 
-    /// The sums of the ledger.
-    pub fn sums(&self) -> Value {
-        serde_json::from_str(&self.output(&["usage", "--json"])).unwrap()
+    /// The totals of the ledger.
+    pub fn usage(&self) -> Value {
+        serde_json::from_str(&self.run_ok(&["usage", "--json"])).unwrap()
     }
 
-    /// The rows, once there are that many; for requests whose end nobody tells us.
+    /// The rows, once there are that many; for requests whose end the client does not see.
     pub fn wait_for_rows(&self, count: usize) -> Vec<Value> {
-        self.program.eventually("rows in the ledger", || Some(self.rows()).filter(|rows| rows.len() >= count))
+        self.program.wait_for("rows in the ledger", || Some(self.rows()).filter(|rows| rows.len() >= count))
     }
 
     /// What the service has written to its log.
@@ -202,12 +202,12 @@ impl Home {
     }
 }
 
-/// The variable that sets a setting.
+/// The environment variable of a setting.
 fn variable(setting: &str) -> String {
     format!("ADRIATICUM_{}", setting.replace('.', "_").to_ascii_uppercase())
 }
 
-impl Ran {
+impl Output {
     pub fn of(command: &mut Command) -> Self {
         let output = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -1,13 +1,13 @@
 //! The cases: one for every way in which a request can end, each with a service that ends it so.
 
 use serde::Serialize;
-use testbed::{Connection, Reply, Request, Runtime, Service, Setup, ask, unreachable_url};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, ServiceBuilder, chat_body, unreachable_url};
 
 use crate::ADRIATICUM;
 use crate::relay::Relay;
 
 /// Seconds that a runtime wants to be left alone for; longer than any client waits by itself at first.
-pub(crate) const LATER: u64 = 3;
+pub(crate) const RETRY_AFTER_SECONDS: u64 = 3;
 
 /// One request that a client is to make. The client's name and the case's begin the message, so that it is recognized.
 #[derive(Debug, Serialize)]
@@ -19,63 +19,65 @@ pub(crate) struct Case {
 }
 
 /// Services that all clients share.
-pub(crate) struct Stage {
-    echoing: Scene,
+pub(crate) struct Services {
+    echoing: RelayedService,
     weak_key: String,
-    unmeasuring: Scene,
-    failing: Scene,
-    searching: Scene,
-    full: Scene,
-    unconfigured: Scene,
+    unmeasuring: RelayedService,
+    failing: RelayedService,
+    searching: RelayedService,
+    full: RelayedService,
+    unconfigured: RelayedService,
     /// Takes up all of the room.
     _held: Connection,
 }
 
 /// A service, the relay in front of it, and a key.
-struct Scene {
+struct RelayedService {
     service: Service,
     relay: Relay,
     key: String,
 }
 
-impl Scene {
-    fn of(setup: Setup) -> Self {
-        let service = setup.start();
-        Self { relay: Relay::before(&service), key: service.key(), service }
+impl RelayedService {
+    fn start(builder: ServiceBuilder) -> Self {
+        let service = builder.start();
+        Self { relay: Relay::in_front_of(&service), key: service.key(), service }
     }
 }
 
-impl Stage {
-    pub(crate) fn set() -> Self {
-        let echo = Runtime::that(Reply::Echoes);
-        let echoing = Scene::of(ADRIATICUM.setup_with(&[&echo]));
+impl Services {
+    pub(crate) fn start() -> Self {
+        let echo = FakeRuntime::start(Behaviour::Echo);
+        let echoing = RelayedService::start(ADRIATICUM.service_with(&[&echo]));
         let weak_key = echoing.service.key_with("weak", &["--without-completions"]);
-        let unmeasured = Runtime::that(Reply::completion("not measured", "stop", None));
-        let broken = Runtime::that(Reply::Says(500, "{}".into()));
+        let unmeasured = FakeRuntime::start(Behaviour::completion("not measured", "stop", None));
+        let broken = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
         let search = format!("searxng+{}", unreachable_url());
-        let slow = Runtime::that(Reply::EchoesOnceReleased);
-        let full = Scene::of(ADRIATICUM.setup_with(&[&slow]).set("api.max_requests", "1"));
+        let slow = FakeRuntime::start(Behaviour::EchoWhenReleased);
+        let full = RelayedService::start(ADRIATICUM.service_with(&[&slow]).set("api.max_requests", "1"));
         let mut held = full.service.connect();
-        held.send(Request::chat(&full.key, ask("hello")).bytes());
-        slow.wait_until_asked(1);
+        held.send(Request::chat(&full.key, chat_body("hello")).bytes());
+        slow.wait_for_requests(1);
         Self {
             echoing,
             weak_key,
-            unmeasuring: Scene::of(ADRIATICUM.setup_with(&[&unmeasured])),
-            failing: Scene::of(ADRIATICUM.setup_with(&[&broken])),
-            searching: Scene::of(ADRIATICUM.setup_with(&[&echo]).set("grounding", "always").set("search.url", &search)),
+            unmeasuring: RelayedService::start(ADRIATICUM.service_with(&[&unmeasured])),
+            failing: RelayedService::start(ADRIATICUM.service_with(&[&broken])),
+            searching: RelayedService::start(
+                ADRIATICUM.service_with(&[&echo]).set("grounding", "always").set("search.url", &search),
+            ),
             full,
-            unconfigured: Scene::of(ADRIATICUM.setup()),
+            unconfigured: RelayedService::start(ADRIATICUM.service()),
             _held: held,
         }
     }
 
     /// What a client is to do here.
     pub(crate) fn cases(&self, client: &str) -> Vec<Case> {
-        let case = |name, scene: &Scene| Case {
+        let case = |name, relayed: &RelayedService| Case {
             name,
-            base_url: scene.relay.base_url(),
-            api_key: scene.key.clone(),
+            base_url: relayed.relay.base_url(),
+            api_key: relayed.key.clone(),
             content: beginning(client, name),
         };
         let long = |case: Case, characters| Case { content: case.content + &"x".repeat(characters), ..case };
@@ -96,7 +98,7 @@ impl Stage {
 
     /// The relay by which a case's requests come.
     pub(crate) fn relay(&self, case: &str) -> &Relay {
-        let scene = match case {
+        let relayed = match case {
             "unmeasured" => &self.unmeasuring,
             "runtime" => &self.failing,
             "search" => &self.searching,
@@ -104,7 +106,7 @@ impl Stage {
             "unconfigured" => &self.unconfigured,
             _ => &self.echoing,
         };
-        &scene.relay
+        &relayed.relay
     }
 }
 
@@ -114,30 +116,30 @@ pub(crate) fn beginning(client: &str, case: &str) -> String {
 }
 
 /// A service whose runtime is full at first, and says for how long.
-pub(crate) struct Later {
-    runtime: Runtime,
-    scene: Scene,
+pub(crate) struct BusyService {
+    runtime: FakeRuntime,
+    relayed: RelayedService,
 }
 
-impl Later {
-    pub(crate) fn set() -> Self {
-        let runtime = Runtime::that(Reply::SaysLater(429, "{}".into(), LATER));
-        let scene = Scene::of(ADRIATICUM.setup_with(&[&runtime]));
-        Self { runtime, scene }
+impl BusyService {
+    pub(crate) fn start() -> Self {
+        let runtime = FakeRuntime::start(Behaviour::RespondRetryAfter(429, "{}".into(), RETRY_AFTER_SECONDS));
+        let relayed = RelayedService::start(ADRIATICUM.service_with(&[&runtime]));
+        Self { runtime, relayed }
     }
 
     pub(crate) fn case(&self, client: &str) -> Case {
         let content = beginning(client, "later");
-        Case { name: "later", base_url: self.relay().base_url(), api_key: self.scene.key.clone(), content }
+        Case { name: "later", base_url: self.relay().base_url(), api_key: self.relayed.key.clone(), content }
     }
 
     pub(crate) fn relay(&self) -> &Relay {
-        &self.scene.relay
+        &self.relayed.relay
     }
 
     /// Waits for the first request, and has room for all others.
-    pub(crate) fn relent(&self) {
-        ADRIATICUM.eventually("the first request", || self.runtime.asked().pop());
-        self.runtime.now(Reply::Echoes);
+    pub(crate) fn become_free(&self) {
+        ADRIATICUM.wait_for("the first request", || self.runtime.requests().pop());
+        self.runtime.set_behaviour(Behaviour::Echo);
     }
 }
