@@ -79,9 +79,9 @@ function live() {
 }
 
 function playground() {
-  const room = document.querySelector(".playground");
-  if (!room) return;
-  const form = room.querySelector("form");
+  const root = document.querySelector(".playground");
+  if (!root) return;
+  const form = root.querySelector("form");
   const button = form.querySelector("button");
   const part = (id) => document.getElementById(id);
   button.disabled = false;
@@ -91,7 +91,7 @@ function playground() {
     const messages = [{ role: "user", content: field.user }];
     if (field.system.trim()) messages.unshift({ role: "system", content: field.system });
     const request = {
-      model: room.dataset.model, messages, temperature: Number(field.temperature), max_tokens: Number(field.max_tokens),
+      model: root.dataset.model, messages, temperature: Number(field.temperature), max_tokens: Number(field.max_tokens),
     };
     part("sent").textContent = JSON.stringify(request, null, 2);
     part("answer").textContent = "…";
@@ -102,7 +102,7 @@ function playground() {
     try {
       const response = await fetch("/playground", {
         method: "POST",
-        headers: { "content-type": "application/json", "x-form-token": room.dataset.token },
+        headers: { "content-type": "application/json", "x-form-token": root.dataset.token },
         body: JSON.stringify(request),
       });
       const took = performance.now() - began;

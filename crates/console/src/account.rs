@@ -1,39 +1,37 @@
 //! A person's own account: name, password, sessions.
 
+use http::StatusCode;
 use maud::{Markup, html};
-use store::SessionRecord;
+use store::{PersonName, SessionRecord};
 
+use crate::components::{button_form, csrf_field, form_error, heading, sentence, time};
+use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
-use crate::page::{self, Area, button_form, complaint, token};
-use crate::password::{Password, SHORTEST};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::show::time;
+use crate::layout::Area;
+use crate::password::{self, NewPassword};
+use crate::session::SignedIn;
 
-const LONGEST_NAME: usize = 80;
-
-/// What is wrong with one of the page's forms.
 #[derive(Default)]
-struct Wrong<'a> {
+struct FormErrors<'a> {
     name: Option<&'a str>,
     password: Option<&'a str>,
 }
 
-pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
-    Ok(Reply::page(content(room, &Wrong::default()).await?))
+pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
+    page_with(user, &FormErrors::default()).await
 }
 
-async fn content(room: &Room<'_>, wrong: &Wrong<'_>) -> Result<Markup, Problem> {
-    let account = room.viewer().account().ok_or(Problem::SignedOut)?;
-    let sessions = room.console.store.sessions(room.viewer()).await?;
+async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResult {
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let sessions = user.console.store.sessions(user.viewer()).await?;
     let content = html! {
-        (page::heading("Account", html! {}))
+        (heading("Account", html! {}))
         section.card {
             h2 { "You" }
-            (complaint(wrong.name))
+            (form_error(errors.name))
             form.fields method="post" action="/account/name" {
-                (token(room))
-                label { "Name" input name="name" required maxlength=(LONGEST_NAME) value=(account.name) autocomplete="name"; }
+                (csrf_field(user))
+                label { "Name" input name="name" required maxlength=(PersonName::MAX_CHARS) value=(account.name) autocomplete="name"; }
                 button type="submit" { "Save name" }
             }
             dl.facts {
@@ -44,13 +42,13 @@ async fn content(room: &Room<'_>, wrong: &Wrong<'_>) -> Result<Markup, Problem> 
         }
         section.card {
             h2 { "Password" }
-            (complaint(wrong.password))
+            (form_error(errors.password))
             form.fields method="post" action="/account/password" {
-                (token(room))
+                (csrf_field(user))
                 input type="hidden" name="username" value=(account.email) autocomplete="username";
                 label { "Current password" input type="password" name="current" required autocomplete="current-password"; }
                 label { "New password"
-                    input type="password" name="password" required minlength=(SHORTEST) autocomplete="new-password";
+                    input type="password" name="password" required minlength=(password::MIN_CHARS) autocomplete="new-password";
                 }
                 label { "New password again" input type="password" name="again" required autocomplete="new-password"; }
                 button type="submit" { "Change password" }
@@ -61,16 +59,16 @@ async fn content(room: &Room<'_>, wrong: &Wrong<'_>) -> Result<Markup, Problem> 
             div.heading {
                 h2 { "Sessions" }
                 @if sessions.len() > 1 {
-                    div.actions { (button_form(room, "/account/sessions/end-others", "End all others", "plain")) }
+                    div.actions { (button_form(user, "/account/sessions/end-others", "End all others", "plain")) }
                 }
             }
-            (session_table(room, &sessions))
+            (session_table(user, &sessions))
         }
     };
-    Ok(page::page(room, Area::Account, "Account", content))
+    Ok(user.page(Area::Account, "Account", content))
 }
 
-fn session_table(room: &Room<'_>, sessions: &[SessionRecord]) -> Markup {
+fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Sessions" {
             table.rows {
@@ -86,8 +84,8 @@ fn session_table(room: &Room<'_>, sessions: &[SessionRecord]) -> Markup {
                             td data-label="Signed in" { (time(session.created_at)) }
                             td data-label="Last used" { (time(session.seen_at)) }
                             td.actions {
-                                @if session.id == room.session.id { span.badge.active { "this one" } } @else {
-                                    (button_form(room, &format!("/account/sessions/{}/end", session.id), "End", "plain"))
+                                @if session.id == user.session.id { span.badge.active { "this one" } } @else {
+                                    (button_form(user, &format!("/account/sessions/{}/end", session.id), "End", "plain"))
                                 }
                             }
                         }
@@ -98,9 +96,9 @@ fn session_table(room: &Room<'_>, sessions: &[SessionRecord]) -> Markup {
     }
 }
 
-/// A browser in two words, the whole of what it says on hover.
+/// Browser and system in two words, the whole user agent on hover.
 fn browser(agent: &str) -> Markup {
-    let of = |names: &[(&'static str, &'static str)]| {
+    let find = |names: &[(&'static str, &'static str)]| {
         names.iter().find(|(part, _)| agent.contains(part)).map(|(_, name)| *name)
     };
     let browsers = [("Firefox/", "Firefox"), ("Edg/", "Edge"), ("Chrome/", "Chrome"), ("Safari/", "Safari")];
@@ -112,7 +110,7 @@ fn browser(agent: &str) -> Markup {
         ("Mac OS", "macOS"),
         ("Linux", "Linux"),
     ];
-    let name = match (of(&browsers), of(&systems)) {
+    let name = match (find(&browsers), find(&systems)) {
         (Some(browser), Some(system)) => format!("{browser} on {system}"),
         (Some(browser), None) => browser.to_owned(),
         _ => "Another program".to_owned(),
@@ -120,47 +118,49 @@ fn browser(agent: &str) -> Markup {
     html! { span title=(agent) { (name) } }
 }
 
-async fn refused(room: &Room<'_>, wrong: &Wrong<'_>) -> Result<Reply, Problem> {
-    Ok(Reply::page_as(http::StatusCode::BAD_REQUEST, content(room, wrong).await?))
+async fn refused(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResult {
+    Ok(page_with(user, errors).await?.with_status(StatusCode::BAD_REQUEST))
 }
 
-pub(crate) async fn rename(room: &Room<'_>, form: &Form) -> Result<Reply, Problem> {
-    let name = form.get("name");
-    if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
-        let sentence = format!("A name has 1 to {LONGEST_NAME} characters.");
-        return refused(room, &Wrong { name: Some(&sentence), ..Wrong::default() }).await;
-    }
-    room.console.store.set_own_name(room.viewer(), name).await?;
-    Ok(room.redirect_saying("/account", &format!("You are now called {name}.")))
-}
-
-pub(crate) async fn change_password(room: &Room<'_>, form: &Form) -> Result<Reply, Problem> {
-    let account = room.viewer().account().ok_or(Problem::SignedOut)?;
-    let chosen = Password::choose(form.raw("password"), form.raw("again"), account.email.as_str());
-    let chosen = match chosen {
-        Ok(chosen) => chosen,
-        Err(sentence) => return refused(room, &Wrong { password: Some(&sentence), ..Wrong::default() }).await,
+pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let name = match PersonName::parse(form.get("name")) {
+        Ok(name) => name,
+        Err(error) => {
+            return refused(user, &FormErrors { name: Some(&sentence(&error)), ..FormErrors::default() }).await;
+        }
     };
-    let current = room.console.store.password(room.viewer()).await?;
-    if !room.console.passwords.verify(form.raw("current"), current).await {
-        let sentence = "The current password is not right.";
-        return refused(room, &Wrong { password: Some(sentence), ..Wrong::default() }).await;
-    }
-    let hash = room.console.passwords.hash(chosen).await.ok_or(Problem::Ours)?;
-    room.console.store.set_password(room.viewer(), room.session.id, &hash).await?;
-    Ok(room.redirect_saying("/account", "The password was changed, and all your other sessions have ended."))
+    user.console.store.set_own_name(user.viewer(), name.as_str()).await?;
+    Ok(user.redirect_with_message("/account", &format!("You are now called {}.", name.as_str())))
 }
 
-pub(crate) async fn end_session(room: &Room<'_>, id: &str, _form: &Form) -> Result<Reply, Problem> {
-    let id = id.parse().map_err(|_| Problem::NotFound)?;
-    match room.console.store.end_session(room.viewer(), id).await? {
-        true => Ok(room.redirect_saying("/account", "That session has ended.")),
-        false => Err(Problem::NotFound),
+pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let refuse = |error: String| async move {
+        refused(user, &FormErrors { password: Some(&error), ..FormErrors::default() }).await
+    };
+    let password = match NewPassword::parse(form.raw("password"), form.raw("again"), account.email.as_str()) {
+        Ok(password) => password,
+        Err(error) => return refuse(error.to_string()).await,
+    };
+    let current = user.console.store.password(user.viewer()).await?;
+    if !user.console.passwords.verify(form.raw("current"), current).await {
+        return refuse("The current password is not right.".into()).await;
+    }
+    let hash = user.console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+    user.console.store.set_password(user.viewer(), user.session.id, &hash).await?;
+    Ok(user.redirect_with_message("/account", "The password was changed, and all your other sessions have ended."))
+}
+
+pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.end_session(user.viewer(), id).await? {
+        true => Ok(user.redirect_with_message("/account", "That session has ended.")),
+        false => Err(ConsoleError::NotFound),
     }
 }
 
-pub(crate) async fn end_others(room: &Room<'_>, _form: &Form) -> Result<Reply, Problem> {
-    let ended = room.console.store.end_other_sessions(room.viewer(), room.session.id).await?;
+pub(crate) async fn end_other_sessions(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
+    let ended = user.console.store.end_other_sessions(user.viewer(), user.session.id).await?;
     let s = if ended == 1 { " has" } else { "s have" };
-    Ok(room.redirect_saying("/account", &format!("{ended} other session{s} ended.")))
+    Ok(user.redirect_with_message("/account", &format!("{ended} other session{s} ended.")))
 }

@@ -1,10 +1,10 @@
-//! The few files that pages need, under names that change with their content.
+//! Style sheet, script and icon, under names that change with their content, so that browsers may cache them for good.
 
 use std::sync::LazyLock;
 
-use crate::reply::{Problem, Reply};
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::response::ConsoleResponse;
 
-/// A file that is part of the program.
 pub(crate) struct Asset {
     stem: &'static str,
     ending: &'static str,
@@ -30,7 +30,6 @@ asset!(SCRIPT, "console", "js", "text/javascript; charset=utf-8");
 asset!(ICON, "icon", "svg", "image/svg+xml");
 
 impl Asset {
-    /// Where it is served.
     pub(crate) fn path(&self) -> String {
         format!("/assets/{}", *self.name)
     }
@@ -40,7 +39,7 @@ impl Asset {
     }
 }
 
-pub(crate) fn get(name: &str) -> Result<Reply, Problem> {
-    let asset = [&STYLE, &SCRIPT, &ICON].into_iter().find(|asset| *asset.name == name).ok_or(Problem::NotFound)?;
-    Ok(Reply::asset(asset.kind, asset.content))
+pub(crate) fn get(name: &str) -> ConsoleResult {
+    let asset = [&STYLE, &SCRIPT, &ICON].into_iter().find(|asset| *asset.name == name).ok_or(ConsoleError::NotFound)?;
+    Ok(ConsoleResponse::asset(asset.kind, asset.content))
 }

@@ -2,23 +2,23 @@
 
 use maud::html;
 
-use crate::page::{self, Area};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::show;
-use crate::visit::Fields;
+use crate::components::{empty, heading, time};
+use crate::console_request::Fields;
+use crate::error::ConsoleResult;
+use crate::layout::Area;
+use crate::session::SignedIn;
 
-const PAGE: usize = 100;
+const PAGE_SIZE: usize = 100;
 
-pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let before = query.get("before").parse().unwrap_or(u64::MAX);
-    let mut lines = room.console.store.audit(room.admin()?, before, PAGE as u32 + 1).await?;
-    let more = lines.len() > PAGE;
-    lines.truncate(PAGE);
+    let mut lines = user.console.store.audit(user.admin()?, before, PAGE_SIZE as u32 + 1).await?;
+    let more = lines.len() > PAGE_SIZE;
+    lines.truncate(PAGE_SIZE);
     let content = html! {
-        (page::heading("Audit log", html! {}))
+        (heading("Audit log", html! {}))
         @if lines.is_empty() {
-            (page::empty("Nothing yet", html! { p { "Every sign-in and every change of keys and accounts is listed here." } }))
+            (empty("Nothing yet", html! { p { "Every sign-in and every change of keys and accounts is listed here." } }))
         } @else {
             div.scroll tabindex="0" role="region" aria-label="Audit log" {
                 table.rows {
@@ -26,7 +26,7 @@ pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Probl
                     tbody {
                         @for line in &lines {
                             tr {
-                                td data-label="When" { (show::time(line.at)) }
+                                td data-label="When" { (time(line.at)) }
                                 th scope="row" data-label="Who" { (line.who) }
                                 td data-label="What" { (line.what) @if line.subject != line.who { " " strong { (line.subject) } } }
                                 td data-label="From" { (line.address) }
@@ -43,5 +43,5 @@ pub(crate) async fn page(room: &Room<'_>, query: &Fields) -> Result<Reply, Probl
             }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Audit, "Audit log", content)))
+    Ok(user.page(Area::Audit, "Audit log", content))
 }

@@ -1,47 +1,43 @@
-//! Charts as pictures: bars that are stacked, or lines. Each slice of time tells its figures to a pointer (its title), to
-//! the keyboard (the script steps from slice to slice) and to a screen reader (the same figures as a table).
+//! Charts as SVG: stacked bars, or lines. The figures of each slice of time are its title, which a pointer shows and through
+//! which the script steps by keyboard.
 
 use maud::{Markup, html};
 
-/// The picture's own units; it is stretched to whatever room there is.
+/// In units of the view box; the picture is stretched to the width of the page.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
 
-/// What a chart shows.
 pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
-    pub(crate) slices: Vec<Slot>,
+    pub(crate) slices: Vec<TimeSlot>,
     pub(crate) series: Vec<Series<'a>>,
-    pub(crate) kind: Kind,
-    /// How a value is written, and how at the axis, where there is little room.
+    pub(crate) kind: ChartKind,
     pub(crate) write: fn(f64) -> String,
     pub(crate) axis: fn(f64) -> String,
 }
 
-/// One slice of time.
-pub(crate) struct Slot {
+pub(crate) struct TimeSlot {
     pub(crate) start: u64,
     pub(crate) name: String,
 }
 
-/// One row of figures; `None` where there is none.
 pub(crate) struct Series<'a> {
     pub(crate) name: &'a str,
-    /// How it is drawn, by class.
+    /// CSS class, which sets the colour.
     pub(crate) class: &'static str,
     pub(crate) values: Vec<Option<f64>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// On top of each other.
+pub(crate) enum ChartKind {
+    /// Stacked.
     Bars,
     Lines,
 }
 
 impl Chart<'_> {
-    pub(crate) fn draw(&self) -> Markup {
-        let top = nice(self.highest());
+    pub(crate) fn render(&self) -> Markup {
+        let top = round_up(self.max_value());
         html! {
             figure.chart tabindex="0" aria-label={ (self.title) ". Arrow keys step through the figures." } {
                 figcaption {
@@ -57,7 +53,7 @@ impl Chart<'_> {
                         @for part in [0.0, 0.5, 1.0] {
                             line.grid x1="0" x2=(WIDTH) y1=(HEIGHT * part) y2=(HEIGHT * part) {}
                         }
-                        @if self.kind == Kind::Lines { (self.lines(top)) }
+                        @if self.kind == ChartKind::Lines { (self.lines(top)) }
                         @for at in 0..self.slices.len() { (self.slice(at, top)) }
                     }
                 }
@@ -71,20 +67,20 @@ impl Chart<'_> {
         }
     }
 
-    /// The largest value, or sum of values where they are stacked.
-    fn highest(&self) -> f64 {
+    /// The largest value, or the largest sum of a stack.
+    fn max_value(&self) -> f64 {
         let of_slice = |at: usize| {
             let values = self.series.iter().filter_map(|series| series.values[at]);
             match self.kind {
-                Kind::Bars => values.sum::<f64>(),
-                Kind::Lines => values.fold(0.0, f64::max),
+                ChartKind::Bars => values.sum::<f64>(),
+                ChartKind::Lines => values.fold(0.0, f64::max),
             }
         };
         (0..self.slices.len()).map(of_slice).fold(0.0, f64::max)
     }
 
     fn summary(&self) -> String {
-        format!("{}, {} slices of time, at most {}", self.title, self.slices.len(), (self.write)(self.highest()))
+        format!("{}, {} slices of time, at most {}", self.title, self.slices.len(), (self.write)(self.max_value()))
     }
 
     fn slice(&self, at: usize, top: f64) -> Markup {
@@ -96,7 +92,7 @@ impl Chart<'_> {
             g.slice data-slice=(slot.start) data-figures=(figures) {
                 title { (slot.name) ": " (figures) }
                 rect.touch x=(round(left)) y="0" width=(round(width)) height=(HEIGHT) {}
-                @if self.kind == Kind::Bars {
+                @if self.kind == ChartKind::Bars {
                     @for (class, y, height) in self.bars(at, top) {
                         rect class=(class) x=(round(left + width * 0.12)) y=(round(y))
                             width=(round(width * 0.76)) height=(round(height)) {}
@@ -104,7 +100,7 @@ impl Chart<'_> {
                 } @else {
                     @for series in &self.series {
                         @if let Some(value) = series.values[at] {
-                            // A dot that keeps its shape in a stretched picture: a line without a length to speak of, with round ends.
+                            // A very short line with round ends stays round in a stretched picture; a circle would not.
                             @let (x, y) = (round(left + width / 2.0), round(HEIGHT - value / top * HEIGHT));
                             path class={ "dot " (series.class) } d={ "M" (x) " " (y) "h0.01" } {}
                         }
@@ -114,12 +110,12 @@ impl Chart<'_> {
         }
     }
 
-    /// A slice's bars on top of each other: class, upper edge and height.
+    /// The stacked bars of a slice: class, upper edge and height.
     fn bars(&self, at: usize, top: f64) -> Vec<(&'static str, f64, f64)> {
         let mut base = HEIGHT;
         let values = self.series.iter().filter_map(|series| Some((series.class, series.values[at]?)));
         let bar = |(class, value): (&'static str, f64)| {
-            // So that one request among thousands can be seen.
+            // One request among thousands stays visible.
             let height = (value / top * HEIGHT).max(1.5);
             base -= height;
             (class, base, height)
@@ -152,8 +148,8 @@ impl Chart<'_> {
     }
 }
 
-/// The next round number from a value on.
-fn nice(value: f64) -> f64 {
+/// To the next round number, for the top of the axis.
+fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }
@@ -174,20 +170,20 @@ mod tests {
     proptest! {
         #[test]
         fn the_axis_ends_at_or_above_the_highest_value(value in 0.0f64..1e12) {
-            let top = nice(value);
+            let top = round_up(value);
             prop_assert!(top >= value * 0.999_999 && (value < 1e-9 || top <= value * 2.1), "{value} {top}");
         }
     }
 
     #[test]
     fn a_chart_tells_every_figure_and_escapes_names() {
-        let slices = (0..3).map(|at| Slot { start: at, name: format!("<{at}>") }).collect();
+        let slices = (0..3).map(|at| TimeSlot { start: at, name: format!("<{at}>") }).collect();
         let values = vec![Some(3.0), None, Some(9.0)];
         let series = vec![Series { name: "requests", class: "good", values }];
         let write = |value: f64| value.to_string();
-        let chart = Chart { title: "T", slices, series, kind: Kind::Bars, write, axis: write };
-        let drawn = chart.draw().into_string();
-        assert!(drawn.contains("&lt;0&gt;: 3 requests") && drawn.contains("– requests"), "{drawn}");
-        assert!(!drawn.contains("style="), "the policy forbids it");
+        let chart = Chart { title: "T", slices, series, kind: ChartKind::Bars, write, axis: write };
+        let html = chart.render().into_string();
+        assert!(html.contains("&lt;0&gt;: 3 requests") && html.contains("– requests"), "{html}");
+        assert!(!html.contains("style="), "the policy forbids it");
     }
 }

@@ -8,13 +8,13 @@ use store::{Figures, Store, StoreError, Viewer};
 use tokio::sync::mpsc;
 use transport::ResponseBody;
 
-use crate::reply::{Problem, Reply};
+use crate::components::failed;
+use crate::console_request::Fields;
+use crate::error::ConsoleResult;
 use crate::requests::Filter;
-use crate::room::Room;
-use crate::show::failed;
-use crate::usage;
-use crate::usage::Group;
-use crate::visit::Fields;
+use crate::response::ConsoleResponse;
+use crate::session::SignedIn;
+use crate::usage::{self, Group};
 
 const CONTENT_TYPE: &str = "text/csv; charset=utf-8";
 /// Requests that are read at a time, which bounds the memory that an export takes.
@@ -27,12 +27,12 @@ fn usage_row(group: String, name: String, figures: &Figures, succeeded: u64) -> 
     (group, name, figures.requests, failed(figures, succeeded), figures.into())
 }
 
-pub(crate) async fn usage(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
-    let read = usage::read(room, query).await?;
-    let report = &read.report;
-    let group = read.group.name();
+pub(crate) async fn usage(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    let view = usage::load(user, query).await?;
+    let report = &view.report;
+    let group = view.group.name();
     let columns: Vec<_> = [group, "name", "requests", "failed"].into_iter().chain(TokenSums::COLUMNS).collect();
-    let mut rows: Vec<UsageRow> = match read.group {
+    let mut rows: Vec<UsageRow> = match view.group {
         Group::Time => {
             let slices = report.by_time.iter();
             slices.map(|it| usage_row(rfc3339_millis(it.start), String::new(), &it.figures, it.succeeded)).collect()
@@ -52,11 +52,11 @@ pub(crate) async fn usage(room: &Room<'_>, query: &Fields) -> Result<Reply, Prob
         }
     };
     rows.push(usage_row("all".into(), String::new(), &report.totals, report.succeeded));
-    Ok(Reply::download(&format!("adriaticum-usage-by-{group}.csv"), CONTENT_TYPE, csv(Some(&columns), rows)))
+    Ok(ConsoleResponse::download(&format!("adriaticum-usage-by-{group}.csv"), CONTENT_TYPE, csv(Some(&columns), rows)))
 }
 
-pub(crate) fn requests(room: &Room<'_>, query: &Fields) -> Reply {
-    let (store, viewer, filter) = (room.console.store.clone(), room.viewer().clone(), Filter::parse(query));
+pub(crate) fn requests(user: &SignedIn<'_>, query: &Fields) -> ConsoleResponse {
+    let (store, viewer, filter) = (user.console.store.clone(), user.viewer().clone(), Filter::parse(query));
     let (chunks, body) = ResponseBody::stream();
     tokio::spawn(async move {
         if let Err(error) = send_requests(&store, &viewer, filter, &chunks).await {
@@ -64,7 +64,7 @@ pub(crate) fn requests(room: &Room<'_>, query: &Fields) -> Reply {
             let _ = chunks.send(Err(std::io::Error::other("the database failed"))).await; // closes the connection
         }
     });
-    Reply::download("adriaticum-requests.csv", CONTENT_TYPE, body)
+    ConsoleResponse::download("adriaticum-requests.csv", CONTENT_TYPE, body)
 }
 
 async fn send_requests(

@@ -1,43 +1,33 @@
 //! Posted forms. A `Form` exists only if it came from one of our own pages: the browser says so by its origin, and the
-//! page by a token that follows from a secret cookie.
+//! page by a CSRF token that is derived from a secret cookie.
 
+use bytes::Bytes;
+use http::HeaderName;
 use http::header;
 use subtle::ConstantTimeEq;
 
-use crate::reply::Problem;
-use crate::visit::{Fields, Visit};
+use crate::console_request::{ConsoleRequest, Fields};
+use crate::error::{ConsoleError, ConsoleResult};
 
-/// The name of the token's field.
-pub(crate) const TOKEN: &str = "token";
-/// The same for requests that scripts make.
-const TOKEN_HEADER: header::HeaderName = header::HeaderName::from_static("x-form-token");
+pub(crate) const CSRF_FIELD: &str = "token";
+/// For what scripts post.
+const CSRF_HEADER: HeaderName = HeaderName::from_static("x-form-token");
 
-/// What was posted from our own pages.
 pub(crate) struct Form(Fields);
 
 impl Form {
-    /// Reads a form that must carry that token.
-    pub(crate) async fn read(visit: &mut Visit, origin: &str, token: &str) -> Result<Self, Problem> {
-        accept_origin(visit, origin)?;
-        let body = visit.body().await.ok_or(Problem::Unreadable)?;
+    pub(crate) async fn parse(request: &mut ConsoleRequest, origin: &str, csrf_token: &str) -> ConsoleResult<Self> {
+        check_origin(request, origin)?;
+        let body = request.body().await.ok_or(ConsoleError::Unreadable)?;
         let fields = Fields::parse(&body);
-        if same(fields.get(TOKEN), token) { Ok(Self(fields)) } else { Err(Problem::Forged) }
-    }
-
-    /// Reads what a script posts, which carries the token in a header.
-    pub(crate) async fn read_json(visit: &mut Visit, origin: &str, token: &str) -> Result<bytes::Bytes, Problem> {
-        accept_origin(visit, origin)?;
-        if !visit.header(TOKEN_HEADER).is_some_and(|given| same(given, token)) {
-            return Err(Problem::Forged);
-        }
-        visit.body().await.ok_or(Problem::Unreadable)
+        if constant_time_eq(fields.get(CSRF_FIELD), csrf_token) { Ok(Self(fields)) } else { Err(ConsoleError::Forged) }
     }
 
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.get(name)
     }
 
-    /// As it was typed: spaces belong to a password.
+    /// Untrimmed: spaces belong to a password.
     pub(crate) fn raw(&self, name: &str) -> &str {
         self.0.raw(name)
     }
@@ -47,17 +37,25 @@ impl Form {
     }
 }
 
-/// Browsers say where a form comes from; whoever does not say must at least not say that it is another site.
-fn accept_origin(visit: &Visit, origin: &str) -> Result<(), Problem> {
-    let site = visit.header(header::HeaderName::from_static("sec-fetch-site"));
-    let ours = match visit.header(header::ORIGIN) {
-        Some(given) => given == origin || is_same_loopback(given, origin),
-        None => site.is_none_or(|site| site == "same-origin"),
-    };
-    if ours { Ok(()) } else { Err(Problem::Forged) }
+/// The body that a script posts, with the CSRF token in a header.
+pub(crate) async fn read_json(request: &mut ConsoleRequest, origin: &str, csrf_token: &str) -> ConsoleResult<Bytes> {
+    check_origin(request, origin)?;
+    if !request.header(CSRF_HEADER).is_some_and(|given| constant_time_eq(given, csrf_token)) {
+        return Err(ConsoleError::Forged);
+    }
+    request.body().await.ok_or(ConsoleError::Unreadable)
 }
 
-/// On one machine, `localhost` and `127.0.0.1` are both used for the same thing.
+/// A browser that sends no `Origin` must at least not say that the request comes from another site.
+fn check_origin(request: &ConsoleRequest, origin: &str) -> ConsoleResult<()> {
+    let is_ours = match request.header(header::ORIGIN) {
+        Some(given) => given == origin || is_same_loopback(given, origin),
+        None => request.header(HeaderName::from_static("sec-fetch-site")).is_none_or(|site| site == "same-origin"),
+    };
+    if is_ours { Ok(()) } else { Err(ConsoleError::Forged) }
+}
+
+/// On one machine people use both `localhost` and `127.0.0.1`.
 fn is_same_loopback(given: &str, origin: &str) -> bool {
     let parse = |text: &str| url::Url::parse(text).ok();
     let is_loopback = |url: &url::Url| match url.host() {
@@ -71,6 +69,6 @@ fn is_same_loopback(given: &str, origin: &str) -> bool {
     same && is_loopback(&given) && is_loopback(&origin)
 }
 
-fn same(given: &str, expected: &str) -> bool {
+fn constant_time_eq(given: &str, expected: &str) -> bool {
     given.as_bytes().ct_eq(expected.as_bytes()).into()
 }

@@ -1,26 +1,26 @@
-//! API keys: the table, making one, renaming, revoking.
+//! API keys: the list, creating, renaming, revoking.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use chat::{KeyId, KeyName};
 use format::{key_state, number};
+use http::StatusCode;
 use maud::{Markup, html};
 use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
 
+use crate::components::{copyable, csrf_field, empty, form_error, heading, measured, now, time, time_or};
+use crate::console_request::Fields;
+use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
+use crate::layout::Area;
 use crate::overview::curl;
-use crate::page::{self, Area, complaint, copyable, token};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::show::{self, measured, time, time_or};
-use crate::visit::Fields;
+use crate::session::SignedIn;
 
 const DAY: u64 = 86_400_000;
-/// Keys on one page.
-const PAGE: usize = 100;
-/// How long a key may live, by choice: the name in the form, what it says, and days.
-const LIVES: [(&str, &str, Option<u64>); 5] = [
+const PAGE_SIZE: usize = 100;
+/// The value in the form, its label, and days.
+const EXPIRY_CHOICES: [(&str, &str, Option<u64>); 5] = [
     ("never", "Does not expire", None),
     ("30", "30 days", Some(30)),
     ("90", "90 days", Some(90)),
@@ -28,54 +28,52 @@ const LIVES: [(&str, &str, Option<u64>); 5] = [
     ("365", "One year", Some(365)),
 ];
 
-/// What somebody typed into the form for a new key.
 #[derive(Default)]
-struct Typed<'a> {
+struct NewKeyForm<'a> {
     name: &'a str,
     without_completions: bool,
     life: &'a str,
-    complaint: Option<&'a str>,
+    error: Option<&'a str>,
 }
 
-pub(crate) async fn list(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
-    let content = listed(room, query, &Typed::default()).await?;
-    Ok(Reply::page(page::page(room, Area::Keys, "API Keys", content)))
+pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    let content = list_content(user, query, &NewKeyForm::default()).await?;
+    Ok(user.page(Area::Keys, "API Keys", content))
 }
 
-async fn listed(room: &Room<'_>, query: &Fields, typed: &Typed<'_>) -> Result<Markup, Problem> {
-    let all = room.console.store.list_keys(room.viewer()).await?;
-    let used = used(room).await?;
-    let (found, shown) = (all.len(), select(&all, &used, query));
+async fn list_content(user: &SignedIn<'_>, query: &Fields, form: &NewKeyForm<'_>) -> ConsoleResult<Markup> {
+    let all = user.console.store.list_keys(user.viewer()).await?;
+    let usage = recent_usage(user).await?;
+    let (found, shown) = (all.len(), select(&all, &usage, query));
     let page: usize = query.get("page").parse().unwrap_or(1).max(1);
-    let last = shown.len().div_ceil(PAGE).max(1);
-    let rows = shown.iter().skip((page - 1) * PAGE).take(PAGE);
+    let last = shown.len().div_ceil(PAGE_SIZE).max(1);
+    let rows = shown.iter().skip((page - 1) * PAGE_SIZE).take(PAGE_SIZE);
     Ok(html! {
-        (page::heading("API Keys", html! { a.button.primary href="#create" { "Create a key" } }))
+        (heading("API Keys", html! { a.button.primary href="#create" { "Create a key" } }))
         @if found == 0 {
-            (page::empty("No keys yet", html! { p { "Create the first one below. It is shown once, right after it is made." } }))
+            (empty("No keys yet", html! { p { "Create the first one below. It is shown once, right after it is made." } }))
         } @else {
             (filters(query))
             @if shown.is_empty() {
-                (page::empty("No key matches", html! { p { a href="/keys" { "Show all keys" } } }))
+                (empty("No key matches", html! { p { a href="/keys" { "Show all keys" } } }))
             } @else {
-                (table(room, rows.copied(), &used, query))
-                @if last > 1 { (pages(query, page, last, shown.len())) }
+                (table(user, rows.copied(), &usage, query))
+                @if last > 1 { (pagination(query, page, last, shown.len())) }
             }
         }
-        (creation(room, typed))
+        (create_form(user, form))
     })
 }
 
-/// Sums of the last 30 days by key.
-async fn used(room: &Room<'_>) -> Result<HashMap<KeyId, KeyUsage>, Problem> {
-    let period = Period::since(show::now().saturating_sub(30 * DAY));
-    let used = room.console.store.usage_by_key(room.viewer(), period).await?;
-    Ok(used.into_iter().map(|usage| (usage.key, usage)).collect())
+/// By key, over the last 30 days.
+async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<HashMap<KeyId, KeyUsage>> {
+    let period = Period::since(now().saturating_sub(30 * DAY));
+    let usage = user.console.store.usage_by_key(user.viewer(), period).await?;
+    Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
 }
 
-/// Filters and sorts.
-fn select<'k>(all: &'k [KeyRecord], used: &HashMap<KeyId, KeyUsage>, query: &Fields) -> Vec<&'k KeyRecord> {
-    let now = show::now();
+fn select<'k>(all: &'k [KeyRecord], usage: &HashMap<KeyId, KeyUsage>, query: &Fields) -> Vec<&'k KeyRecord> {
+    let now = now();
     let (wanted, state) = (query.get("find").to_lowercase(), query.get("state"));
     let mut keys: Vec<_> = all
         .iter()
@@ -88,8 +86,8 @@ fn select<'k>(all: &'k [KeyRecord], used: &HashMap<KeyId, KeyUsage>, query: &Fie
             matches && (state.is_empty() || state == key_state(key.state(now)))
         })
         .collect();
-    let requests = |key: &KeyRecord| used.get(&key.id).map_or(0, |usage| usage.figures.requests);
-    let tokens = |key: &KeyRecord| used.get(&key.id).map_or(0, |usage| usage.figures.total.sum);
+    let requests = |key: &KeyRecord| usage.get(&key.id).map_or(0, |usage| usage.figures.requests);
+    let tokens = |key: &KeyRecord| usage.get(&key.id).map_or(0, |usage| usage.figures.total.sum);
     match query.get("sort") {
         "name" => keys.sort_by_key(|key| key.name.to_lowercase()),
         "used" => keys.sort_by_key(|key| Reverse(key.last_used_at)),
@@ -119,9 +117,9 @@ fn filters(query: &Fields) -> Markup {
 }
 
 fn table<'k>(
-    room: &Room<'_>,
+    user: &SignedIn<'_>,
     keys: impl Iterator<Item = &'k KeyRecord>,
-    used: &HashMap<KeyId, KeyUsage>,
+    usage: &HashMap<KeyId, KeyUsage>,
     query: &Fields,
 ) -> Markup {
     let sort = query.get("sort");
@@ -141,21 +139,21 @@ fn table<'k>(
                     (column("tokens", "Tokens, 30 d", "right")) (column("expires", "Expires", ""))
                     th scope="col" { "State, permissions" } th scope="col" { span.hidden { "Actions" } }
                 } }
-                tbody { @for key in keys { (row(room, key, used.get(&key.id))) } }
+                tbody { @for key in keys { (row(user, key, usage.get(&key.id))) } }
             }
         }
     }
 }
 
-fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
-    let state = key.state(show::now());
+fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
+    let state = key.state(now());
     let figures = usage.map(|usage| usage.figures).unwrap_or_default();
     html! {
         tr.over[state != KeyState::Active] {
             th scope="row" data-label="Name" {
                 a href={ "/keys/" (key.id) } { (key.name) }
                 div.quiet.small { code { "adria_" (key.id) "_…" } }
-                @if room.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
+                @if user.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
             }
             td data-label="Created" { (time(key.created_at)) }
             td data-label="Last used" { (time_or(key.last_used_at, "never")) }
@@ -172,7 +170,7 @@ fn row(room: &Room<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
                 details.rename {
                     summary { "Rename" span.hidden { " " (key.name) } }
                     form method="post" action={ "/keys/" (key.id) "/rename" } {
-                        (token(room))
+                        (csrf_field(user))
                         input type="hidden" name="back" value="list";
                         input name="name" required maxlength=(KeyName::MAX_CHARS) value=(key.name) aria-label={ "New name of " (key.name) }
                             autocomplete="off";
@@ -191,7 +189,7 @@ fn badge(state: KeyState) -> Markup {
     html! { span class={ "badge " (key_state(state)) } { (key_state(state)) } }
 }
 
-fn pages(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
+fn pagination(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
     html! {
         nav.pages aria-label="Pages of keys" {
             @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Back" } }
@@ -201,23 +199,23 @@ fn pages(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
     }
 }
 
-fn creation(room: &Room<'_>, typed: &Typed<'_>) -> Markup {
+fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
     html! {
         section.card #create {
             h2 { "Create a key" }
-            (complaint(typed.complaint))
+            (form_error(form.error))
             form.fields method="post" action="/keys" {
-                (token(room))
+                (csrf_field(user))
                 label { "Name"
-                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed.name) placeholder="What will use it?" autocomplete="off";
+                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name) placeholder="What will use it?" autocomplete="off";
                 }
                 label { "Expiry"
                     select name="life" {
-                        @for (value, says, _) in LIVES { option value=(value) selected[typed.life == value] { (says) } }
+                        @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[form.life == value] { (says) } }
                     }
                 }
                 label.check {
-                    input type="checkbox" name="completions" value="yes" checked[!typed.without_completions];
+                    input type="checkbox" name="completions" value="yes" checked[!form.without_completions];
                     span { "May execute completions" }
                 }
                 button.primary type="submit" { "Create key" }
@@ -226,43 +224,39 @@ fn creation(room: &Room<'_>, typed: &Typed<'_>) -> Markup {
     }
 }
 
-pub(crate) async fn create(room: &Room<'_>, form: &Form) -> Result<Reply, Problem> {
+pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let name = match parse_name(form.get("name")) {
         Ok(name) => name,
         Err(sentence) => {
-            let typed = Typed {
+            let form = NewKeyForm {
                 name: form.get("name"),
                 without_completions: !form.has("completions"),
                 life: form.get("life"),
-                complaint: Some(&sentence),
+                error: Some(&sentence),
             };
-            let content = listed(room, &Fields::default(), &typed).await?;
-            return Ok(Reply::page_as(
-                http::StatusCode::BAD_REQUEST,
-                page::page(room, Area::Keys, "API Keys", content),
-            ));
+            let content = list_content(user, &Fields::default(), &form).await?;
+            return Ok(user.page(Area::Keys, "API Keys", content).with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let days = LIVES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
-    let expires_at = days.map(|days| show::now() + days * DAY);
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
+    let expires_at = days.map(|days| now() + days * DAY);
     let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at };
-    let key = room.console.store.create_key(room.viewer(), new).await?;
+    let key = user.console.store.create_key(user.viewer(), new).await?;
     let content = html! {
-        (page::heading("API Keys", html! {}))
+        (heading("API Keys", html! {}))
         p.message role="status" { "The key " strong { (name) } " was created." }
         section.card {
             h2 { "This is the key" }
             p { "Copy it now. It is shown this once; we keep nothing from which it could be told again." }
             (copyable("key", key.reveal()))
             h2 { "Try it" }
-            (copyable("try", &curl(&room.console.settings.api_base_url, key.reveal())))
+            (copyable("try", &curl(&user.console.settings.api_base_url, key.reveal())))
             p { a.button href="/keys" { "I have copied it" } }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Keys, "Key created", content)))
+    Ok(user.page(Area::Keys, "Key created", content))
 }
 
-/// A name that a key can have, or what is wrong with it.
 fn parse_name(typed: &str) -> Result<String, String> {
     if typed.trim().is_empty() {
         return Err("The key needs a name, so that you know later what it is for.".into());
@@ -273,16 +267,15 @@ fn parse_name(typed: &str) -> Result<String, String> {
     Ok(name.into())
 }
 
-/// One key: its name to be changed in place, and everything about it.
-pub(crate) async fn one(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
-    let key = find(room, id).await?;
-    let content = one_content(room, &key, &key.name, None);
-    Ok(Reply::page(page::page(room, Area::Keys, &key.name, content)))
+pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
+    let key = find(user, id).await?;
+    let content = detail_content(user, &key, &key.name, None);
+    Ok(user.page(Area::Keys, &key.name, content))
 }
 
-fn one_content(room: &Room<'_>, key: &KeyRecord, typed: &str, wrong: Option<&str>) -> Markup {
+fn detail_content(user: &SignedIn<'_>, key: &KeyRecord, typed: &str, error: Option<&str>) -> Markup {
     html! {
-        (page::heading(&key.name, html! {
+        (heading(&key.name, html! {
             a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
             a.button href={ "/requests?key=" (key.id) } { "Requests" }
             @if key.revoked_at.is_none() && !key.playground {
@@ -290,19 +283,19 @@ fn one_content(room: &Room<'_>, key: &KeyRecord, typed: &str, wrong: Option<&str
             }
         }))
         section.card {
-            (complaint(wrong))
+            (form_error(error))
             @if key.playground {
                 p { "This stands for what its owner does at the playground. Nobody can present it." }
             } @else {
                 form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
-                    (token(room))
+                    (csrf_field(user))
                     label { "Name" input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed) autocomplete="off"; }
                     button type="submit" { "Rename" }
                 }
             }
             dl.facts {
                 dt { "Key" } dd { code { "adria_" (key.id) "_…" } }
-                dt { "State" } dd { (badge(key.state(show::now()))) }
+                dt { "State" } dd { (badge(key.state(now()))) }
                 dt { "Permissions" } dd { (if key.completions { "completions" } else { "none" }) }
                 dt { "Owner" } dd { (key.owner.as_deref().unwrap_or("command line")) }
                 dt { "Created" } dd { (time(key.created_at)) }
@@ -314,27 +307,27 @@ fn one_content(room: &Room<'_>, key: &KeyRecord, typed: &str, wrong: Option<&str
     }
 }
 
-pub(crate) async fn rename(room: &Room<'_>, id: &str, form: &Form) -> Result<Reply, Problem> {
-    let key = find(room, id).await?;
+pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let key = find(user, id).await?;
     match parse_name(form.get("name")) {
-        Ok(name) => match room.console.store.rename_key(room.viewer(), key.id, &name).await? {
+        Ok(name) => match user.console.store.rename_key(user.viewer(), key.id, &name).await? {
             true => {
                 let back = if form.get("back") == "list" { "/keys".into() } else { format!("/keys/{}", key.id) };
-                Ok(room.redirect_saying(&back, &format!("{} is now called {name}.", key.name)))
+                Ok(user.redirect_with_message(&back, &format!("{} is now called {name}.", key.name)))
             }
-            false => Err(Problem::NotFound),
+            false => Err(ConsoleError::NotFound),
         },
         Err(sentence) => {
-            let content = one_content(room, &key, form.get("name"), Some(&sentence));
-            Ok(Reply::page_as(http::StatusCode::BAD_REQUEST, page::page(room, Area::Keys, &key.name, content)))
+            let content = detail_content(user, &key, form.get("name"), Some(&sentence));
+            Ok(user.page(Area::Keys, &key.name, content).with_status(StatusCode::BAD_REQUEST))
         }
     }
 }
 
-pub(crate) async fn confirm_revoking(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
-    let key = find(room, id).await?;
+pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
+    let key = find(user, id).await?;
     let newest = RequestQuery { key: Some(key.id), limit: 1, ..RequestQuery::default() };
-    let last = room.console.store.requests(room.viewer(), &newest).await?;
+    let last = user.console.store.requests(user.viewer(), &newest).await?;
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
@@ -345,30 +338,30 @@ pub(crate) async fn confirm_revoking(room: &Room<'_>, id: &str) -> Result<Reply,
                     ", received " (time(last.request_id.unix_micros() / 1000)) ". Whatever sent it will get 401."
                 },
                 (Some(at), None) => p { "It was last used " (time(at)) ". Whatever used it will get 401." },
-                (None, _) => p { "It has never been used." },
+                (None, _) => p { "It has never been usage." },
             }
             form.actions method="post" action={ "/keys/" (key.id) "/revoke" } {
-                (token(room))
+                (csrf_field(user))
                 button.danger type="submit" { "Revoke " (key.name) }
                 a.button.plain href="/keys" { "Keep it" }
             }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Keys, "Revoke a key", content)))
+    Ok(user.page(Area::Keys, "Revoke a key", content))
 }
 
-pub(crate) async fn revoke(room: &Room<'_>, id: &str, _form: &Form) -> Result<Reply, Problem> {
-    let key = find(room, id).await?;
-    match room.console.store.revoke_key(room.viewer(), key.id).await? {
+pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let key = find(user, id).await?;
+    match user.console.store.revoke_key(user.viewer(), key.id).await? {
         Some(_) => {
             let message = format!("{} was revoked. The next request with it is refused.", key.name);
-            Ok(room.redirect_saying("/keys", &message))
+            Ok(user.redirect_with_message("/keys", &message))
         }
-        None => Err(Problem::NotFound),
+        None => Err(ConsoleError::NotFound),
     }
 }
 
-async fn find(room: &Room<'_>, id: &str) -> Result<KeyRecord, Problem> {
-    let id: KeyId = id.parse().map_err(|_| Problem::NotFound)?;
-    room.console.store.key(room.viewer(), id).await?.ok_or(Problem::NotFound)
+async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<KeyRecord> {
+    let id: KeyId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    user.console.store.key(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
 }

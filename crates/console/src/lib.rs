@@ -1,32 +1,35 @@
-//! The developer console: pages rendered here, whole, with a little script for what needs it.
+//! The developer console: server-rendered pages with a little script.
 //!
-//! `routes` is the whole site on one page. A handler that takes a `Room` is for people who are signed in, one that takes
-//! a `Form` gets only what was posted from our own pages; neither can be had in another way. Everything that is read or
-//! changed goes to the store with the viewer, who never gets beyond their own.
+//! `routes` lists the whole site. A handler that takes a `SignedIn` is only reached with a valid session, and one that
+//! takes a `Form` only with what was posted from our own pages. Every read and change goes to the store with the viewer,
+//! and the store keeps everyone to what is theirs.
 
 mod account;
 mod assets;
 mod audit;
 mod chart;
-mod entry;
+mod components;
+mod console_request;
+mod cookies;
+mod error;
 mod export;
-mod fleet;
 mod form;
 mod keys;
+mod layout;
+mod links;
 mod overview;
-mod page;
 mod password;
 mod playground;
 mod range;
-mod reply;
 mod requests;
-mod room;
+mod response;
 mod routes;
-mod show;
+mod runtime_table;
+mod session;
+mod sign_in;
 mod team;
 mod throttle;
 mod usage;
-mod visit;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,73 +41,74 @@ use store::Store;
 use transport::{HostName, Rejection, Response, Site};
 
 use crate::password::Passwords;
-use crate::reply::Reply;
-use crate::throttle::SignIns;
+use crate::response::ConsoleResponse;
+use crate::throttle::SignInThrottle;
 
-/// What one may set about the console.
 #[derive(Debug, Clone)]
 pub struct ConsoleSettings {
-    /// The host that it is reached by.
     pub host: HostName,
-    /// Its origin as browsers write it, such as `https://console.example.com`.
+    /// As browsers write it: `https://console.example.com`.
     pub origin: String,
-    /// Where callers reach the API.
     pub api_base_url: String,
-    /// The API described for machines, as JSON.
+    /// The API's OpenAPI document, as JSON.
     pub api_description: String,
 }
 
-/// The console: shared by every thread that serves it.
 pub struct Console {
     settings: ConsoleSettings,
     store: Arc<Store>,
     api: Arc<Api>,
     passwords: Passwords,
-    sign_ins: SignIns,
+    sign_in_throttle: SignInThrottle,
 }
 
-/// One thread's place at the console.
-pub struct Desk {
+/// What one worker thread holds.
+pub struct Worker {
     console: Arc<Console>,
+    /// Completes the playground's requests.
     api: api::Worker,
 }
 
 impl Console {
-    /// Puts the console together, beside the API whose walk its playground takes.
     pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> Arc<Self> {
-        Arc::new(Self { settings, store, api, passwords: Passwords::default(), sign_ins: SignIns::default() })
+        Arc::new(Self {
+            settings,
+            store,
+            api,
+            passwords: Passwords::default(),
+            sign_in_throttle: SignInThrottle::default(),
+        })
     }
 
-    /// The host that it is reached by.
     pub fn host(&self) -> &HostName {
         &self.settings.host
     }
 
-    /// Whether it is reached over TLS, here or in front of us.
+    /// Whether browsers reach it over TLS, be it terminated by a proxy.
     fn is_secure(&self) -> bool {
         self.settings.origin.starts_with("https://")
     }
 }
 
 impl Site for Console {
-    type Worker = Desk;
+    type Worker = Worker;
 
     const NAME: &str = "console";
 
     const MAX_BODY_BYTES: usize = wire::MAX_BODY_BYTES;
 
-    fn worker(self: &Arc<Self>) -> Desk {
-        Desk { console: self.clone(), api: api::Worker::new(self.api.clone()) }
+    fn worker(self: &Arc<Self>) -> Worker {
+        Worker { console: self.clone(), api: api::Worker::new(self.api.clone()) }
     }
 
-    async fn handle(desk: &Desk, client: IpAddr, request: Request<Incoming>) -> Response {
-        if desk.api.api().covers(request.uri().path()) {
-            return Reply::from_api(api::reject_foreign_host(&desk.api, request)).into_answer();
+    async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
+        if worker.api.api().covers(request.uri().path()) {
+            return ConsoleResponse::from_api(api::reject_foreign_host(&worker.api, request)).into_response();
         }
-        routes::answer(desk, client, request).await
+        routes::handle(worker, client, request).await
     }
 
-    fn reject(desk: &Desk, why: Rejection) -> Response {
-        api::reject(&desk.api, why)
+    fn reject(worker: &Worker, why: Rejection) -> Response {
+        api::reject(&worker.api, why)
     }
 }

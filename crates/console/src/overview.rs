@@ -1,43 +1,45 @@
-//! Where everything is, how it is, and a first request to copy.
+//! Status, the last 24 hours, where the API is, and a first request to copy.
 
 use api::Health;
 use maud::{Markup, html};
 use runtimes::Availability;
 
-use crate::page::{self, Area, copyable};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::{fleet, show, usage};
+use crate::components::{copyable, empty, failed, heading, measured};
+use crate::error::ConsoleResult;
+use crate::layout::Area;
+use crate::runtime_table;
+use crate::session::SignedIn;
+use crate::usage;
 
 const KEY: &str = "$ADRIATICUM_API_KEY";
 
-pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
-    let base_url = &room.console.settings.api_base_url;
-    let has_keys = room.console.store.has_keys(room.viewer()).await?;
-    let recent = usage::last_day(room).await?;
-    let health = room.console.api.health();
+pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
+    let base_url = &user.console.settings.api_base_url;
+    let has_keys = user.console.store.has_keys(user.viewer()).await?;
+    let recent = usage::last_day(user).await?;
+    let health = user.console.api.health();
     let content = html! {
-        (page::heading("Overview", html! {}))
+        (heading("Overview", html! {}))
         @if !has_keys {
-            (page::empty("Start with an API key", html! {
+            (empty("Start with an API key", html! {
                 p { "Programs identify themselves with a key. Create one, then copy the request below." }
                 p { a.button.primary href="/keys#create" { "Create an API key" } }
             }))
         }
         section.cards data-live {
-            (status(room, &health))
+            (status(user, &health))
             div.card {
                 h2 { "Last 24 hours" }
                 p.figure { (format::number(recent.totals.requests)) " " span.unit { "requests" } }
                 p.quiet {
-                    (format::number(show::failed(&recent.totals, recent.succeeded))) " failed · tokens: "
-                    (show::measured(recent.totals.total, recent.totals.requests))
+                    (format::number(failed(&recent.totals, recent.succeeded))) " failed · tokens: "
+                    (measured(recent.totals.total, recent.totals.requests))
                 }
                 p { a href="/usage" { "See usage" } }
             }
         }
         @if health.runtimes.len() > 1 {
-            section.card data-live { (fleet::table(&health.runtimes, room.is_admin())) }
+            section.card data-live { (runtime_table::table(&health.runtimes, user.is_admin())) }
         }
         section.card {
             h2 { "The API" }
@@ -56,10 +58,10 @@ pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
             }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Overview, "Overview", content)))
+    Ok(user.page(Area::Overview, "Overview", content))
 }
 
-fn status(room: &Room<'_>, health: &Health) -> Markup {
+fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
     let working = health.runtimes.iter().filter(|runtime| runtime.healthy).count();
     let all = health.runtimes.len();
     let (good, runtime) = match health.availability {
@@ -81,7 +83,7 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                         dd {
                             span class=(light(member.healthy)) {}
                             (format::number(member.in_flight as u64)) " under way"
-                            @if room.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
+                            @if user.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
                         }
                     }
                 }
@@ -93,7 +95,7 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
                             Some(search) => {
                                 span class=(light(search.is_healthy)) {}
                                 (if search.is_healthy { "grounds answers that need facts" } else { "does not answer: requests that need facts get 503" })
-                                @if room.is_admin() { " · " span.quiet { (search.address) } }
+                                @if user.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
                     }
@@ -110,7 +112,6 @@ fn status(room: &Room<'_>, health: &Health) -> Markup {
     }
 }
 
-/// The same request in several languages.
 fn snippets(base_url: &str) -> [(&'static str, String); 4] {
     let model = chat::MODEL;
     let body = format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}"#);
@@ -145,7 +146,6 @@ fn snippets(base_url: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// A request for a shell.
 pub(crate) fn curl(base_url: &str, key: &str) -> String {
     let model = chat::MODEL;
     format!(

@@ -1,21 +1,23 @@
-//! A real request from the browser, along the same walk as any other, in the name of whoever is signed in.
+//! A real request from the browser, through the API's own handler, in the name of whoever is signed in.
 
 use bytes::Bytes;
 use chat::limits;
 use maud::html;
 
-use crate::page::{self, Area};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
+use crate::components::heading;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::layout::Area;
+use crate::response::ConsoleResponse;
+use crate::session::SignedIn;
 
-pub(crate) fn page(room: &Room<'_>) -> Result<Reply, Problem> {
+pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let content = html! {
-        (page::heading("Playground", html! {}))
+        (heading("Playground", html! {}))
         p.quiet {
             "Sends a real request as the API would get it. It is recorded in your name, with the key called Playground; what is said is not kept."
         }
-        noscript { p.complaint { "The playground needs JavaScript. The overview has a request for curl." } }
-        div.playground data-token=(room.token()) data-model=(chat::MODEL) {
+        noscript { p.error { "The playground needs JavaScript. The overview has a request for curl." } }
+        div.playground data-token=(user.csrf_token()) data-model=(chat::MODEL) {
             form.card.fields #ask {
                 label { "System message" textarea name="system" rows="3" maxlength=(limits::CONTENT_CHARS) placeholder="optional" {} }
                 label { "Message" textarea name="user" rows="6" required maxlength=(limits::CONTENT_CHARS) { "What is the Adriatic?" } }
@@ -41,10 +43,10 @@ pub(crate) fn page(room: &Room<'_>) -> Result<Reply, Problem> {
             }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Playground, "Playground", content)))
+    Ok(user.page(Area::Playground, "Playground", content))
 }
 
-pub(crate) async fn complete(room: &Room<'_>, desk: &api::Worker, body: Bytes) -> Result<Reply, Problem> {
-    let caller = room.console.store.playground_caller(room.viewer()).await?.ok_or(Problem::NotAllowed)?;
-    Ok(Reply::from_api(api::handle_playground(desk, caller, body).await))
+pub(crate) async fn complete(user: &SignedIn<'_>, worker: &api::Worker, body: Bytes) -> ConsoleResult {
+    let caller = user.console.store.playground_caller(user.viewer()).await?.ok_or(ConsoleError::NotAllowed)?;
+    Ok(ConsoleResponse::from_api(api::handle_playground(worker, caller, body).await))
 }

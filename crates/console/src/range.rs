@@ -1,74 +1,69 @@
-//! Which time a page is about: the last hours or days, or dates that somebody chose. In whole hours, as roll-ups are.
+//! The time range of a page: a preset, or two dates. In whole hours, as roll-ups are.
 
 use format::parse_date;
 use store::{Period, Step};
 
-use crate::visit::Fields;
+use crate::console_request::Fields;
 
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 24 * HOUR;
-/// Hours that a chart can show one by one.
-const MOST_HOURS: u64 = 8 * 24;
-/// Days that can be asked for.
-const MOST_DAYS: u64 = 366;
+const MAX_HOURLY_SLICES: u64 = 8 * 24;
+const MAX_DAYS: u64 = 366;
 
-/// The choices, with what they are called and how long they are.
-pub(crate) const CHOICES: [(&str, &str, u64); 4] =
+/// Name in the query, label, and length in milliseconds.
+pub(crate) const PRESETS: [(&str, &str, u64); 4] =
     [("1h", "Last hour", HOUR), ("24h", "24 hours", DAY), ("7d", "7 days", 7 * DAY), ("30d", "30 days", 30 * DAY)];
 
-/// A time that a page is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// Its name in the query.
+pub(crate) struct TimeRange {
+    /// The preset's, or `custom`.
     pub(crate) name: &'static str,
     pub(crate) period: Period,
-    /// Just as long, right before it.
-    pub(crate) before: Period,
+    /// As long, right before it: what figures are compared with.
+    pub(crate) previous: Period,
     pub(crate) step: Step,
-    /// Slices that there may be, the first one's start first.
+    /// When each slice starts, in milliseconds since 1970.
     pub(crate) slices: Vec<u64>,
 }
 
-impl Range {
-    /// What a query asks for; whatever cannot be read is the last day.
-    pub(crate) fn of(query: &Fields, now: u64) -> Self {
+impl TimeRange {
+    /// The last day if the query makes no sense.
+    pub(crate) fn from_query(query: &Fields, now: u64) -> Self {
         let custom = (query.get("range") == "custom").then(|| {
             let from = parse_date(query.get("from"))?;
             let to = parse_date(query.get("to"))?;
-            let sound = from <= to && to - from < MOST_DAYS * DAY && from <= now;
+            let sound = from <= to && to - from < MAX_DAYS * DAY && from <= now;
             sound.then(|| (Period::between(from, (to + DAY - 1).min(now)), (to + DAY).min(now) - from))
         });
-        let choice = CHOICES.iter().find(|(name, ..)| *name == query.get("range")).unwrap_or(&CHOICES[1]);
+        let preset = PRESETS.iter().find(|(name, ..)| *name == query.get("range")).unwrap_or(&PRESETS[1]);
         let (name, period, length) = match custom.flatten() {
             Some((period, length)) => ("custom", period, length),
-            None => (choice.0, Period::between(now.saturating_sub(choice.2), now), choice.2),
+            None => (preset.0, Period::between(now.saturating_sub(preset.2), now), preset.2),
         };
         let hours = (period.to_millis() - period.from_millis()) / HOUR;
         let step = match query.get("by") {
-            "hour" if hours <= MOST_HOURS => Step::Hour,
+            "hour" if hours <= MAX_HOURLY_SLICES => Step::Hour,
             "day" => Step::Day,
             _ if hours <= 50 => Step::Hour,
             _ => Step::Day,
         };
         let first = period.from_millis() - period.from_millis() % step.millis();
         let slices = (first..period.to_millis()).step_by(step.millis() as usize).collect();
-        Self { name, period, before: period.before(length), step, slices }
+        Self { name, period, previous: period.before(length), step, slices }
     }
 
-    /// Whether hours can be shown one by one.
     pub(crate) fn fits_hours(&self) -> bool {
-        (self.period.to_millis() - self.period.from_millis()) / HOUR <= MOST_HOURS
+        (self.period.to_millis() - self.period.from_millis()) / HOUR <= MAX_HOURLY_SLICES
     }
 
-    /// What it is compared with.
-    pub(crate) fn before_name(&self) -> String {
-        match CHOICES.iter().find(|(name, ..)| *name == self.name) {
+    pub(crate) fn previous_label(&self) -> String {
+        match PRESETS.iter().find(|(name, ..)| *name == self.name) {
             Some((_, called, _)) => format!("the {} before", called.trim_start_matches("Last ")),
             None => "as much time before".into(),
         }
     }
 
-    /// The first and the last day, for date inputs.
+    /// The first and the last day, for the date inputs.
     pub(crate) fn dates(&self) -> (String, String) {
         (format::date(self.period.from_millis()), format::date(self.period.to_millis().saturating_sub(1)))
     }
@@ -78,8 +73,8 @@ impl Range {
 mod tests {
     use super::*;
 
-    fn range(query: &str) -> Range {
-        Range::of(&Fields::parse(query.as_bytes()), NOW)
+    fn range(query: &str) -> TimeRange {
+        TimeRange::from_query(&Fields::parse(query.as_bytes()), NOW)
     }
 
     /// 15 November 2025, 10:20 UTC.
@@ -90,7 +85,7 @@ mod tests {
         let day = range("range=24h");
         assert_eq!((day.period.from_millis(), day.period.to_millis()), (NOW - 20 * 60_000 - DAY, NOW + 40 * 60_000));
         assert_eq!(
-            (day.before.from_millis(), day.before.to_millis()),
+            (day.previous.from_millis(), day.previous.to_millis()),
             (NOW - 20 * 60_000 - 2 * DAY, day.period.from_millis())
         );
         assert_eq!((day.step, day.slices.len()), (Step::Hour, 25));

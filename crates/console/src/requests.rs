@@ -1,24 +1,21 @@
-//! The requests themselves, newest first, and one of them with where its time went. Never a word of what was said.
+//! The list of requests, newest first, and the timeline of one. Message text is not stored, so it cannot be shown.
 
 use chat::{KeyId, RequestId};
 use format::number;
 use maud::{Markup, html};
 use store::{RequestQuery, RequestRecord, Store, StoreError, Viewer};
 
-use crate::page::{self, Area};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::show;
-use crate::visit::Fields;
+use crate::components::{copyable, empty, heading, time};
+use crate::console_request::Fields;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::layout::Area;
+use crate::session::SignedIn;
 
-/// Requests on one page.
-const PAGE: usize = 50;
+const PAGE_SIZE: usize = 50;
 
-/// Which requests are wanted.
 pub(crate) enum Filter {
-    /// The one with that id, if there is one.
+    /// `None` once it was read, or if the id is malformed.
     One(Option<RequestId>),
-    /// All that match; how many at a time is for the reader to say.
     Matching(RequestQuery),
 }
 
@@ -43,7 +40,7 @@ impl Filter {
         })
     }
 
-    /// The next so many, newest first, and whether there are older ones. From then on, the next are those.
+    /// The next rows, newest first, and whether there are more. The filter then stands behind them.
     pub(crate) async fn next(
         &mut self,
         store: &Store,
@@ -67,21 +64,21 @@ impl Filter {
     }
 }
 
-pub(crate) async fn list(room: &Room<'_>, query: &Fields) -> Result<Reply, Problem> {
-    let (rows, more) = Filter::parse(query).next(&room.console.store, room.viewer(), PAGE).await?;
+pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    let (rows, more) = Filter::parse(query).next(&user.console.store, user.viewer(), PAGE_SIZE).await?;
     let kept = query.only(&["key", "status", "id", "before"]);
     let filtered = ["key", "status", "id", "before"].iter().any(|name| !query.get(name).is_empty());
     let content = html! {
-        (page::heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("before", "")) } { "Export CSV" } }))
+        (heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("before", "")) } { "Export CSV" } }))
         (filters(query))
         div data-live {
             @if rows.is_empty() && filtered {
-                (page::empty("No request matches", html! {
+                (empty("No request matches", html! {
                     p { "An id is " code { "chatcmpl_" } " and 32 digits; single requests are kept for a while only." }
                     p { a href="/requests" { "Show all requests" } }
                 }))
             } @else if rows.is_empty() {
-                (page::empty("No requests yet", html! {
+                (empty("No requests yet", html! {
                     p { "Send the first one: " a href="/" { "the overview has one to copy" } ", or use the " a href="/playground" { "playground" } "." }
                 }))
             } @else {
@@ -95,7 +92,7 @@ pub(crate) async fn list(room: &Room<'_>, query: &Fields) -> Result<Reply, Probl
             }
         }
     };
-    Ok(Reply::page(page::page(room, Area::Requests, "Requests", content)))
+    Ok(user.page(Area::Requests, "Requests", content))
 }
 
 fn filters(query: &Fields) -> Markup {
@@ -131,7 +128,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
                     @for row in rows {
                         tr {
                             th scope="row" data-label="Request" { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } }
-                            td data-label="Received" { (show::time(row.request_id.unix_micros() / 1000)) }
+                            td data-label="Received" { (time(row.request_id.unix_micros() / 1000)) }
                             td data-label="Key" { (row.key_name) }
                             td data-label="Outcome" { (outcome(row)) }
                             td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
@@ -153,14 +150,14 @@ fn outcome(row: &RequestRecord) -> Markup {
     html! { span class={ "badge " (class) } { (row.status) } " " (row.code.as_deref().unwrap_or("ok")) }
 }
 
-pub(crate) async fn one(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
-    let id: RequestId = id.parse().map_err(|_| Problem::NotFound)?;
-    let row = room.console.store.request(room.viewer(), id).await?.ok_or(Problem::NotFound)?;
+pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
+    let id: RequestId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let row = user.console.store.request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
     let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
     let content = html! {
-        (page::heading("Request", html! { a.button href="/requests" { "All requests" } }))
+        (heading("Request", html! { a.button href="/requests" { "All requests" } }))
         section.card {
-            (page::copyable("request-id", &row.request_id.to_string()))
+            (copyable("request-id", &row.request_id.to_string()))
             dl.facts {
                 dt { "Outcome" } dd { (outcome(&row)) }
                 dt { "Key" } dd { a href={ "/keys/" (row.key) } { (row.key_name) } " " code.quiet { (row.key) } }
@@ -172,10 +169,9 @@ pub(crate) async fn one(room: &Room<'_>, id: &str) -> Result<Reply, Problem> {
         }
         section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
     };
-    Ok(Reply::page(page::page(room, Area::Requests, "Request", content)))
+    Ok(user.page(Area::Requests, "Request", content))
 }
 
-/// What is known about its need for facts.
 fn facts(row: &RequestRecord) -> Markup {
     let Some(grounding) = row.grounding else { return html! { "not looked at" } };
     html! {
@@ -190,7 +186,6 @@ fn facts(row: &RequestRecord) -> Markup {
     }
 }
 
-/// When what happened, and how long it took.
 fn timeline(row: &RequestRecord) -> Markup {
     let mut at = 0;
     let mut events = vec![("Received", 0, None, "its key was accepted")];
@@ -221,7 +216,7 @@ fn timeline(row: &RequestRecord) -> Markup {
             @for (name, after, took, what) in events {
                 li {
                     span.event { (name) }
-                    span.when { (show::time((start + after) / 1000)) " " span.quiet { "+" (format::micros(after as f64)) } }
+                    span.when { (time((start + after) / 1000)) " " span.quiet { "+" (format::micros(after as f64)) } }
                     svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
                         @if let Some(took) = took {
                             @let width = (took as f64 / whole * 100.0).max(0.5);

@@ -1,5 +1,5 @@
-//! The whole console on one page: which path is answered by whom. What stands above the line is for everybody, what
-//! stands below it for those who are signed in; everything that changes something gets a `Form`.
+//! Every path of the console and its handler. Those above the line are for everybody, those below it for people who are
+//! signed in. A handler that changes something gets a `Form`.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -9,100 +9,105 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 use transport::Response;
 
-use crate::reply::{Problem, Reply};
-use crate::room::{Cookie, Guest, Room};
-use crate::visit::Visit;
-use crate::{Desk, account, assets, audit, entry, export, keys, overview, page, playground, requests, team, usage};
+use crate::console_request::ConsoleRequest;
+use crate::cookies::Cookie;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::response::ConsoleResponse;
+use crate::session::{Anonymous, SignedIn};
+use crate::{
+    Worker, account, assets, audit, export, keys, layout, links, overview, playground, requests, sign_in, team, usage,
+};
 
-/// Answers a request, whatever it is.
-pub(crate) async fn answer(desk: &Desk, visitor: IpAddr, request: Request<Incoming>) -> Response {
-    let mut visit = Visit::new(visitor, request);
-    let reply = match AssertUnwindSafe(route(desk, &mut visit)).catch_unwind().await {
-        Ok(reply) => reply,
+pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
+    let mut request = ConsoleRequest::new(client, request);
+    let result = match AssertUnwindSafe(route(worker, &mut request)).catch_unwind().await {
+        Ok(result) => result,
         Err(_panic) => {
-            tracing::error!(path = visit.head.uri.path(), "the console panicked");
-            Err(Problem::Ours)
+            tracing::error!(path = request.head.uri.path(), "the console panicked");
+            Err(ConsoleError::Internal)
         }
     };
-    let had_message = desk.console.message(&visit).is_some();
-    let reply = match reply {
-        // What was said once is not said again.
-        Ok(reply) if had_message && visit.head.method == Method::GET => {
-            desk.console.set_cookie(reply, Cookie::Message, "", 0)
+    let had_message = worker.console.message(&request).is_some();
+    let response = match result {
+        // A message is shown once.
+        Ok(response) if had_message && request.head.method == Method::GET => {
+            worker.console.clear_cookie(response, Cookie::Message)
         }
-        Ok(reply) => reply,
-        Err(Problem::SignedOut) if !visit.is_post() => entry::ask_to_sign_in(&visit),
-        Err(problem) => {
-            if let Problem::Store(error) = &problem {
-                tracing::error!(%error, "the console could not read or write");
+        Ok(response) => response,
+        Err(ConsoleError::SignedOut) if !request.is_post() => sign_in::redirect_to_sign_in(&request),
+        Err(error) => {
+            if let ConsoleError::Store(error) = &error {
+                tracing::error!(%error, "the console could not reach the database");
             }
-            let room = Room::of(&desk.console, &visit).await.ok();
-            Reply::page_as(problem.status(), page::problem(room.as_ref(), &problem))
+            let user = SignedIn::from_request(&worker.console, &request).await.ok();
+            ConsoleResponse::page(layout::error_page(user.as_ref(), &error)).with_status(error.status())
         }
     };
-    reply.into_answer()
+    response.into_response()
 }
 
-async fn route(desk: &Desk, visit: &mut Visit) -> Result<Reply, Problem> {
-    let console = &*desk.console;
-    if !console.settings.host.is_named_by(&visit.head) {
-        return Err(Problem::NotFound);
+async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
+    let console = &*worker.console;
+    if !console.settings.host.is_named_by(&request.head) {
+        return Err(ConsoleError::NotFound);
     }
-    let path: Vec<String> = visit.path().into_iter().map(str::to_owned).collect();
+    let path: Vec<String> = request.path().into_iter().map(str::to_owned).collect();
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    let method = visit.head.method.clone();
+    let method = request.head.method.clone();
     match (method.as_str(), path.as_slice()) {
         ("GET", ["assets", name]) => return assets::get(name),
-        ("GET", ["openapi.json"]) => return Ok(Reply::json(console.settings.api_description.clone())),
-        ("GET", ["sign-in"]) => return entry::sign_in_page(&Guest::of(console, visit)?, visit),
-        ("POST", ["sign-in"]) => return entry::sign_in(Guest::of(console, visit)?, visit).await,
-        ("GET", ["welcome", link]) => return entry::link_page(&Guest::of(console, visit)?, link).await,
-        ("POST", ["welcome", link]) => return entry::use_link(Guest::of(console, visit)?, link, visit).await,
+        ("GET", ["openapi.json"]) => return Ok(ConsoleResponse::json(console.settings.api_description.clone())),
+        ("GET", ["sign-in"]) => return Ok(sign_in::page(&Anonymous::from_request(console, request)?, request)),
+        ("POST", ["sign-in"]) => return sign_in::sign_in(Anonymous::from_request(console, request)?, request).await,
+        ("GET", ["welcome", link]) => return links::page(&Anonymous::from_request(console, request)?, link).await,
+        ("POST", ["welcome", link]) => {
+            return links::use_link(Anonymous::from_request(console, request)?, link, request).await;
+        }
         _ => {}
     }
     // ------------------------------------------------------------------------------------------------ signed in only
-    let room = Room::of(console, visit).await?;
+    let user = SignedIn::from_request(console, request).await?;
     if method == Method::GET {
         return match path.as_slice() {
-            [] => overview::page(&room).await,
-            ["keys"] => keys::list(&room, &visit.query).await,
-            ["keys", id] => keys::one(&room, id).await,
-            ["keys", id, "revoke"] => keys::confirm_revoking(&room, id).await,
-            ["usage"] => usage::page(&room, &visit.query).await,
-            ["usage.csv"] => export::usage(&room, &visit.query).await,
-            ["requests"] => requests::list(&room, &visit.query).await,
-            ["requests.csv"] => Ok(export::requests(&room, &visit.query)),
-            ["requests", id] => requests::one(&room, id).await,
-            ["playground"] => playground::page(&room),
-            ["team"] => team::page(&room).await,
-            ["audit"] => audit::page(&room, &visit.query).await,
-            ["account"] => account::page(&room).await,
-            _ => Err(Problem::NotFound),
+            [] => overview::page(&user).await,
+            ["keys"] => keys::list(&user, &request.query).await,
+            ["keys", id] => keys::detail(&user, id).await,
+            ["keys", id, "revoke"] => keys::confirm_revoke(&user, id).await,
+            ["usage"] => usage::page(&user, &request.query).await,
+            ["usage.csv"] => export::usage(&user, &request.query).await,
+            ["requests"] => requests::list(&user, &request.query).await,
+            ["requests.csv"] => Ok(export::requests(&user, &request.query)),
+            ["requests", id] => requests::detail(&user, id).await,
+            ["playground"] => playground::page(&user),
+            ["team"] => team::page(&user).await,
+            ["audit"] => audit::page(&user, &request.query).await,
+            ["account"] => account::page(&user).await,
+            _ => Err(ConsoleError::NotFound),
         };
     }
     if method != Method::POST {
-        return Err(Problem::NotFound);
+        return Err(ConsoleError::NotFound);
     }
     if path == ["playground"] {
-        let body = room.json(visit).await?;
-        return playground::complete(&room, &desk.api, body).await;
+        let body = user.json(request).await?;
+        return playground::complete(&user, &worker.api, body).await;
     }
-    let form = room.form(visit).await?;
+    let form = user.form(request).await?;
     match path.as_slice() {
-        ["keys"] => keys::create(&room, &form).await,
-        ["keys", id, "rename"] => keys::rename(&room, id, &form).await,
-        ["keys", id, "revoke"] => keys::revoke(&room, id, &form).await,
-        ["team", "invitations"] => team::invite(&room, &form).await,
-        ["team", "links", id, "withdraw"] => team::withdraw(&room, id, &form).await,
-        ["team", id, "role"] => team::set_role(&room, id, &form).await,
-        ["team", id, "disable"] => team::set_disabled(&room, id, true, &form).await,
-        ["team", id, "enable"] => team::set_disabled(&room, id, false, &form).await,
-        ["team", id, "reset"] => team::reset(&room, id, &form).await,
-        ["account", "name"] => account::rename(&room, &form).await,
-        ["account", "password"] => account::change_password(&room, &form).await,
-        ["account", "sessions", "end-others"] => account::end_others(&room, &form).await,
-        ["account", "sessions", id, "end"] => account::end_session(&room, id, &form).await,
-        ["sign-out"] => entry::sign_out(&room, &form).await,
-        _ => Err(Problem::NotFound),
+        ["keys"] => keys::create(&user, &form).await,
+        ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
+        ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
+        ["team", "invitations"] => team::invite(&user, &form).await,
+        ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
+        ["team", id, "role"] => team::set_role(&user, id, &form).await,
+        ["team", id, "disable"] => team::set_disabled(&user, id, true, &form).await,
+        ["team", id, "enable"] => team::set_disabled(&user, id, false, &form).await,
+        ["team", id, "reset"] => team::reset(&user, id, &form).await,
+        ["account", "name"] => account::rename(&user, &form).await,
+        ["account", "password"] => account::change_password(&user, &form).await,
+        ["account", "sessions", "end-others"] => account::end_other_sessions(&user, &form).await,
+        ["account", "sessions", id, "end"] => account::end_session(&user, id, &form).await,
+        ["sign-out"] => sign_in::sign_out(&user, &form).await,
+        _ => Err(ConsoleError::NotFound),
     }
 }

@@ -1,56 +1,58 @@
-//! The team, for administrators: who there is, invitations, roles.
+//! The team, for administrators: accounts, invitations, roles.
 
 use std::time::Duration;
 
+use http::StatusCode;
 use maud::{Markup, html};
 use store::{Account, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
 
+use crate::components::{button_form, copyable, csrf_field, form_error, heading, sentence, time, time_or};
+use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
-use crate::page::{self, Area, button_form, copyable, token};
-use crate::reply::{Problem, Reply};
-use crate::room::Room;
-use crate::show::{time, time_or};
+use crate::layout::Area;
+use crate::session::SignedIn;
 
-/// How long an invitation can be used, by choice.
-const LIVES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
-const LONGEST_NOTE: usize = 120;
+/// The value in the form, its label, and days.
+const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
+const MAX_NOTE_CHARS: usize = 120;
 
-pub(crate) async fn page(room: &Room<'_>) -> Result<Reply, Problem> {
-    Ok(Reply::page(content(room, html! {}).await?))
+pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
+    page_with(user, html! {}).await
 }
 
-async fn content(room: &Room<'_>, first: Markup) -> Result<Markup, Problem> {
-    let admin = room.admin()?;
-    let accounts = room.console.store.accounts(admin).await?;
-    let links = room.console.store.links(admin).await?;
+/// The page with a notice on top.
+async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
+    let admin = user.admin()?;
+    let accounts = user.console.store.accounts(admin).await?;
+    let links = user.console.store.links(admin).await?;
     let content = html! {
-        (page::heading("Team", html! { a.button.primary href="#invite" { "Invite somebody" } }))
-        (first)
-        (people(room, &accounts))
+        (heading("Team", html! { a.button.primary href="#invite" { "Invite somebody" } }))
+        (notice)
+        (people(user, &accounts))
         section.card {
             h2 { "Links that still work" }
             @if links.is_empty() { p.quiet { "None. Invitations and links to reset a password are listed here until they are used." } }
-            @else { (link_table(room, &links)) }
+            @else { (link_table(user, &links)) }
         }
         section.card #invite {
             h2 { "Invite somebody" }
             p.quiet { "You get a link to pass on. Whoever opens it chooses their own e-mail address and password." }
             form.fields method="post" action="/team/invitations" {
-                (token(room))
-                label { "For whom" input name="note" required maxlength=(LONGEST_NOTE) placeholder="name or e-mail address" autocomplete="off"; }
+                (csrf_field(user))
+                label { "For whom" input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address" autocomplete="off"; }
                 label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
                 label { "Can be used for"
-                    select name="life" { @for (value, says, _) in LIVES { option value=(value) selected[value == "7"] { (says) } } }
+                    select name="life" { @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[value == "7"] { (says) } } }
                 }
                 button.primary type="submit" { "Make the link" }
             }
         }
     };
-    Ok(page::page(room, Area::Team, "Team", content))
+    Ok(user.page(Area::Team, "Team", content))
 }
 
-fn people(room: &Room<'_>, accounts: &[Account]) -> Markup {
-    let me = room.viewer().account().map(|account| account.id);
+fn people(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
+    let me = user.viewer().account().map(|account| account.id);
     html! {
         div.scroll tabindex="0" role="region" aria-label="People" {
             table.rows {
@@ -70,7 +72,7 @@ fn people(room: &Room<'_>, accounts: &[Account]) -> Markup {
                             td data-label="State" {
                                 @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
                             }
-                            td.actions { (actions(room, account)) }
+                            td.actions { (actions(user, account)) }
                         }
                     }
                 }
@@ -79,7 +81,7 @@ fn people(room: &Room<'_>, accounts: &[Account]) -> Markup {
     }
 }
 
-fn actions(room: &Room<'_>, account: &Account) -> Markup {
+fn actions(user: &SignedIn<'_>, account: &Account) -> Markup {
     let (other, label) = match account.role {
         Role::Admin => (Role::Developer, "Make developer"),
         Role::Developer => (Role::Admin, "Make admin"),
@@ -88,16 +90,16 @@ fn actions(room: &Room<'_>, account: &Account) -> Markup {
     let (action, able) = if disabled { ("enable", "Enable") } else { ("disable", "Disable") };
     html! {
         form.inline method="post" action={ "/team/" (account.id) "/role" } {
-            (token(room))
+            (csrf_field(user))
             input type="hidden" name="role" value=(other);
             button.plain type="submit" { (label) span.hidden { " " (account.name) } }
         }
-        (button_form(room, &format!("/team/{}/reset", account.id), "Reset password", "plain"))
-        (button_form(room, &format!("/team/{}/{action}", account.id), able, "plain"))
+        (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", "plain"))
+        (button_form(user, &format!("/team/{}/{action}", account.id), able, "plain"))
     }
 }
 
-fn link_table(room: &Room<'_>, links: &[Link]) -> Markup {
+fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Links" {
             table.rows {
@@ -118,7 +120,7 @@ fn link_table(room: &Room<'_>, links: &[Link]) -> Markup {
                             }
                             td data-label="Made by" { (link.made_by) }
                             td data-label="Until" { (time(link.expires_at)) }
-                            td.actions { (button_form(room, &format!("/team/links/{}/withdraw", link.id), "Withdraw", "plain")) }
+                            td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Withdraw", "plain")) }
                         }
                     }
                 }
@@ -127,68 +129,71 @@ fn link_table(room: &Room<'_>, links: &[Link]) -> Markup {
     }
 }
 
-/// The page with a link that was just made, which is shown once.
-async fn with_link(room: &Room<'_>, said: &str, token: &store::Token) -> Result<Reply, Problem> {
-    let link = format!("{}/welcome/{}", room.console.settings.origin, token.reveal());
-    let first = html! {
-        p.message role="status" { (said) }
+/// The page with a new link, which is shown only now.
+async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token) -> ConsoleResult {
+    let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
+    let notice = html! {
+        p.message role="status" { (message) }
         section.card { h2 { "Pass this link on" } p { "It is shown this once and works once." } (copyable("link", &link)) }
     };
-    Ok(Reply::page(content(room, first).await?))
+    page_with(user, notice).await
 }
 
-pub(crate) async fn invite(room: &Room<'_>, form: &Form) -> Result<Reply, Problem> {
-    let admin = room.admin()?;
-    let role: Role = form.get("role").parse().map_err(|_| Problem::Unreadable)?;
-    let days = LIVES.iter().find(|(value, ..)| *value == form.get("life")).map_or(7, |(.., days)| *days);
+pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let admin = user.admin()?;
+    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).map_or(7, |(.., days)| *days);
     let note: String =
-        form.get("note").chars().filter(|character| !character.is_control()).take(LONGEST_NOTE).collect();
-    let token = room.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
-    with_link(room, &format!("The invitation for {note} as {role} was made."), &token).await
+        form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
+    let token = user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
+    page_with_link(user, &format!("The invitation for {note} as {role} was made."), &token).await
 }
 
-pub(crate) async fn reset(room: &Room<'_>, id: &str, _form: &Form) -> Result<Reply, Problem> {
-    let admin = room.admin()?;
-    let id: AccountId = id.parse().map_err(|_| Problem::NotFound)?;
-    let accounts = room.console.store.accounts(admin).await?;
-    let account = accounts.into_iter().find(|account| account.id == id).ok_or(Problem::NotFound)?;
-    match room.console.store.create_reset_link(admin, &account.email).await {
+pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let admin = user.admin()?;
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let accounts = user.console.store.accounts(admin).await?;
+    let account = accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)?;
+    match user.console.store.create_reset_link(admin, &account.email).await {
         Ok(token) => {
-            with_link(room, &format!("A link for {} to choose another password was made.", account.name), &token).await
+            page_with_link(user, &format!("A link for {} to choose another password was made.", account.name), &token)
+                .await
         }
-        Err(declined) => declined_as(room, declined).await,
+        Err(declined) => declined_page(user, declined).await,
     }
 }
 
-pub(crate) async fn withdraw(room: &Room<'_>, id: &str, _form: &Form) -> Result<Reply, Problem> {
-    let id: LinkId = id.parse().map_err(|_| Problem::NotFound)?;
-    match room.console.store.revoke_link(room.admin()?, id).await? {
-        true => Ok(room.redirect_saying("/team", "The link was withdrawn.")),
-        false => Err(Problem::NotFound),
+pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: LinkId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.revoke_link(user.admin()?, id).await? {
+        true => Ok(user.redirect_with_message("/team", "The link was withdrawn.")),
+        false => Err(ConsoleError::NotFound),
     }
 }
 
-pub(crate) async fn set_role(room: &Room<'_>, id: &str, form: &Form) -> Result<Reply, Problem> {
-    let id: AccountId = id.parse().map_err(|_| Problem::NotFound)?;
-    let role: Role = form.get("role").parse().map_err(|_| Problem::Unreadable)?;
-    match room.console.store.set_role(room.admin()?, id, role).await {
-        Ok(account) => Ok(room.redirect_saying("/team", &format!("{} is now {}.", account.name, with_article(role)))),
-        Err(declined) => declined_as(room, declined).await,
+pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
+    match user.console.store.set_role(user.admin()?, id, role).await {
+        Ok(account) => {
+            Ok(user.redirect_with_message("/team", &format!("{} is now {}.", account.name, with_article(role))))
+        }
+        Err(declined) => declined_page(user, declined).await,
     }
 }
 
-pub(crate) async fn set_disabled(room: &Room<'_>, id: &str, disabled: bool, _form: &Form) -> Result<Reply, Problem> {
-    let id: AccountId = id.parse().map_err(|_| Problem::NotFound)?;
-    match room.console.store.set_disabled(room.admin()?, id, disabled).await {
+pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.set_disabled(user.admin()?, id, disabled).await {
         Ok(account) if disabled => {
             let message = format!(
                 "{} can no longer sign in. Their keys go on working; revoke those that should not.",
                 account.name
             );
-            Ok(room.redirect_saying("/team", &message))
+            Ok(user.redirect_with_message("/team", &message))
         }
-        Ok(account) => Ok(room.redirect_saying("/team", &format!("{} can sign in again.", account.name))),
-        Err(declined) => declined_as(room, declined).await,
+        Ok(account) => Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name))),
+        Err(declined) => declined_page(user, declined).await,
     }
 }
 
@@ -199,18 +204,13 @@ fn with_article(role: Role) -> &'static str {
     }
 }
 
-/// Says on the page why a change was not made.
-async fn declined_as(room: &Room<'_>, declined: AccountError) -> Result<Reply, Problem> {
+async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
     match declined {
-        AccountError::NoSuchAccount => Err(Problem::NotFound),
+        AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
         AccountError::Store(error) => Err(error.into()),
         other => {
-            let mut sentence = other.to_string();
-            if let Some(first) = sentence.get_mut(..1) {
-                first.make_ascii_uppercase();
-            }
-            let first = page::complaint(Some(&format!("{sentence}.")));
-            Ok(Reply::page_as(http::StatusCode::CONFLICT, content(room, first).await?))
+            let notice = form_error(Some(&sentence(&other)));
+            Ok(page_with(user, notice).await?.with_status(StatusCode::CONFLICT))
         }
     }
 }

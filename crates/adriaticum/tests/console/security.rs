@@ -166,7 +166,7 @@ fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
         page.fill("[name=email]", email);
         page.fill("[name=password]", "not the password");
         page.click("main button[type=submit]");
-        texts.push(page.eval("document.querySelector('.complaint').textContent"));
+        texts.push(page.eval("document.querySelector('.error').textContent"));
     }
     assert_eq!(texts[0], texts[1]);
     let mut last = std::time::Duration::ZERO;

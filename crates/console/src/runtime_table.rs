@@ -1,18 +1,18 @@
-//! The runtimes as a table, where there are several of them: who works, who is slow, and how much each has done.
+//! The table of runtimes, where there are several: their health, load and counters.
 
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
 
-/// Lines that are shown; those about which there is something to say come first.
-const MOST: usize = 50;
-/// Below this part of a full share a runtime is called slow.
-const SLOW: f64 = 0.5;
+/// Unhealthy runtimes come first, so that they are among those shown.
+const MAX_ROWS: usize = 50;
+/// A runtime that gets less than this part of a full share is called slow.
+const SLOW_SHARE: f64 = 0.5;
 
-/// A table of the runtimes. Where they are is shown to administrators only.
-pub(crate) fn table(runtimes: &[MemberStatus], with_places: bool) -> Markup {
+/// URLs are for administrators only.
+pub(crate) fn table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
     let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
     sorted.sort_by_key(|((good, _), ..)| *good);
-    let columns = ["State", "Under way", "Completed", "Failed", "No room", "Asked elsewhere", "Time", "Per token"];
+    let columns = ["State", "Under way", "Completed", "Failed", "No user", "Asked elsewhere", "Time", "Per token"];
     html! {
         h2 { "Runtimes" }
         div.scroll tabindex="0" role="region" aria-label="Runtimes" {
@@ -22,14 +22,14 @@ pub(crate) fn table(runtimes: &[MemberStatus], with_places: bool) -> Markup {
                     @for column in columns { th.right[column != "State"] scope="col" { (column) } }
                 } }
                 tbody {
-                    @for ((good, state), at, member) in sorted.iter().take(MOST) {
-                        (line(&name(member, *at, with_places), *good, state, member))
+                    @for ((good, state), at, member) in sorted.iter().take(MAX_ROWS) {
+                        (line(&name(member, *at, show_urls), *good, state, member))
                     }
                 }
             }
         }
-        @if runtimes.len() > MOST {
-            p.quiet { (format::number((runtimes.len() - MOST) as u64)) " more." }
+        @if runtimes.len() > MAX_ROWS {
+            p.quiet { (format::number((runtimes.len() - MAX_ROWS) as u64)) " more." }
         }
     }
 }
@@ -43,7 +43,7 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
             td.right data-label="Under way" { (format::number(member.in_flight as u64)) }
             td.right data-label="Completed" { (format::number(member.completed)) }
             td.right data-label="Failed" { (format::number(member.failures.total())) }
-            td.right data-label="No room" { (format::number(member.failures.no_room)) }
+            td.right data-label="No user" { (format::number(member.failures.no_room)) }
             td.right data-label="Asked elsewhere" { (format::number(member.retried)) }
             td.right data-label="Time" { (time(member.latency)) }
             td.right data-label="Per token" { (time(member.latency_per_token)) }
@@ -51,11 +51,11 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
     }
 }
 
-fn name(member: &MemberStatus, at: usize, with_places: bool) -> String {
-    if with_places { member.url.clone() } else { format!("Runtime {}", at + 1) }
+fn name(member: &MemberStatus, at: usize, show_urls: bool) -> String {
+    if show_urls { member.url.clone() } else { format!("Runtime {}", at + 1) }
 }
 
-/// Whether all is well with a runtime, and how it is in a few words.
+/// Whether the runtime is healthy, and its state in a few words.
 fn state(member: &MemberStatus) -> (bool, String) {
     let percent = (member.share * 100.0).round();
     match member.breaker {
@@ -64,7 +64,7 @@ fn state(member: &MemberStatus) -> (bool, String) {
         BreakerState::HalfOpen => (false, "is being tried".into()),
         BreakerState::Closed if member.share <= 0.0 => (false, "hangs: gets nothing".into()),
         BreakerState::Closed if member.full_for.is_some() => (false, "is full".into()),
-        BreakerState::Closed if member.share < SLOW => (false, format!("slow: gets {percent} % of a share")),
+        BreakerState::Closed if member.share < SLOW_SHARE => (false, format!("slow: gets {percent} % of a share")),
         BreakerState::Closed => (true, "works".into()),
     }
 }

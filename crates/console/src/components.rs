@@ -1,0 +1,138 @@
+//! What pages are made of: forms, headings, figures, times. Times are written in UTC; the script rewrites them in the
+//! viewer's own time zone, at the same width.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use format::{exact_time, measured_of, number, rfc3339_millis, short_number, short_time};
+use maud::{Markup, html};
+use store::{Figures, Measured};
+
+use crate::form::CSRF_FIELD;
+use crate::session::{Anonymous, SignedIn};
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// A sum of token figures: a dash if none was measured, and over how many requests it was unless over all.
+pub(crate) fn measured(figure: Measured, requests: u64) -> Markup {
+    html! {
+        @match figure.get() {
+            None => span.quiet title="not measured for any request" { "–" },
+            Some(sum) => {
+                (number(sum))
+                @if let Some(measured) = measured_of(figure, requests) { " " span.quiet.small { (measured) } }
+            }
+        }
+    }
+}
+
+pub(crate) fn failed(figures: &Figures, succeeded: u64) -> u64 {
+    figures.requests.saturating_sub(succeeded)
+}
+
+/// To the minute, the exact time on hover.
+pub(crate) fn time(millis: u64) -> Markup {
+    html! {
+        time datetime=(rfc3339_millis(millis)) title=(exact_time(millis)) data-local { (short_time(millis, now())) }
+    }
+}
+
+pub(crate) fn time_or(millis: Option<u64>, word: &str) -> Markup {
+    match millis {
+        Some(millis) => time(millis),
+        None => html! { span.quiet { (word) } },
+    }
+}
+
+pub(crate) fn csrf_field(user: &SignedIn<'_>) -> Markup {
+    html! { input type="hidden" name=(CSRF_FIELD) value=(user.csrf_token()); }
+}
+
+pub(crate) fn anonymous_csrf_field(visitor: &Anonymous<'_>) -> Markup {
+    html! { input type="hidden" name=(CSRF_FIELD) value=(visitor.csrf_token()); }
+}
+
+/// A form that is only a button.
+pub(crate) fn button_form(user: &SignedIn<'_>, action: &str, label: &str, class: &str) -> Markup {
+    html! {
+        form.inline method="post" action=(action) {
+            (csrf_field(user))
+            button class=(class) type="submit" { (label) }
+        }
+    }
+}
+
+pub(crate) fn heading(title: &str, actions: Markup) -> Markup {
+    html! { div.heading { h1 { (title) } div.actions { (actions) } } }
+}
+
+pub(crate) fn copyable(id: &str, text: &str) -> Markup {
+    html! {
+        div.copyable {
+            pre tabindex="0" { code id=(id) { (text) } }
+            button.plain type="button" data-copy=(id) { "Copy" }
+        }
+    }
+}
+
+/// What a page says where there is nothing yet.
+pub(crate) fn empty(title: &str, content: Markup) -> Markup {
+    html! { div.empty { h2 { (title) } (content) } }
+}
+
+/// What is wrong with a form.
+pub(crate) fn form_error(text: Option<&str>) -> Markup {
+    html! { @if let Some(text) = text { p.error role="alert" { (text) } } }
+}
+
+/// An error as a sentence of its own.
+pub(crate) fn sentence(error: &impl std::fmt::Display) -> String {
+    let mut sentence = error.to_string();
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    format!("{sentence}.")
+}
+
+/// The change against the previous period.
+pub(crate) fn change(now: u64, before: u64, compared: &str) -> Markup {
+    let title = format!("{} in {compared}", number(before));
+    html! {
+        p.change title=(title) {
+            @match before {
+                0 => span.quiet { "none in " (compared) },
+                before if now == before => span.quiet { "as many as in " (compared) },
+                before => { (growth(now as f64, before as f64)) " " span.quiet { "vs " (compared) } },
+            }
+        }
+    }
+}
+
+/// In percent; as a factor from elevenfold on.
+fn growth(now: f64, before: f64) -> String {
+    let percent = (now - before) / before * 100.0;
+    let sign = if percent > 0.0 { "+" } else { "−" };
+    match percent.abs() {
+        _ if percent >= 1000.0 => format!("{} ×", short_number(now / before)),
+        percent if percent >= 10.0 => format!("{sign}{percent:.0} %"),
+        percent => format!("{sign}{percent:.1} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_says_over_how_many_requests_it_was_measured() {
+        let some = measured(Measured { sum: 1200, count: 3 }, 4).into_string();
+        assert!(some.contains("1,200") && some.contains("3 of 4 measured"), "{some}");
+    }
+
+    #[test]
+    fn growth_is_told_in_percent_or_in_times() {
+        assert_eq!([growth(110.0, 100.0), growth(95.0, 100.0), growth(3000.0, 100.0)], ["+10 %", "−5.0 %", "30 ×"]);
+    }
+}

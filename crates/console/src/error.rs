@@ -1,0 +1,56 @@
+//! Why a request fails: its status, and what the person is told.
+
+use http::StatusCode;
+use store::StoreError;
+
+use crate::response::ConsoleResponse;
+
+pub(crate) type ConsoleResult<T = ConsoleResponse> = Result<T, ConsoleError>;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConsoleError {
+    /// Also for what the viewer may not see.
+    #[error("There is nothing here, or nothing that you may see.")]
+    NotFound,
+    /// Posted from another site, or from a page that is too old.
+    #[error(
+        "This form did not come from a current page of this console. Go back, load the page again, and try once more."
+    )]
+    Forged,
+    #[error("What was sent could not be read.")]
+    Unreadable,
+    #[error("Only administrators can do this.")]
+    NotAllowed,
+    #[error("Please sign in.")]
+    SignedOut,
+    /// A bug, or no random numbers.
+    #[error("The console failed on this. The fault is logged.")]
+    Internal,
+    #[error("The database cannot be reached now. Nothing was changed. Please try again in a moment.")]
+    Store(#[from] StoreError),
+}
+
+impl ConsoleError {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Forged | Self::NotAllowed => StatusCode::FORBIDDEN,
+            Self::Unreadable => StatusCode::BAD_REQUEST,
+            Self::SignedOut => StatusCode::UNAUTHORIZED,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub(crate) fn heading(&self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Forged => "Not accepted",
+            Self::Unreadable => "Not understood",
+            Self::NotAllowed => "Not allowed",
+            Self::SignedOut => "Signed out",
+            Self::Internal => "Failed",
+            Self::Store(_) => "Not available",
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One-time links: they create an account, the first or by invitation, or reset a password.
+
+use http::StatusCode;
+use maud::html;
+use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, Token};
+
+use crate::components::{anonymous_csrf_field, form_error, sentence};
+use crate::console_request::ConsoleRequest;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::layout;
+use crate::password::{self, NewPassword};
+use crate::response::ConsoleResponse;
+use crate::session::Anonymous;
+use crate::sign_in::start_session;
+
+#[derive(Default)]
+struct LinkForm<'a> {
+    email: &'a str,
+    name: &'a str,
+    error: Option<&'a str>,
+}
+
+pub(crate) async fn page(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult {
+    match find_link(visitor, link).await? {
+        Some((_, found)) => Ok(page_with(visitor, &found, link, &LinkForm::default())),
+        None => Ok(dead_link_page(visitor)),
+    }
+}
+
+async fn find_link(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult<Option<(Token, Link)>> {
+    let Some(token) = Token::parse(link) else { return Ok(None) };
+    let found = visitor.console.store.link(&token).await?;
+    Ok(found.map(|found| (token, found)))
+}
+
+fn dead_link_page(visitor: &Anonymous<'_>) -> ConsoleResponse {
+    let content = html! {
+        section.card.narrow {
+            h1 { "This link does not work any more" }
+            p { "It has been used, has expired or was withdrawn. Ask for another one." }
+            p { a.button href="/sign-in" { "Sign in" } }
+        }
+    };
+    ConsoleResponse::page(layout::anonymous_page(visitor, "Link", content)).with_status(StatusCode::NOT_FOUND)
+}
+
+fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm<'_>) -> ConsoleResponse {
+    let (title, button) = match &link.purpose {
+        LinkPurpose::SetUp => ("Set up Adriaticum", "Create the administrator"),
+        LinkPurpose::Join(_) => ("Join Adriaticum", "Create my account"),
+        LinkPurpose::Reset(_) => ("Choose another password", "Save password"),
+    };
+    let content = html! {
+        section.card.narrow {
+            h1 { (title) }
+            @match &link.purpose {
+                LinkPurpose::SetUp => p { "This is the first account; it will be an administrator's, who can invite the others." },
+                LinkPurpose::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
+                LinkPurpose::Reset(email) => p { "For the account " strong { (email) } ". All its sessions end." },
+            }
+            (form_error(form.error))
+            form.fields method="post" action={ "/welcome/" (secret) } {
+                (anonymous_csrf_field(visitor))
+                @match &link.purpose {
+                    LinkPurpose::Reset(email) => input type="hidden" name="email" value=(email) autocomplete="username";,
+                    _ => {
+                        label {
+                            "Your name"
+                            input name="name" required maxlength=(PersonName::MAX_CHARS) value=(form.name) autocomplete="name";
+                        }
+                        label { "E-mail" input type="email" name="email" required value=(form.email) autocomplete="username"; }
+                    }
+                }
+                label { "Password"
+                    input type="password" name="password" required minlength=(password::MIN_CHARS) autocomplete="new-password"
+                        aria-describedby="password-hint";
+                    span.hint #password-hint { "At least " (password::MIN_CHARS) " characters; a few words make a good one." }
+                }
+                label { "Password again" input type="password" name="again" required autocomplete="new-password"; }
+                button.primary type="submit" { (button) }
+            }
+        }
+    };
+    visitor.page(title, content)
+}
+
+pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut ConsoleRequest) -> ConsoleResult {
+    let form = visitor.form(request).await?;
+    let Some((token, found)) = find_link(&visitor, link).await? else { return Ok(dead_link_page(&visitor)) };
+    let refused = |error: &str| {
+        let form = LinkForm { email: form.get("email"), name: form.get("name"), error: Some(error) };
+        Ok(page_with(&visitor, &found, link, &form).with_status(StatusCode::BAD_REQUEST))
+    };
+    let password = match NewPassword::parse(form.raw("password"), form.raw("again"), form.get("email")) {
+        Ok(password) => password,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let console = visitor.console;
+    let address = request.client.to_string();
+    let changed = if let LinkPurpose::Reset(_) = found.purpose {
+        let hash = console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+        console.store.reset_password(&token, &hash, &address).await
+    } else {
+        let name = match PersonName::parse(form.get("name")) {
+            Ok(name) => name,
+            Err(error) => return refused(&sentence(&error)),
+        };
+        let Ok(email) = form.get("email").parse::<Email>() else {
+            return refused("That is not an e-mail address.");
+        };
+        let password = console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+        console.store.use_link(&token, &NewAccount { email, name: name.into(), password }, &address).await
+    };
+    match changed {
+        Ok(account) => {
+            let response = console.redirect_with_message("/", "Welcome! You are signed in.");
+            start_session(&visitor, account, request, response).await
+        }
+        Err(AccountError::EmailTaken) => refused("There is an account with this e-mail address already."),
+        Err(AccountError::Store(error)) => Err(error.into()),
+        Err(_) => Ok(dead_link_page(&visitor)),
+    }
+}

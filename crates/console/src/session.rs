@@ -1,0 +1,106 @@
+//! Who sent a request. Handlers for people who are signed in take a `SignedIn`, which only a session's cookie yields; the
+//! few pages for everybody take an `Anonymous`.
+
+use bytes::Bytes;
+use maud::Markup;
+use store::{Admin, Session, StoreError, Token, Viewer};
+
+use crate::Console;
+use crate::console_request::ConsoleRequest;
+use crate::cookies::Cookie;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::{self, Form};
+use crate::layout::{self, Area};
+use crate::response::ConsoleResponse;
+
+/// What a CSRF token is derived for.
+const CSRF_PURPOSE: &str = "forms";
+const ANONYMOUS_COOKIE_SECONDS: u32 = 86_400;
+
+pub(crate) struct SignedIn<'a> {
+    pub(crate) console: &'a Console,
+    pub(crate) session: Session,
+    pub(crate) message: Option<String>,
+    secret: Token,
+}
+
+impl<'a> SignedIn<'a> {
+    pub(crate) async fn from_request(console: &'a Console, request: &ConsoleRequest) -> ConsoleResult<Self> {
+        let secret = console.cookie(request, Cookie::Session).and_then(Token::parse).ok_or(ConsoleError::SignedOut)?;
+        let session = console.store.session(&secret, &request.client.to_string()).await?;
+        let session = session.ok_or(ConsoleError::SignedOut)?;
+        Ok(Self { console, session, message: console.message(request), secret })
+    }
+
+    pub(crate) fn viewer(&self) -> &Viewer {
+        &self.session.viewer
+    }
+
+    pub(crate) fn admin(&self) -> ConsoleResult<Admin<'_>> {
+        self.viewer().admin().ok_or(ConsoleError::NotAllowed)
+    }
+
+    pub(crate) fn is_admin(&self) -> bool {
+        self.viewer().admin().is_some()
+    }
+
+    pub(crate) fn csrf_token(&self) -> String {
+        self.secret.derive(CSRF_PURPOSE)
+    }
+
+    pub(crate) async fn form(&self, request: &mut ConsoleRequest) -> ConsoleResult<Form> {
+        Form::parse(request, &self.console.settings.origin, &self.csrf_token()).await
+    }
+
+    pub(crate) async fn json(&self, request: &mut ConsoleRequest) -> ConsoleResult<Bytes> {
+        form::read_json(request, &self.console.settings.origin, &self.csrf_token()).await
+    }
+
+    pub(crate) fn page(&self, area: Area, title: &str, content: Markup) -> ConsoleResponse {
+        ConsoleResponse::page(layout::page(self, area, title, content))
+    }
+
+    pub(crate) fn redirect_with_message(&self, to: &str, message: &str) -> ConsoleResponse {
+        self.console.redirect_with_message(to, message)
+    }
+}
+
+/// Somebody who is not signed in. Their forms need a CSRF token too, so they get a secret of their own.
+pub(crate) struct Anonymous<'a> {
+    pub(crate) console: &'a Console,
+    pub(crate) message: Option<String>,
+    secret: Token,
+    is_new: bool,
+}
+
+impl<'a> Anonymous<'a> {
+    pub(crate) fn from_request(console: &'a Console, request: &ConsoleRequest) -> ConsoleResult<Self> {
+        let message = console.message(request);
+        let known = console.cookie(request, Cookie::Anonymous).and_then(Token::parse);
+        let is_new = known.is_none();
+        let secret = match known {
+            Some(secret) => secret,
+            None => Token::generate().map_err(StoreError::from)?,
+        };
+        Ok(Self { console, message, secret, is_new })
+    }
+
+    pub(crate) fn csrf_token(&self) -> String {
+        self.secret.derive(CSRF_PURPOSE)
+    }
+
+    pub(crate) async fn form(&self, request: &mut ConsoleRequest) -> ConsoleResult<Form> {
+        Form::parse(request, &self.console.settings.origin, &self.csrf_token()).await
+    }
+
+    /// With the cookie that the page's form needs.
+    pub(crate) fn page(&self, title: &str, content: Markup) -> ConsoleResponse {
+        let response = ConsoleResponse::page(layout::anonymous_page(self, title, content));
+        match self.is_new {
+            true => {
+                self.console.set_cookie(response, Cookie::Anonymous, self.secret.reveal(), ANONYMOUS_COOKIE_SECONDS)
+            }
+            false => response,
+        }
+    }
+}
