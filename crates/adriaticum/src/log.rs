@@ -6,10 +6,11 @@
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::{Field, RequestLog};
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::EnvFilter;
 
 /// The `target` of request lines.
@@ -77,17 +78,16 @@ impl RequestLogWriter {
     /// Waits until all lines are written, at most `FLUSH_TIMEOUT`.
     pub(crate) fn flush(&self) {
         let unwritten = |buffer: &mut Buffer| buffer.is_writing || !buffer.text.is_empty();
-        let _ = self.flushed.wait_timeout_while(self.buffer(), FLUSH_TIMEOUT, unwritten);
+        self.flushed.wait_while_for(&mut self.buffer.lock(), unwritten, FLUSH_TIMEOUT);
     }
 
     fn run(&self) {
         let mut batch = Vec::new();
         loop {
-            let nothing = |buffer: &mut Buffer| buffer.text.is_empty();
-            drop(self.not_empty.wait_while(self.buffer(), nothing).unwrap_or_else(PoisonError::into_inner));
+            self.not_empty.wait_while(&mut self.buffer.lock(), |buffer| buffer.text.is_empty());
             std::thread::sleep(BATCH_INTERVAL);
             let dropped = {
-                let mut buffer = self.buffer();
+                let mut buffer = self.buffer.lock();
                 std::mem::swap(&mut batch, &mut buffer.text);
                 buffer.is_writing = true;
                 std::mem::take(&mut buffer.dropped)
@@ -97,13 +97,13 @@ impl RequestLogWriter {
             if dropped > 0 {
                 tracing::warn!(lines = dropped, "the log could not keep up: request lines were dropped");
             }
-            self.buffer().is_writing = false;
+            self.buffer.lock().is_writing = false;
             self.flushed.notify_all();
         }
     }
 
     fn push(&self, line: &[u8]) {
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer.lock();
         if buffer.text.len() + line.len() > MAX_BUFFERED_BYTES {
             buffer.dropped += 1;
             return;
@@ -114,10 +114,6 @@ impl RequestLogWriter {
         if is_first {
             self.not_empty.notify_one();
         }
-    }
-
-    fn buffer(&self) -> MutexGuard<'_, Buffer> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
