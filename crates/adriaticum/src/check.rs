@@ -14,11 +14,11 @@ use grounding::search::{RemoteSearch, SearchUrl};
 use indicatif::DecimalBytes;
 use runtimes::{Attribution, Availability, Pool, PoolClient, PoolSettings};
 use rustix::fs::Access;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use crate::error::CliError;
 use crate::listeners::listen_error;
+use crate::local_http;
 use crate::serve::{open_certificates, open_store};
 use crate::settings::Settings;
 
@@ -27,7 +27,8 @@ const MIN_FREE_BYTES: u64 = 256 << 20;
 /// A certificate that expires sooner should have been renewed by now.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// What one look has found.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
 enum Finding {
     Pass(String),
     Note(String),
@@ -163,17 +164,12 @@ async fn address(address: SocketAddr, setting: &str) -> Finding {
     }
 }
 
+/// Whether an Adriaticum listens there: API, console or ops.
 async fn is_ours(address: SocketAddr) -> bool {
-    let ask = async {
-        let mut socket = TcpStream::connect(address).await?;
-        socket.write_all(b"GET / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = Vec::new();
-        socket.take(4096).read_to_end(&mut answer).await?;
-        let answer = String::from_utf8_lossy(&answer);
-        let ours = ["x-request-id: chatcmpl_", "· Adriaticum</title>", "Adriaticum answers /healthz"];
-        Ok::<_, std::io::Error>(ours.iter().any(|sign| answer.contains(sign)))
-    };
-    matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
+    let Ok(response) = local_http::get(address, "/", PROBE_TIMEOUT).await else { return false };
+    let has_request_id = response.headers.get("x-request-id").is_some_and(|id| id.as_bytes().starts_with(b"chatcmpl_"));
+    let body = String::from_utf8_lossy(&response.body);
+    has_request_id || body.contains("· Adriaticum</title>") || body.contains("Adriaticum answers /healthz")
 }
 
 /// Starts the embedded runtime, and asks it for a completion.

@@ -1,5 +1,6 @@
 //! The error that ends a command: one sentence for the person at the terminal, and what to do about it.
 
+use std::error::Error;
 use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -41,4 +42,12 @@ impl From<std::io::Error> for CliError {
             _ => Self(format!("the output cannot be written: {error}")),
         }
     }
+}
+
+/// The innermost source of an error. The outer ones only say what was being done.
+pub(crate) fn root_cause(mut error: &(dyn Error + 'static)) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }

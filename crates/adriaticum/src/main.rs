@@ -14,6 +14,7 @@ mod host_router;
 mod index;
 mod keys;
 mod listeners;
+mod local_http;
 mod log;
 mod migrate;
 mod model;

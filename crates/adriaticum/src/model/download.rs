@@ -2,7 +2,6 @@
 //!
 //! The content is not checked here: the caller compares the digest.
 
-use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,7 +13,7 @@ use futures_util::{Stream, StreamExt};
 use reqwest::{Client, StatusCode};
 
 use super::model_dir::{self, ModelDir};
-use crate::error::CliError;
+use crate::error::{CliError, root_cause};
 use crate::progress::{Progress, Unit};
 
 #[derive(Clone, Copy)]
@@ -78,14 +77,6 @@ impl From<reqwest::Error> for SourceError {
     fn from(error: reqwest::Error) -> Self {
         Self::Transient(if error.is_timeout() { "no response in time".into() } else { root_cause(&error) })
     }
-}
-
-/// The innermost source of an error. The outer ones only say what was being done.
-pub(super) fn root_cause(mut error: &(dyn Error + 'static)) -> String {
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// Whether a retry may get another status.

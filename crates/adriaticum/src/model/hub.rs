@@ -12,11 +12,11 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::download::{RetryPolicy, download, root_cause};
+use super::download::{RetryPolicy, download};
 use super::gguf::{GgufError, Summary};
 use super::model_dir::{self, ModelDir, sha256_file};
 use super::web::WebFile;
-use crate::error::CliError;
+use crate::error::{CliError, root_cause};
 
 /// Unless `HF_ENDPOINT` names a mirror.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
