@@ -1,4 +1,4 @@
-//! How figures become text: families of counters, gauges and histograms, for the encoder.
+//! Tables of metrics as OpenMetrics families: counters, gauges and histograms.
 
 use std::fmt;
 
@@ -6,31 +6,29 @@ use histogram::Snapshot;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// What tells the figures of one family apart.
 pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// One figure of something: its name, what it means, and how it is got. The name of a counter goes out with `_total`.
-pub(crate) struct Figure<Of> {
+/// One metric of a `T`. The encoder appends `_total` to the name of a counter.
+pub(crate) struct Metric<T> {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
-    pub(crate) of: fn(&Of) -> f64,
+    pub(crate) read: fn(&T) -> f64,
 }
 
-/// Writes each figure of a table for each of those that it is about. What is no number is left out.
-pub(crate) fn table<'a, Of: 'a>(
+/// Writes every metric of a table for each item. NaN is left out.
+pub(crate) fn table<'a, T: 'a>(
     encoder: &mut DescriptorEncoder<'_>,
-    table: &[Figure<Of>],
-    each: impl Iterator<Item = (Labels<'a>, &'a Of)> + Clone,
+    table: &[Metric<T>],
+    each: impl Iterator<Item = (Labels<'a>, &'a T)> + Clone,
 ) -> fmt::Result {
-    for figure in table {
-        let rows = each.clone().map(|(labels, of)| (labels, (figure.of)(of)));
-        family(encoder, figure.name, figure.help, figure.kind, rows.filter(|(_, value)| !value.is_nan()))?;
+    for metric in table {
+        let rows = each.clone().map(|(labels, item)| (labels, (metric.read)(item)));
+        family(encoder, metric.name, metric.help, metric.kind, rows.filter(|(_, value)| !value.is_nan()))?;
     }
     Ok(())
 }
 
-/// Writes a family of counters or gauges.
 pub(crate) fn family<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -48,7 +46,7 @@ pub(crate) fn family<'a>(
     Ok(())
 }
 
-/// Writes a family of histograms; `unit` is how many of their values make up one of the unit that goes out.
+/// `unit` is how many of the histogram's units make one of the exported unit.
 pub(crate) fn histograms<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -71,7 +69,6 @@ pub(crate) fn histograms<'a>(
     Ok(())
 }
 
-/// Writes a whole number as one.
 fn write(metric: &mut MetricEncoder<'_>, kind: MetricType, value: f64) -> fmt::Result {
     let whole = (value.fract() == 0.0 && value.abs() < 1e15).then_some(value as i64);
     match (kind, whole) {

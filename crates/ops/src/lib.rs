@@ -1,13 +1,13 @@
-//! The ops listener: is the process alive, can it serve, and how is it. For probes and monitoring, not for callers.
+//! The ops listener: liveness, readiness and metrics. For probes and monitoring, not for callers.
 //!
-//! It is served by a thread of its own, apart from requests and beyond their end, so that it can tell of a service that
-//! is overloaded or stopping. It changes nothing and holds no secret. Whoever looks at the figures costs nobody anything;
-//! whoever asks whether the service is ready may have a runtime decode a token, now and then.
+//! It has a thread of its own that outlives the other listeners, so it answers while the service is overloaded or
+//! stopping. It changes nothing and holds no secret. Reading metrics costs runtimes nothing; asking for readiness may
+//! make one of them decode a token now and then.
 
 mod encode;
 mod metrics;
+mod probe;
 mod process;
-mod proof;
 mod readiness;
 
 use std::net::IpAddr;
@@ -21,92 +21,89 @@ use tokio::sync::watch;
 use transport::{Certificates, Lifecycle, Rejection, Response, ResponseBody, Site};
 
 use self::metrics::Metrics;
-use self::proof::Proof;
-use self::readiness::{Decodes, Readiness, nobody_to_ask};
+use self::probe::Probe;
+use self::readiness::{Decodes, Readiness, no_runtime_available};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// For how long a runtime that has completed something is believed to be able to.
-const BELIEVED: Duration = Duration::from_secs(60);
+/// A runtime that decoded a token within this time needs no probe.
+const PROBE_FREE: Duration = Duration::from_secs(60);
 
-/// What is told about the service.
 pub struct Ops {
     api: Arc<Api>,
-    phase: watch::Receiver<Lifecycle>,
+    lifecycle: watch::Receiver<Lifecycle>,
     certificates: Option<Arc<Certificates>>,
     metrics: Metrics,
-    runtime: Proof,
-    search: Proof,
+    runtime: Probe,
+    search: Probe,
 }
 
 impl Ops {
-    /// Tells of an API, of how far the service has got, and of the certificates that it speaks TLS with.
     pub fn new(
         api: Arc<Api>,
-        phase: watch::Receiver<Lifecycle>,
+        lifecycle: watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
         version: &'static str,
     ) -> Arc<Self> {
         let metrics = Metrics::new(version);
-        Arc::new(Self { api, phase, certificates, metrics, runtime: Proof::none(), search: Proof::none() })
+        Arc::new(Self { api, lifecycle, certificates, metrics, runtime: Probe::new(), search: Probe::new() })
     }
 
     async fn readiness(&self) -> Response {
         let health = self.api.health();
-        let phase = *self.phase.borrow();
-        let decodes = self.decodes(&health, phase).await;
-        let health = self.look_at_search(health, phase).await;
-        let readiness = Readiness::of(&health, decodes, phase);
+        let lifecycle = *self.lifecycle.borrow();
+        let decodes = self.decodes(&health, lifecycle).await;
+        let health = self.probe_search(health, lifecycle).await;
+        let readiness = Readiness::new(&health, decodes, lifecycle);
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let parts = readiness.parts().iter().map(|part| (part.name, part.wrong));
+        let parts = readiness.parts().iter().map(|part| (part.name, part.problem));
         respond(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
     }
 
-    /// Whether a runtime decodes: one has done so a short while ago, or does so now, for nobody.
-    async fn decodes(&self, health: &Health, phase: Lifecycle) -> Decodes {
-        if self.has_decoded() || phase != Lifecycle::Serving || nobody_to_ask(health).is_some() {
+    /// Whether a runtime decodes: one did so lately, or does so now for a probe.
+    async fn decodes(&self, health: &Health, lifecycle: Lifecycle) -> Decodes {
+        if self.has_decoded() || lifecycle != Lifecycle::Serving || no_runtime_available(health).is_some() {
             return Decodes::Yes;
         }
         let api = self.api.clone();
-        match self.runtime.look("runtime", async move { api.probe_runtime().await }).await {
+        match self.runtime.run("runtime", async move { api.probe_runtime().await }).await {
             Some(true) => Decodes::Yes,
             Some(false) => Decodes::No,
-            None => Decodes::NotYetKnown,
+            None => Decodes::Unknown,
         }
     }
 
-    /// Where nothing is served without Search, no request would find out that it is back: it is asked from here.
-    async fn look_at_search(&self, health: Health, phase: Lifecycle) -> Health {
-        if phase != Lifecycle::Serving
+    /// Where every request needs Search, none is served while it is down, so no request would notice that it is back.
+    async fn probe_search(&self, health: Health, lifecycle: Lifecycle) -> Health {
+        if lifecycle != Lifecycle::Serving
             || health.search.as_ref().is_none_or(|search| search.is_healthy || !search.is_required)
         {
             return health;
         }
         let api = self.api.clone();
-        self.search.look("search", async move { api.probe_search().await }).await;
+        self.search.run("search", async move { api.probe_search().await }).await;
         self.api.health()
     }
 
     fn has_decoded(&self) -> bool {
-        self.api.last_decoded().is_some_and(|ago| ago < BELIEVED)
+        self.api.last_decoded().is_some_and(|ago| ago < PROBE_FREE)
     }
 
-    /// All figures. What `/readyz` has found out is told; nobody is asked to prove anything for them.
-    async fn figures(&self) -> String {
+    /// Uses what `/readyz` has found out; starts no probe itself.
+    async fn metrics(&self) -> String {
         let engines = self.api.engines().await;
         let health = self.api.health();
         let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
-        let readiness = Readiness::of(&health, decodes, *self.phase.borrow());
+        let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
         self.metrics.text(&self.api, health, readiness, engines, expiries)
     }
 }
 
-/// One thread's place at the ops listener.
 pub struct OpsWorker {
     ops: Arc<Ops>,
-    /// For requests that belong to the API, and are told so.
+    /// Responds to requests that belong to the API.
     api: api::Worker,
 }
 
@@ -134,23 +131,23 @@ impl Site for Ops {
             return respond(StatusCode::NOT_FOUND, TEXT, "Adriaticum answers /healthz, /readyz and /metrics here.\n");
         }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
-            let mut refusal = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only GET is answered here.\n");
-            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refusal;
+            let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only GET is answered here.\n");
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
         }
         match path {
             "/healthz" => respond(StatusCode::OK, TEXT, "ok\n"),
             "/readyz" => worker.ops.readiness().await,
-            _ => respond(StatusCode::OK, metrics::CONTENT_TYPE, worker.ops.figures().await),
+            _ => respond(StatusCode::OK, metrics::CONTENT_TYPE, worker.ops.metrics().await),
         }
     }
 }
 
 fn respond(status: StatusCode, content_type: &'static str, body: impl Into<ResponseBody>) -> Response {
-    let mut answer = Response::new(body.into());
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    response
 }

@@ -1,49 +1,47 @@
-//! What the system says of this process, under the names that Prometheus' own libraries use. Where it says nothing, as on
-//! systems without `/proc`, there is no number.
+//! Process metrics under the names of Prometheus' own client libraries. Systems without `/proc` export none.
 
 use prometheus_client::metrics::MetricType;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use crate::encode::Figure;
+use crate::encode::Metric;
 
-/// Of the process.
-pub(crate) const OF_THE_PROCESS: &[Figure<Process>] = &[
-    Figure {
+pub(crate) const PROCESS_METRICS: &[Metric<Process>] = &[
+    Metric {
         name: "process_cpu_seconds",
         help: "Time that the process has spent on processors, for itself and in the system",
         kind: MetricType::Counter,
-        of: |process| process.cpu_seconds,
+        read: |process| process.cpu_seconds,
     },
-    Figure {
+    Metric {
         name: "process_resident_memory_bytes",
         help: "Memory of the process that is in the machine's memory",
         kind: MetricType::Gauge,
-        of: |process| process.resident,
+        read: |process| process.resident,
     },
-    Figure {
+    Metric {
         name: "process_virtual_memory_bytes",
         help: "Addresses that the process has reserved",
         kind: MetricType::Gauge,
-        of: |process| process.reserved,
+        read: |process| process.reserved,
     },
-    Figure {
+    Metric {
         name: "process_open_fds",
         help: "Open files and sockets",
         kind: MetricType::Gauge,
-        of: |process| process.open_files,
+        read: |process| process.open_files,
     },
-    Figure {
+    Metric {
         name: "process_max_fds",
         help: "Files and sockets that may be open",
         kind: MetricType::Gauge,
-        of: |process| process.most_files,
+        read: |process| process.most_files,
     },
-    Figure {
+    Metric {
         name: "process_threads",
         help: "Threads of the process",
         kind: MetricType::Gauge,
-        of: |process| process.threads,
+        read: |process| process.threads,
     },
 ];
 
@@ -71,8 +69,8 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, by its number in the manual. The second is the program's name in brackets, which may hold
-/// anything; all others are counted from behind it.
+/// A field of `/proc/self/stat` by its number in proc(5). The second is the program's name in brackets, which may hold
+/// anything, so fields are counted from behind it.
 fn field(stat: &str, number: usize) -> f64 {
     let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
     behind.split(' ').nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)

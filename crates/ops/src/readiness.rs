@@ -1,52 +1,48 @@
-//! Can requests be served? Decided purely, part by part, from what the parts say of themselves.
+//! Whether requests can be served, decided purely, part by part.
 
 use api::Health;
 use runtimes::Availability;
 use transport::Lifecycle;
 
-/// What every part has to say.
 pub(crate) struct Readiness {
     parts: Vec<Part>,
 }
 
-/// One part, and what is wrong with it.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    pub(crate) wrong: Option<&'static str>,
-    /// Whether nothing can be served without it.
-    needed: bool,
+    pub(crate) problem: Option<&'static str>,
+    /// Whether no request can be served without it.
+    is_required: bool,
 }
 
-/// What is known about whether a runtime really decodes.
+/// Whether a runtime really decodes tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decodes {
-    /// One was seen to.
     Yes,
-    /// One was asked to, and none did.
     No,
-    /// It is just being found out.
-    NotYetKnown,
+    /// A probe is running.
+    Unknown,
 }
 
 impl Readiness {
-    pub(crate) fn of(health: &Health, decodes: Decodes, phase: Lifecycle) -> Self {
-        let needed = |name, wrong| Part { name, wrong, needed: true };
-        let mut parts = vec![needed("ledger", ledger(health)), needed("runtime", runtime(health, decodes))];
+    pub(crate) fn new(health: &Health, decodes: Decodes, lifecycle: Lifecycle) -> Self {
+        let required = |name, problem| Part { name, problem, is_required: true };
+        let mut parts = vec![required("ledger", ledger(health)), required("runtime", runtime(health, decodes))];
         if let Some(search) = &health.search {
-            let wrong = match search.is_required {
-                true => "Search does not answer: requests get 503, because each of them is to have facts.",
+            let problem = match search.is_required {
+                true => "Search does not answer: requests get 503, because each of them needs facts.",
                 false => "Search does not answer: requests that need facts get 503.",
             };
-            // Where not everything is grounded, requests that need no facts are served without it.
-            let wrong = (!search.is_healthy).then_some(wrong);
-            parts.push(Part { name: "search", wrong, needed: search.is_required });
+            // Where Search is not required, requests that need no facts are served without it.
+            let problem = (!search.is_healthy).then_some(problem);
+            parts.push(Part { name: "search", problem, is_required: search.is_required });
         }
-        parts.push(needed("stopping", stopping(phase)));
+        parts.push(required("stopping", stopping(lifecycle)));
         Self { parts }
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.parts.iter().all(|part| part.wrong.is_none() || !part.needed)
+        self.parts.iter().all(|part| part.problem.is_none() || !part.is_required)
     }
 
     pub(crate) fn parts(&self) -> &[Part] {
@@ -59,31 +55,31 @@ fn ledger(health: &Health) -> Option<&'static str> {
 }
 
 fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
-    if let Some(wrong) = nobody_to_ask(health) {
-        return Some(wrong);
+    if let Some(problem) = no_runtime_available(health) {
+        return Some(problem);
     }
     match decodes {
         Decodes::Yes => None,
         Decodes::No => Some("No runtime completes anything: requests get 502."),
-        Decodes::NotYetKnown => Some("No runtime has been seen to complete anything yet; one is being asked."),
+        Decodes::Unknown => Some("No runtime has been seen to complete anything yet; one is being asked."),
     }
 }
 
 /// Why no request would be sent to any runtime.
-pub(crate) fn nobody_to_ask(health: &Health) -> Option<&'static str> {
+pub(crate) fn no_runtime_available(health: &Health) -> Option<&'static str> {
     match health.availability {
         Availability::Unconfigured => {
             Some("There is no runtime, and no model that can be used: requests get 503. The log may say why.")
         }
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
-        // Not only those that have proved to work: what proves it is a request, which somebody has to send.
+        // Available is enough: whether a runtime is healthy shows only when a request is sent to it.
         Availability::Available if health.runtimes.iter().any(|member| member.available) => None,
         Availability::Available => Some("No runtime answers: requests get 502."),
     }
 }
 
-fn stopping(phase: Lifecycle) -> Option<&'static str> {
-    match phase {
+fn stopping(lifecycle: Lifecycle) -> Option<&'static str> {
+    match lifecycle {
         Lifecycle::Serving => None,
         Lifecycle::Draining => Some("The service is about to stop; send new requests elsewhere."),
         Lifecycle::Stopping => Some("The service is stopping; it takes no new requests."),
@@ -117,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_if_a_request_can_be_served() {
+    fn ready_means_that_a_request_can_be_served() {
         use Availability::{Available, Starting, Unconfigured};
         use Lifecycle::{Draining, Serving, Stopping};
-        let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, phase| {
+        let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, lifecycle| {
             let health = Health {
                 is_ledger_healthy: ledger,
                 availability,
@@ -131,18 +127,18 @@ mod tests {
                     is_required: required,
                 }),
             };
-            let readiness = Readiness::of(&health, decodes, phase);
-            let wrong = readiness.parts().iter().filter(|part| part.wrong.is_some()).map(|part| part.name);
-            (readiness.is_ready(), wrong.collect::<Vec<_>>().join(" "))
+            let readiness = Readiness::new(&health, decodes, lifecycle);
+            let failing = readiness.parts().iter().filter(|part| part.problem.is_some()).map(|part| part.name);
+            (readiness.is_ready(), failing.collect::<Vec<_>>().join(" "))
         };
-        let all = |ledger, availability, members: &[bool], search: Option<bool>, phase| {
-            decided(ledger, availability, members, search.map(|working| (working, false)), Decodes::Yes, phase)
+        let all = |ledger, availability, members: &[bool], search: Option<bool>, lifecycle| {
+            decided(ledger, availability, members, search.map(|working| (working, false)), Decodes::Yes, lifecycle)
         };
         for (found, ready, wrong) in [
             (decided(true, Available, &[true], Some((false, true)), Decodes::Yes, Serving), false, "search"),
             (decided(true, Available, &[true], Some((true, true)), Decodes::Yes, Serving), true, ""),
             (decided(true, Available, &[true], None, Decodes::No, Serving), false, "runtime"),
-            (decided(true, Available, &[true], None, Decodes::NotYetKnown, Serving), false, "runtime"),
+            (decided(true, Available, &[true], None, Decodes::Unknown, Serving), false, "runtime"),
             (all(true, Available, &[true], None, Serving), true, ""),
             (all(true, Available, &[false, true], Some(true), Serving), true, ""),
             (all(true, Available, &[true], Some(false), Serving), true, "search"),
