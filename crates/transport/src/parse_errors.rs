@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_automatic_response_is_replaced_and_nothing_else_is() {
-        let replaced = "HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\ncontent-length: 10\r\n\r\nBrokenHead";
+        let replaced = "HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\ncontent-length: 13\r\n\r\nMalformedHead";
         assert_eq!(arrives(&[OWN]).await, replaced);
         let earlier = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
         let both = [&earlier[..], OWN].concat();
