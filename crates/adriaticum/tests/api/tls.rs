@@ -145,7 +145,7 @@ fn what_cannot_be_used_takes_nobodys_place() {
     let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
     let key = service.key();
     let (other, after) = authority.issue("other", &["localhost"]);
-    let refusals = || service.log().matches("those from before stay in use").count();
+    let refusals = || service.log().matches("the current ones stay in use").count();
 
     // Not a certificate; then a good one that belongs to another key.
     for (expected, bytes) in [(1, b"nonsense".to_vec()), (2, std::fs::read(&other.certificate).unwrap())] {
