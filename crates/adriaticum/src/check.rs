@@ -254,7 +254,7 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
         Ok(answered) => {
             let model = pool.status().into_iter().find_map(|member| member.model);
             let model = model.map_or_else(String::new, |model| format!(", model {model}"));
-            match answered.completion.usage.total {
+            match answered.usage.total {
                 Some(_) => Pass(format!("{name} completes and measures tokens{model}")),
                 None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),
             }

@@ -9,7 +9,7 @@ use chat::{ChatRequest, Completion};
 use grounding::augment::{self, Source};
 use grounding::{Grounder, Passage};
 use http::HeaderMap;
-use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
+use runtimes::{AttemptError, Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{Caller, GroundingRecord};
 use wire::runtime::ContextOverflow;
 
@@ -90,8 +90,8 @@ impl RequestRecord<'_> {
         span.set_runtime(self.runtime.as_deref().unwrap_or_default());
         span.end(result.is_ok());
         result.map_err(|error| match error {
-            InferenceError::PromptTooLong { overflow, .. } => ApiError::invalid(too_long(overflow)),
-            InferenceError::NoCapacity { retry_after_seconds, .. } => ApiError::at_capacity_for(retry_after_seconds),
+            InferenceError::PromptTooLong(overflow) => ApiError::invalid(too_long(overflow)),
+            InferenceError::NoCapacity { retry_after_seconds } => ApiError::at_capacity_for(retry_after_seconds),
             InferenceError::Failed { error: MemberError::Refused(_), .. } => ApiError::refused_by_runtime(error),
             InferenceError::Failed { retry_after_seconds, .. } => ApiError::inference_error(error, retry_after_seconds),
             InferenceError::NoneAvailable => ApiError::inference_error(error, None),
@@ -114,7 +114,7 @@ impl RequestRecord<'_> {
             }
             match self.run(Inference { chat: &inference.chat.with_instructions(&augmentation.text), ..inference }).await
             {
-                Err(InferenceError::PromptTooLong { .. }) if !augmentation.sources.is_empty() => {
+                Err(InferenceError::PromptTooLong(_)) if !augmentation.sources.is_empty() => {
                     tokens /= FEWER_SOURCE_TOKENS;
                 }
                 Err(error) => return Err(error),
@@ -130,12 +130,15 @@ impl RequestRecord<'_> {
     async fn run(&mut self, inference: Inference<'_>) -> Result<Completion, InferenceError> {
         let tag = self.caller.as_ref().map(Caller::key);
         let attribution = Attribution { id: self.id, tag, trace: inference.trace };
-        let result = inference.client.complete(inference.chat, attribution).await;
-        self.runtime = match &result {
-            Ok(routed) => Some(routed.runtime.clone()),
-            Err(error) => error.runtime().cloned(),
-        };
-        result.map(|routed| routed.completion)
+        let mut attempt = inference.client.first_attempt(inference.chat, attribution)?;
+        loop {
+            self.runtime = Some(attempt.runtime());
+            attempt = match attempt.run().await {
+                Ok(completion) => return Ok(completion),
+                Err(AttemptError::Failed(error)) => return Err(error),
+                Err(AttemptError::Retry(next)) => next,
+            };
+        }
     }
 }
 

@@ -21,21 +21,14 @@ pub struct PoolClient {
     cleaned_up_for: AtomicU64,
 }
 
-/// A completion and the member that produced it.
-#[derive(Debug)]
-pub struct RoutedCompletion {
-    pub completion: Completion,
-    pub runtime: Arc<str>,
-}
-
-/// Why there is no completion. `runtime` is the member that was asked last.
+/// Why there is no completion.
 #[derive(Debug, thiserror::Error)]
 pub enum InferenceError {
     #[error("the prompt does not fit the model's context")]
-    PromptTooLong { runtime: Arc<str>, overflow: ContextOverflow },
+    PromptTooLong(ContextOverflow),
     /// No member has capacity now; nothing was computed.
     #[error("no runtime has capacity")]
-    NoCapacity { runtime: Arc<str>, retry_after_seconds: u64 },
+    NoCapacity { retry_after_seconds: u64 },
     #[error("{runtime}: {error}")]
     Failed {
         runtime: Arc<str>,
@@ -45,18 +38,6 @@ pub enum InferenceError {
     },
     #[error("no runtime is available")]
     NoneAvailable,
-}
-
-impl InferenceError {
-    /// The member that was asked last.
-    pub fn runtime(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::PromptTooLong { runtime, .. } | Self::NoCapacity { runtime, .. } | Self::Failed { runtime, .. } => {
-                Some(runtime)
-            }
-            Self::NoneAvailable => None,
-        }
-    }
 }
 
 impl PoolClient {
@@ -78,45 +59,31 @@ impl PoolClient {
         &self,
         request: &ChatRequest,
         attribution: Attribution<'_>,
-    ) -> Result<RoutedCompletion, InferenceError> {
+    ) -> Result<Completion, InferenceError> {
+        let mut attempt = self.first_attempt(request, attribution)?;
+        loop {
+            attempt = match attempt.run().await {
+                Ok(completion) => return Ok(completion),
+                Err(AttemptError::Failed(error)) => return Err(error),
+                Err(AttemptError::Retry(next)) => next,
+            };
+        }
+    }
+
+    /// The same step by step, for those who want to know which member is being asked.
+    pub fn first_attempt<'a>(
+        &'a self,
+        request: &'a ChatRequest,
+        attribution: Attribution<'a>,
+    ) -> Result<Attempt<'a>, InferenceError> {
         let call = Call {
             request,
             attribution,
             affinity: Affinity::of(request),
             deadline: tokio::time::Instant::now() + self.pool.timeout(),
         };
-        let first = match self.attempt(&call, None).await.ok_or(InferenceError::NoneAvailable)? {
-            Ok(completion) => return Ok(completion),
-            Err(failed) if !failed.error.is_retryable() => return Err(failed.into()),
-            Err(failed) => failed,
-        };
-        // If there is no other member to ask, the first error stands.
-        let Some(second) = self.attempt(&call, Some(first.index)).await else { return Err(first.into()) };
-        first.member.counters().retry();
-        let member = first.member.name();
-        tracing::warn!(request_id = %attribution.id, member, cause = %first.error, "a runtime failed; another was asked");
-        second.map_err(|second| second.after(&first))
-    }
-
-    /// Asks the best member other than the one that failed before. `None` if there is none.
-    async fn attempt(
-        &self,
-        call: &Call<'_>,
-        excluded: Option<usize>,
-    ) -> Option<Result<RoutedCompletion, FailedAttempt>> {
-        let mut guard = LeaseGuard::acquire(&self.pool, call, excluded)?;
-        let idle = self.idle(&guard.member);
-        let completion = guard.member.complete(&idle, call.request, call.attribution);
-        let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
-        guard.ending = Some(ending(&result));
-        guard.member.counters().record(&result);
-        Some(match result {
-            Ok(completion) => {
-                self.pool.decoded();
-                Ok(RoutedCompletion { completion, runtime: guard.member.shared_name() })
-            }
-            Err(error) => Err(FailedAttempt { index: guard.index, member: guard.member.clone(), error }),
-        })
+        let lease = LeaseGuard::acquire(&self.pool, &call, None).ok_or(InferenceError::NoneAvailable)?;
+        Ok(Attempt { client: self, call, lease, earlier: None })
     }
 
     /// This thread's connections to a member. Closes those to members that have left.
@@ -131,6 +98,52 @@ impl PoolClient {
             return known.clone();
         }
         idle.entry(member.name().to_owned()).or_default().clone()
+    }
+}
+
+/// One member's turn at a completion; it counts as in flight there for as long as this lives.
+pub struct Attempt<'a> {
+    client: &'a PoolClient,
+    call: Call<'a>,
+    lease: LeaseGuard<'a>,
+    /// The attempt that failed before this one.
+    earlier: Option<FailedAttempt>,
+}
+
+/// What a failed attempt leads to.
+pub enum AttemptError<'a> {
+    /// Nothing of a completion arrived, and there is another member to ask.
+    Retry(Attempt<'a>),
+    Failed(InferenceError),
+}
+
+impl<'a> Attempt<'a> {
+    pub fn runtime(&self) -> Arc<str> {
+        self.lease.member.shared_name()
+    }
+
+    /// Dropping the future cancels the attempt.
+    pub async fn run(self) -> Result<Completion, AttemptError<'a>> {
+        let Self { client, call, mut lease, earlier } = self;
+        let idle = client.idle(&lease.member);
+        let completion = lease.member.complete(&idle, call.request, call.attribution);
+        let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
+        lease.ending = Some(ending(&result));
+        lease.member.counters().record(&result);
+        let error = match result {
+            Ok(completion) => {
+                client.pool.decoded();
+                return Ok(completion);
+            }
+            Err(error) => error,
+        };
+        let failed = FailedAttempt { index: lease.index, member: lease.member.clone(), error };
+        drop(lease); // the member is released before another one is chosen
+        match earlier {
+            Some(earlier) => Err(AttemptError::Failed(failed.after(&earlier))),
+            None if !failed.error.is_retryable() => Err(AttemptError::Failed(failed.into())),
+            None => Err(failed.retry(client, call)),
+        }
     }
 }
 
@@ -150,13 +163,24 @@ struct FailedAttempt {
 }
 
 impl FailedAttempt {
+    /// Asks another member. If there is none, this error stands.
+    fn retry<'a>(self, client: &'a PoolClient, call: Call<'a>) -> AttemptError<'a> {
+        let Some(lease) = LeaseGuard::acquire(&client.pool, &call, Some(self.index)) else {
+            return AttemptError::Failed(self.into());
+        };
+        self.member.counters().retry();
+        let member = self.member.name();
+        tracing::warn!(request_id = %call.attribution.id, member, cause = %self.error, "a runtime failed; asking another");
+        AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self) })
+    }
+
     /// The error to report after two attempts. Waiting helps only if both members lacked nothing but capacity.
     fn after(self, earlier: &Self) -> InferenceError {
         let both = self.error.retry_after().zip(earlier.error.retry_after());
         let soonest = both.map(|(one, other)| one.min(other));
         match (soonest, &earlier.error) {
             (Some(retry_after_seconds), MemberError::NoCapacity { .. }) => {
-                InferenceError::NoCapacity { runtime: self.member.shared_name(), retry_after_seconds }
+                InferenceError::NoCapacity { retry_after_seconds }
             }
             _ => self.into_error(soonest),
         }
@@ -165,9 +189,9 @@ impl FailedAttempt {
     fn into_error(self, retry_after: Option<u64>) -> InferenceError {
         let runtime = self.member.shared_name();
         match self.error {
-            MemberError::PromptTooLong(overflow) => InferenceError::PromptTooLong { runtime, overflow },
+            MemberError::PromptTooLong(overflow) => InferenceError::PromptTooLong(overflow),
             MemberError::NoCapacity { retry_after: own } => {
-                InferenceError::NoCapacity { runtime, retry_after_seconds: retry_after.unwrap_or(own) }
+                InferenceError::NoCapacity { retry_after_seconds: retry_after.unwrap_or(own) }
             }
             error => InferenceError::Failed { runtime, error, retry_after_seconds: retry_after },
         }

@@ -20,7 +20,7 @@ mod status;
 mod supervisor;
 mod url;
 
-pub use client::{InferenceError, PoolClient, RoutedCompletion};
+pub use client::{Attempt, AttemptError, InferenceError, PoolClient};
 pub use counters::FailureCounts;
 pub use key::{RuntimeKey, RuntimeKeyError};
 pub use member::{Attribution, MemberError};
