@@ -1,7 +1,7 @@
 //! Fills a database for the benchmarks: `fill DATABASE KEYS REQUESTS [BUSY]`.
 //!
-//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 (or BUSY) keys, so that rows and
-//! roll-ups are what production writes. Keys are inserted in bulk: nobody holds their secrets.
+//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 (or BUSY) keys, so that rows
+//! and roll-ups are what production writes. Keys are inserted in bulk: nobody holds their secrets.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use store::{Database, Entry, Outcome, RecordError, Store, Timings};
 
 const DAYS: u64 = 30;
 const BUSY_KEYS: usize = 1_000;
-/// A key is used some times in a row, as keys are.
+/// Consecutive requests with the same key, as is usual.
 const RUN: u64 = 8;
 
 fn main() -> ExitCode {

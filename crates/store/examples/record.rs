@@ -1,7 +1,7 @@
-//! How much one database carries: `record URL WRITERS KEYS SECONDS`.
+//! Measures how much one database can take: `record URL WRITERS KEYS SECONDS`.
 //!
-//! Some writers, each with a ledger of its own as a replica has, record rows as fast as they are taken, a bounded number
-//! under way; beside them, keys are looked up as fast as they are found. Prints rows and look-ups per second as JSON.
+//! Each writer has its own ledger, as a replica has, and records rows as fast as possible, with a bounded number in
+//! flight. With 0 writers, keys are looked up instead. Prints rows and look-ups per second as JSON.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use chat::{RequestId, TokenUsage};
 use store::{Database, Entry, NewKey, Outcome, PostgresSettings, Store, Timings, Viewer};
 
-/// Rows that each writer has under way.
+/// Rows in flight per writer.
 const IN_FLIGHT: usize = 256;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Accounts of people. Passwords come here hashed.
+//! Accounts of people. Passwords arrive here hashed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,17 +8,16 @@ use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
 use crate::{Store, StoreError};
 
-/// An e-mail address as accounts have it: trimmed, in lower case, and plausible.
+/// An e-mail address: trimmed, in lower case, and plausible.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Email(String);
 
 impl Email {
-    /// The address.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// As it stands in the database.
+    /// Without a check, because it was checked before it was stored.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
@@ -44,76 +43,60 @@ impl FromStr for Email {
     }
 }
 
-/// Not an e-mail address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("that is not an e-mail address")]
 pub struct EmailError;
 
-/// A person's account. Times are milliseconds since 1970.
+/// Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// The public id.
     pub id: AccountId,
-    /// Who signs in.
     pub email: Email,
-    /// What the person is called.
     pub name: String,
-    /// What the person may do.
     pub role: Role,
-    /// When it was made.
     pub created_at: u64,
-    /// When it was last signed in with.
     pub signed_in_at: Option<u64>,
-    /// Since when it cannot be used.
     pub disabled_at: Option<u64>,
 }
 
-/// An account to be made.
 #[derive(Debug, Clone)]
 pub struct NewAccount {
-    /// Who signs in.
     pub email: Email,
-    /// What the person is called.
     pub name: String,
-    /// The password's hash, as `argon2` writes it.
+    /// The hash as `argon2` writes it.
     pub password: String,
 }
 
-/// What is needed to check a password.
 pub struct Credentials {
-    /// Whose they are.
     pub account: AccountId,
-    /// The password's hash.
+    /// The hash.
     pub password: String,
 }
 
-/// Why a change of accounts was not made.
+/// Why a change was declined.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    /// Used, expired, withdrawn or never there.
+    /// Used, expired, revoked or never there.
     #[error("this link has been used, has expired or was withdrawn")]
     LinkGone,
-    /// One address, one account.
     #[error("there is an account with this e-mail address already")]
     EmailTaken,
-    /// Not there, or not to be seen by the viewer.
+    /// Also if the viewer may not see it.
     #[error("there is no such account")]
     NoSuchAccount,
-    /// Nobody could undo it.
+    /// Nobody could undo that.
     #[error("the last administrator cannot be demoted or disabled")]
     LastAdmin,
-    /// The database failed.
     #[error(transparent)]
     Store(#[from] crate::StoreError),
 }
 
 impl Store {
-    /// How many accounts there are.
     pub async fn count_accounts(&self) -> Result<u64, StoreError> {
         self.connection().await?.query_value("SELECT count(*) FROM accounts", &[]).await
     }
 
-    /// What is needed to check who signs in; `None` for an unknown or disabled account.
+    /// `None` for an unknown or disabled account.
     pub async fn credentials(&self, email: &Email) -> Result<Option<Credentials>, StoreError> {
         let find = "SELECT id, password FROM accounts WHERE email = $1 AND disabled_at IS NULL";
         let read = |row: &Row<'_>| Ok(Credentials { account: row.get(0)?, password: row.get(1)? });
@@ -127,7 +110,7 @@ impl Store {
         self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
-    /// Changes the viewer's own password, and ends all their sessions but one.
+    /// Changes the viewer's own password, and ends all their sessions except one.
     pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(async |transaction| {
@@ -140,7 +123,7 @@ impl Store {
         .await
     }
 
-    /// Changes what the viewer is called.
+    /// Changes the viewer's display name.
     pub async fn set_own_name(&self, viewer: &Viewer, name: &str) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(async |transaction| {
@@ -151,13 +134,11 @@ impl Store {
         .await
     }
 
-    /// Everyone's account.
     pub async fn accounts(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
         let list = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY created_at, id");
         self.connection().await?.query(&list, &[], account).await
     }
 
-    /// Gives an account another role.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, AccountError> {
         self.change(async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
@@ -170,7 +151,7 @@ impl Store {
         .await
     }
 
-    /// Disables an account, which ends its sessions, or enables it again. Its keys go on working.
+    /// Disabling an account ends its sessions; its keys keep working.
     pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, AccountError> {
         self.change(async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
@@ -193,7 +174,7 @@ impl Store {
 pub(crate) const ACCOUNT_COLUMNS: &str =
     "accounts.id, email, accounts.name, role, accounts.created_at, signed_in_at, disabled_at";
 
-/// Reads an account at a row's beginning.
+/// Reads an account from the first columns of a row.
 pub(crate) fn account(row: &Row<'_>) -> Result<Account, StoreError> {
     Ok(Account {
         id: row.get(0)?,
@@ -226,12 +207,12 @@ pub(crate) async fn insert_account(
     if transaction.execute(insert, params![&id, email, name, password, role.as_str(), now]).await? == 0 {
         return Err(AccountError::EmailTaken);
     }
-    // Where there is an account, there is nothing to be set up.
+    // Set-up links are for the first account only.
     transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
     Ok(id)
 }
 
-/// Declines a change after which nobody could undo it.
+/// Declines a change that leaves nobody who could undo it.
 async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), AccountError> {
     let any = "SELECT count(*) > 0 FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
     if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(AccountError::LastAdmin) }

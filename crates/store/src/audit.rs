@@ -4,25 +4,22 @@ use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
 
-/// One line of the audit log.
 #[derive(Debug, Clone)]
 pub struct AuditRecord {
-    /// Its number; later ones are larger.
+    /// Increases with every line.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub at: u64,
-    /// Who: an e-mail address, or `operator` for the command line.
+    /// An e-mail address, or `operator` for the command line.
     pub who: String,
-    /// From where: a network address, or `command line`.
+    /// A network address, or `command line`.
     pub address: String,
-    /// What was done.
     pub what: String,
-    /// To what.
     pub subject: String,
 }
 
 impl Store {
-    /// Lines of the audit log before a number, the newest first.
+    /// Lines before a number, the newest first.
     pub async fn audit(&self, _admin: Admin<'_>, before: u64, limit: u32) -> Result<Vec<AuditRecord>, StoreError> {
         let list = "SELECT number, at, who, address, what, subject FROM audit WHERE number < $1
             ORDER BY number DESC LIMIT $2";
@@ -41,7 +38,7 @@ impl Store {
 }
 
 impl Transaction<'_> {
-    /// Writes a line of the audit log.
+    /// Adds a line to the audit log.
     pub(crate) async fn audit(&mut self, viewer: &Viewer, what: &str, subject: &str) -> Result<(), StoreError> {
         self.audit_as(viewer.name(), viewer.address(), what, subject).await
     }

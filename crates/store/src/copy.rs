@@ -1,7 +1,7 @@
-//! Moving up: everything in a SQLite file goes into a PostgreSQL database, in one transaction, and is counted on both
-//! sides before that transaction ends. The file is only read.
+//! Copies a SQLite file into a PostgreSQL database in one transaction, and compares counts and sums of both before it
+//! commits. The file is only read.
 //!
-//! A copy can be made again as long as nobody has used the earlier one: what was copied is then replaced.
+//! A copy can be repeated as long as nobody has used the earlier one, which is then replaced.
 
 use std::path::Path;
 
@@ -9,43 +9,32 @@ use crate::postgres::{Import, PostgresSettings};
 use crate::sqlite::Export;
 use crate::{StoreError, now_millis};
 
-/// How many rows travel together.
+/// Rows that are sent together.
 const BATCH_ROWS: usize = 1_000;
-/// Pieces that may be read ahead.
+/// Batches that may be read before they are sent.
 const MAX_BATCHES_AHEAD: usize = 4;
 
-/// One table that was copied and checked.
+/// A table that was copied and compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedTable {
-    /// Its name.
     pub table: &'static str,
-    /// How many rows it has on both sides.
     pub rows: u64,
     /// How many sums over its columns were compared.
     pub sums: usize,
 }
 
-/// Why nothing was copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// One of the databases failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The file is of an older version.
     #[error("the SQLite database has schema {found}, and {known} is needed: run any other command on it first")]
-    Outdated {
-        /// The schema in the file.
-        found: i64,
-        /// What is needed.
-        known: i64,
-    },
-    /// There is something in the PostgreSQL database that no copy has put there.
+    Outdated { found: i64, known: i64 },
+    /// The PostgreSQL database holds something that no copy has written.
     #[error("the PostgreSQL database has been used, and what is in it would be lost: give another, empty one")]
     Occupied,
-    /// The sides do not agree; nothing was changed.
+    /// Nothing was changed.
     #[error("the copy of {table} does not agree with the original: {original} there, {copy} in the copy")]
     Differs {
-        /// Which table.
         table: &'static str,
         /// Count and sums.
         original: String,
@@ -54,7 +43,7 @@ pub enum CopyError {
     },
 }
 
-/// Copies everything. `progress` is told the table, how many of its rows are copied, and how many there are.
+/// Copies everything. `progress` gets the table, how many of its rows are copied, and how many it has.
 pub async fn copy(
     from: &Path,
     to: &PostgresSettings,
@@ -85,7 +74,7 @@ pub async fn copy(
     Ok(copied)
 }
 
-/// Reads a table on a thread of its own, while what was read before is on its way.
+/// Reads a table on its own thread, while earlier rows are being sent.
 async fn import_table(
     mut export: Export,
     import: &Import,
@@ -105,20 +94,19 @@ async fn import_table(
         progress(done);
     }
     let (export, read) = reading.join().map_err(|_panic| StoreError::Corrupt("row"))?;
-    read?; // before the copy is finished: half a table is none
+    read?; // before `finish`, so that half a table is never copied
     rows.finish().await?;
     Ok(export)
 }
 
-/// A table as both sides see it.
+/// A table in both databases.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    /// What SQLite is asked for the columns, in their order.
+    /// The SQLite query for the columns, in their order.
     pub(crate) source: &'static str,
     pub(crate) columns: &'static [(&'static str, ColumnType)],
 }
 
-/// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColumnType {
     Text,
@@ -133,7 +121,6 @@ pub(crate) enum ColumnType {
     Latencies,
 }
 
-/// One value on its way.
 #[derive(Debug, Clone)]
 pub(crate) enum Cell {
     Null,
@@ -149,7 +136,7 @@ use ColumnType::{Bytes, Flag, Id, Integer, Latencies, Number, Real, Small, Text}
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
     total_measured, last_at";
 
-/// A commit's number in PostgreSQL is made of when it was durable; one of which that is unknown is left out.
+/// PostgreSQL's commit ids are made from the time of the commit. Commits without a time are left out.
 const COMMIT: &str = "(commits.persisted_at_us << 10 | (commits.id & 1023))";
 
 #[rustfmt::skip]
@@ -169,20 +156,23 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "links",
         source: "SELECT digest, id, purpose, role, account, note, made_by, created_at, expires_at FROM links",
-        columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text), ("note", Text),
+        columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text),
+            ("note", Text),
             ("made_by", Text), ("created_at", Number), ("expires_at", Number)],
     },
     Table {
         name: "audit",
         source: "SELECT number, at, who, address, what, subject FROM audit",
-        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("what", Text), ("subject", Text)],
+        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("what", Text),
+            ("subject", Text)],
     },
     Table {
         name: "keys",
-        source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground, last_used_at
-            FROM keys",
+        source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
+                last_used_at FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
-            ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag), ("last_used_at", Number)],
+            ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
+            ("last_used_at", Number)],
     },
     Table {
         name: "commits",
@@ -191,8 +181,8 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "requests",
-        source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens, queue_us,
-                search_us, inference_us, total_us, coalesce(COMMIT, 0) AS commit_id, score, scorer, sources
+        source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
+                queue_us, search_us, inference_us, total_us, coalesce(COMMIT, 0) AS commit_id, score, scorer, sources
             FROM requests LEFT JOIN commits ON commits.id = commit_id",
         columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
             ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
@@ -210,20 +200,20 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "key_sums",
         source: "SELECT span, start, key_id, FIGURES, succeeded FROM key_sums",
-        columns: &[("span", Number), ("start", Number), ("key_id", Text), ("requests", Number), ("prompt_tokens", Number),
+        columns: &[("span", Number), ("start", Number), ("key_id", Text), ("requests", Number),
+            ("prompt_tokens", Number),
             ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
             ("total_tokens", Number), ("total_measured", Number), ("last_at", Number), ("succeeded", Number)],
     },
 ];
 
 impl Table {
-    /// What SQLite is asked.
     pub(crate) fn query(&self) -> String {
         self.source.replace("FIGURES", FIGURES).replace("COMMIT", COMMIT)
     }
 
-    /// Expressions that must come out the same on both sides: how many rows, and a sum for each column. Numbers are summed
-    /// up by their remainders, so that no sum is too large for either side.
+    /// Expressions that must have the same value in both databases: the number of rows, and a sum for each column.
+    /// Numbers are summed by their remainders, so that no sum overflows.
     pub(crate) fn checks(&self) -> String {
         let sums = self.columns.iter().filter_map(|(name, kind)| match kind {
             ColumnType::Text | ColumnType::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),

@@ -1,32 +1,28 @@
-//! How the ledger's writer gets on, counted as it goes: for operators, and for nothing else.
+//! Counters of the ledger's writer, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use histogram::{Histogram, Snapshot};
 
-/// By which groups are told apart: rows, and microseconds of a commit.
+/// Bucket bounds: rows in a group, microseconds of a commit.
 const GROUP_ROWS_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
 const COMMIT_MICROS_BOUNDS: &[u64] = &[
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 3_000_000, 10_000_000,
 ];
 
-/// What the writer has done and has before it, for operators.
 #[derive(Debug, Clone)]
 pub struct LedgerStats {
     /// Rows that wait for the writer.
     pub queued: u64,
-    /// How many rows were committed together.
     pub group_rows: Snapshot,
-    /// How long commits took that succeeded, in microseconds.
+    /// Of successful commits.
     pub commit_micros: Snapshot,
-    /// Commits that failed.
     pub failed_commits: u64,
-    /// Rows that were not written, whether or not anybody waited for them.
+    /// Rows that were not written, including those that nobody waited for.
     pub not_recorded: u64,
 }
 
-/// What is counted while rows are written.
 pub(crate) struct LedgerCounters {
     queued: AtomicU64,
     group_rows: Histogram,
@@ -58,12 +54,10 @@ impl LedgerCounters {
         }
     }
 
-    /// A row begins to wait.
     pub(crate) fn row_queued(&self) {
         self.queued.fetch_add(1, Relaxed);
     }
 
-    /// Rows do not wait any more.
     pub(crate) fn rows_dequeued(&self, rows: usize) {
         self.queued.fetch_sub(rows as u64, Relaxed);
     }
@@ -73,7 +67,6 @@ impl LedgerCounters {
         self.commit_micros.record(took.as_micros() as u64);
     }
 
-    /// A commit failed, and with it all its rows.
     pub(crate) fn commit_failed(&self, rows: usize) {
         self.failed_commits.fetch_add(1, Relaxed);
         self.rows_lost(rows);

@@ -1,4 +1,4 @@
-//! Public ids of what the console shows: 12 base62 characters, told apart by what they are ids of.
+//! Public ids of accounts, sessions and links: 12 base62 characters, and a type for each kind.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,25 +8,19 @@ use crate::StoreError;
 
 const LEN: usize = 12;
 
-/// The public id of something.
+/// The tag says what it is the id of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id<Of>([u8; LEN], PhantomData<Of>);
 
-/// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AccountTag {}
-/// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionTag {}
-/// What ids can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkTag {}
 
-/// The id of an account.
 pub type AccountId = Id<AccountTag>;
-/// The id of a session.
 pub type SessionId = Id<SessionTag>;
-/// The id of a link.
 pub type LinkId = Id<LinkTag>;
 
 impl<Of> Id<Of> {
@@ -36,13 +30,11 @@ impl<Of> Id<Of> {
         Ok(Self(id, PhantomData))
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("an id is ASCII by construction")
     }
 }
 
-/// Not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id")]
 pub struct IdError;

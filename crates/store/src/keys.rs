@@ -1,4 +1,4 @@
-//! What is kept of an API key, and the one rule by which a key is accepted.
+//! API keys, and the one rule by which a key is accepted.
 
 use chat::{ApiKey, KeyDigest, KeyId};
 
@@ -16,17 +16,15 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The public id of the caller's key.
     pub fn key(&self) -> KeyId {
         self.key
     }
 
-    /// Whose key it is; `None` if it was made at the command line.
+    /// `None` for a key that was made at the command line.
     pub fn owner(&self) -> Option<AccountId> {
         self.owner
     }
 
-    /// A signed-in person at the console's playground.
     pub(crate) fn for_playground(key: KeyId, account: AccountId) -> Self {
         Self { key, owner: Some(account), completions: true }
     }
@@ -37,48 +35,35 @@ impl Caller {
     }
 }
 
-/// A key to be made.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// What its owner calls it.
     pub name: String,
-    /// Whether it may execute completions.
     pub completions: bool,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub expires_at: Option<u64>,
 }
 
-/// A key as its owner sees it later: everything but the secret. Times are milliseconds since 1970.
+/// A key without its secret. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// The public id.
     pub id: KeyId,
-    /// What its owner calls it.
     pub name: String,
-    /// Whether it may execute completions.
     pub completions: bool,
-    /// When it was made.
     pub created_at: u64,
-    /// When it was last part of a recorded request.
+    /// When it was last used in a recorded request.
     pub last_used_at: Option<u64>,
-    /// When it ends by itself.
     pub expires_at: Option<u64>,
-    /// When it was revoked.
     pub revoked_at: Option<u64>,
-    /// Whose it is, by e-mail address; `None` if it was made at the command line.
+    /// The owner's e-mail address; `None` for a key that was made at the command line.
     pub owner: Option<String>,
     /// Whether it stands for its owner's use of the console's playground: nobody has its secret.
     pub playground: bool,
 }
 
-/// Whether a key is accepted, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState {
-    /// Accepted.
     Active,
-    /// Its time is over.
     Expired,
-    /// Its owner has ended it.
     Revoked,
 }
 
@@ -93,14 +78,13 @@ impl KeyState {
 }
 
 impl KeyRecord {
-    /// The key's state at a time in milliseconds since 1970.
     pub fn state(&self, now_millis: u64) -> KeyState {
         KeyState::at(now_millis, self.expires_at, self.revoked_at)
     }
 }
 
 impl Store {
-    /// Who presents that key? `None` for a key that is unknown, expired or revoked, whichever it is.
+    /// `None` for an unknown, expired or revoked key alike.
     ///
     /// Asks the database every time, so that a key revoked by any process is refused by the next request.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
@@ -108,7 +92,7 @@ impl Store {
         Ok(verify(key, found, now_millis()))
     }
 
-    /// Makes a key of the viewer's; the plaintext is in the answer and nowhere else.
+    /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
     pub async fn create_key(&self, viewer: &Viewer, new: NewKey) -> Result<ApiKey, StoreError> {
         let key = ApiKey::generate()?;
         self.change(async |transaction| {
@@ -125,24 +109,22 @@ impl Store {
         self.connection().await?.query(&list, params![viewer.scope()], record).await
     }
 
-    /// One of them.
     pub async fn key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
         self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await
     }
 
-    /// Whether there are any.
     pub async fn has_keys(&self, viewer: &Viewer) -> Result<bool, StoreError> {
         let any = format!("SELECT EXISTS (SELECT 1 FROM keys WHERE {VISIBLE} AND NOT playground)");
         self.connection().await?.query_value(&any, params![viewer.scope()]).await
     }
 
-    /// How many keys there are, revoked ones included.
+    /// Including revoked ones.
     pub async fn count_keys(&self) -> Result<u64, StoreError> {
         self.connection().await?.query_value("SELECT count(*) FROM keys WHERE NOT playground", &[]).await
     }
 
-    /// Gives a key another name; `false` if there is no such key.
+    /// `false` if there is no such key.
     pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &str) -> Result<bool, StoreError> {
         let rename = format!("UPDATE keys SET name = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
@@ -155,7 +137,7 @@ impl Store {
         .await
     }
 
-    /// Ends a key for good. `None` if there is no such key; otherwise when it was revoked, now or before.
+    /// When the key was revoked, now or before; `None` if there is no such key.
     pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<u64>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
@@ -173,8 +155,7 @@ impl Store {
         .await
     }
 
-    /// The signed-in viewer as a caller of the API, for the console's playground: a caller without a key that anybody
-    /// could present.
+    /// The signed-in viewer as a caller of the API, for the console's playground. Nobody can present that caller's key.
     pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
         let key = self.change(async |transaction| {
@@ -191,7 +172,7 @@ impl Store {
     }
 }
 
-/// The keys that a viewer may see: everyone's, or those with an owner.
+/// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
 const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
 
 const SELECT_RECORD: &str =
@@ -229,15 +210,14 @@ async fn insert(
     Ok(())
 }
 
-/// The audit log's name for a key.
+/// How the audit log names a key.
 fn label(id: KeyId, name: &str) -> String {
     format!("{name} ({id})")
 }
 
-/// Looks up a key for every request, so both backends keep it prepared.
+/// Runs for every request, so both backends keep it prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner FROM keys WHERE id = $1";
 
-/// What the database holds of a key that a caller presents.
 pub(crate) struct StoredKey {
     pub(crate) digest: KeyDigest,
     pub(crate) completions: bool,
@@ -259,7 +239,7 @@ impl StoredKey {
     }
 }
 
-/// Accepts a key or not. Unknown, expired and revoked keys take the same steps, so that time tells nothing apart.
+/// Unknown, expired and revoked keys take the same steps, so that timing does not tell them apart.
 fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) -> Option<Caller> {
     let known = stored.is_some();
     let nobody = StoredKey {

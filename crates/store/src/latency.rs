@@ -1,12 +1,12 @@
-//! Latencies in log-spaced buckets, eight to the doubling: counts that add up in any order, and percentiles that are
-//! off by at most one sixteenth. Pure arithmetic, with a compact form for the database.
+//! Latencies in logarithmic buckets, eight per doubling. Counts add up in any order, and percentiles are off by at most
+//! one sixteenth. Pure, with a compact form for each database.
 
 use std::time::Duration;
 
-/// What a part of a request's time was spent on.
+/// A part of a request's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// From arrival to the row's hand-over to the ledger: all but persisting.
+    /// From arrival until the row is queued: everything except persisting.
     Total,
     /// From arrival to the start of work.
     Queue,
@@ -19,10 +19,9 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Every phase.
     pub const ALL: [Self; 5] = [Self::Total, Self::Queue, Self::Search, Self::Inference, Self::Persist];
 
-    /// Its name in JSON and tables.
+    /// The name in JSON and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Total => "total",
@@ -37,7 +36,7 @@ impl Phase {
 const BUCKETS_PER_PHASE: u16 = 256;
 const MAX_MICROS: u64 = (1 << 34) - 1;
 
-/// Counts of latencies by phase and bucket; only what was counted takes room.
+/// Counts of latencies by phase and bucket. Empty buckets take no space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Latencies {
     /// Slot (phase and bucket) and count, in the order of slots.
@@ -45,7 +44,6 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Counts one latency.
     pub fn add(&mut self, phase: Phase, latency: Duration) {
         let micros = latency.as_micros().min(MAX_MICROS.into()) as u64;
         let slot = phase as u16 * BUCKETS_PER_PHASE + bucket(micros);
@@ -55,7 +53,6 @@ impl Latencies {
         }
     }
 
-    /// Adds another's counts to these.
     pub fn merge(&mut self, other: &Self) {
         let (mut left, mut right) =
             (std::mem::take(&mut self.counts).into_iter().peekable(), other.counts.iter().peekable());
@@ -68,7 +65,6 @@ impl Latencies {
         self.counts.extend(right);
     }
 
-    /// How many latencies of a phase were counted.
     pub fn count(&self, phase: Phase) -> u64 {
         self.of(phase).map(|(_, count)| count).sum()
     }
@@ -90,7 +86,7 @@ impl Latencies {
         counts.map(|&(slot, count)| (slot % BUCKETS_PER_PHASE, count))
     }
 
-    /// The form for the database: slot and count as variable-length numbers, one pair after the other.
+    /// SQLite's form: slot and count as variable-length integers, pair after pair.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.counts.len() * 3);
         for &(slot, count) in &self.counts {
@@ -100,7 +96,7 @@ impl Latencies {
         bytes
     }
 
-    /// Reads `encode`'s form back; `None` if it is not that.
+    /// Reads what `encode` wrote; `None` for anything else.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let mut counts = Vec::with_capacity(bytes.len() / 3);
         while !bytes.is_empty() {
@@ -115,12 +111,12 @@ impl Latencies {
 const COUNT_BITS: u32 = 40;
 
 impl Latencies {
-    /// The form for a database that adds up arrays of numbers: each count with its slot above it.
+    /// PostgreSQL's form: numbers that hold a count with its slot above it.
     pub(crate) fn packed(&self) -> impl Iterator<Item = i64> {
         self.counts.iter().map(|&(slot, count)| i64::from(slot) << COUNT_BITS | count as i64)
     }
 
-    /// Reads `packed`'s form back; `None` if it is not that.
+    /// Reads what `packed` wrote; `None` for anything else.
     pub(crate) fn unpack(packed: &[i64]) -> Option<Self> {
         let count = |each: i64| (each & ((1 << COUNT_BITS) - 1)) as u64;
         let pairs = packed.iter().map(|&each| Some((u16::try_from(each >> COUNT_BITS).ok()?, count(each))));
@@ -129,8 +125,8 @@ impl Latencies {
     }
 }
 
-/// Adds up two encoded forms without taking them apart: whole stretches of `base` are copied as they are. Roll-ups are
-/// merged for every group of rows, so this is where the ledger's time would go otherwise. `None` if either is not encoded.
+/// Adds two encoded forms without decoding them: unchanged parts of `base` are copied as they are. Roll-ups are merged
+/// for every group of rows, and decoding would take most of the writer's time. `None` if either is malformed.
 pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
     let mut merged = Vec::with_capacity(base.len() + added.len());
     let mut rest = base;
@@ -168,7 +164,6 @@ fn bucket(micros: u64) -> u16 {
     (exponent as u16 - 2) * 8 + eighth as u16
 }
 
-/// The middle of a bucket.
 fn bucket_midpoint(bucket: u16) -> u64 {
     if bucket < 8 {
         return bucket.into();
@@ -249,7 +244,10 @@ mod tests {
         }
 
         #[test]
-        fn percentiles_are_off_by_at_most_a_sixteenth(micros in proptest::collection::vec(0u64..MAX_MICROS, 1..200), share in 0.0f64..=1.0) {
+        fn percentiles_are_off_by_at_most_a_sixteenth(
+            micros in proptest::collection::vec(0u64..MAX_MICROS, 1..200),
+            share in 0.0f64..=1.0,
+        ) {
             let all = counted(&micros.iter().map(|&each| (Phase::Total, each)).collect::<Vec<_>>());
             let mut sorted = micros;
             sorted.sort_unstable();

@@ -1,8 +1,8 @@
 //! The ledger's writer: one thread that commits rows in groups.
 //!
-//! It blocks for the first row, takes whatever else waits, commits once, then answers everyone; it never sleeps to
-//! collect more. A `Receipt` exists only for a row that is durable. When a commit fails, everyone in it is told, the
-//! ledger counts as failing, and a probe that writes in earnest finds out when it works again.
+//! It blocks for the first row, takes all others that are queued, commits once, then replies to everyone. It never
+//! sleeps to collect more rows. A `Receipt` exists only for a durable row. When a commit fails, everyone in it gets an
+//! error, the ledger is unhealthy, and test writes find out when it works again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,19 +17,19 @@ use crate::counters::{LedgerCounters, LedgerStats};
 use crate::rollup::{Entry, Rollups};
 use crate::{StoreError, now_millis};
 
-/// Rows that may wait for the writer; more are refused.
+/// More are refused.
 const MAX_QUEUED_ROWS: usize = 16_384;
-/// Rows in one transaction at the most, so that the first in it does not wait too long.
+/// Limited so that the first row of a group does not wait too long.
 const MAX_GROUP_ROWS: usize = 1_024;
 /// How long a request waits for its row to become durable.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A commit that takes longer than this means that the disk hangs: new requests are refused before they start.
+/// A longer commit means that the disk hangs: new requests are then refused before they start.
 const STALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often a failing ledger is probed.
+/// How often an unhealthy ledger tries a test write.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long after the last commit its own duration is written down, if no other commit has done so.
+/// How long after a commit its timings are written, unless another commit takes them along.
 const TIMINGS_DELAY: Duration = Duration::from_millis(100);
-/// How often old rows are looked for, and how soon again when there were more than one piece's worth.
+/// How often old rows are deleted, and how soon again if a batch did not get them all.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 const PRUNE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -40,7 +40,6 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The request that was recorded.
     pub fn request_id(&self) -> RequestId {
         self.request_id
     }
@@ -49,24 +48,20 @@ impl Receipt {
 /// Why a row is not known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Too many rows wait already.
     #[error("too many rows wait for the ledger")]
     QueueFull,
-    /// The transaction failed.
     #[error("the ledger could not commit")]
     CommitFailed,
-    /// The database refused this one row.
+    /// The database refused this row alone.
     #[error("the ledger refused the row")]
     RowRefused,
-    /// The disk did not answer in time.
     #[error("the ledger did not commit in time")]
     TimedOut,
-    /// The writer has ended.
     #[error("the ledger has stopped")]
     Stopped,
 }
 
-/// A handle for handing rows to the writer.
+/// Hands rows to the writer.
 #[derive(Clone)]
 pub struct Ledger {
     commands: SyncSender<WriterCommand>,
@@ -75,12 +70,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What the writer has done and has before it.
     pub fn stats(&self) -> LedgerStats {
         self.counters.snapshot()
     }
 
-    /// Whether the last thing that the writer tried has worked, and in time.
+    /// Whether the last write succeeded, and no commit hangs.
     pub fn is_healthy(&self) -> bool {
         self.health.is_healthy()
     }
@@ -98,14 +92,14 @@ impl Ledger {
         }
     }
 
-    /// Records a row that nobody waits for.
+    /// Queues a row that nobody waits for.
     pub fn enqueue(&self, entry: Entry) -> Result<(), RecordError> {
         self.send(entry, None)
     }
 
     fn send(&self, entry: Entry, reply: Option<ResultSender>) -> Result<(), RecordError> {
         let row = QueuedRow { entry, queued_at: Instant::now(), reply };
-        // Before it is there, so that the writer, who may be quicker, never counts below nothing.
+        // Counted before it is sent, because the writer may take it at once and must not count below zero.
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
             self.counters.rows_dequeued(1);
@@ -118,51 +112,46 @@ impl Ledger {
     }
 }
 
-/// The running writer, to be stopped when everyone is done.
 pub struct LedgerWriter {
     commands: SyncSender<WriterCommand>,
     thread: JoinHandle<()>,
 }
 
 impl LedgerWriter {
-    /// Writes what was handed over before this call, and ends the writer.
+    /// Writes what was queued before this call, and ends the writer.
     pub fn stop(self) {
-        // If the order cannot be given, the writer is gone already.
+        // If this cannot be sent, the writer has ended already.
         let _ = self.commands.send(WriterCommand::Stop);
         if self.thread.join().is_err() {
-            tracing::error!("the ledger's writer had panicked");
+            tracing::error!("the ledger's writer panicked");
         }
     }
 }
 
-/// A database's side of the ledger. Each call ends well or has changed nothing; a connection that cannot be trusted any
-/// more is opened anew by the next call.
+/// A database's side of the ledger. A call that fails has changed nothing; the next call reconnects if the connection
+/// is no longer usable.
 pub(crate) trait LedgerBackend: Send {
-    /// Commits a group of rows, their roll-ups, and what became known of the last commit. All or nothing, except that a
-    /// row which the database refuses for itself does not fail its neighbours.
+    /// Commits a group of rows, their roll-ups, and the timings of the last commit. All or nothing, except that a row
+    /// that the database refuses does not fail the others.
     fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError>;
 
-    /// Writes in earnest, to find out whether writing works.
+    /// Writes something as large as a group, to find out whether writing works.
     fn probe(&mut self) -> Result<(), CommitError>;
 
-    /// Deletes some of the rows before that id; `true` if there may be more.
+    /// Deletes a batch of the rows before that id; `true` if there may be more.
     fn prune(&mut self, before: RequestId) -> Result<bool, CommitError>;
 }
 
-/// A transaction that was committed.
 pub(crate) struct Committed {
-    /// Its number.
     pub(crate) commit: i64,
-    /// The places in the group of rows that the database refused.
+    /// Indexes in the group of rows that the database refused.
     pub(crate) refused: Vec<usize>,
 }
 
-/// Why nothing of a group is known to be committed, for the log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CommitError(pub(crate) String);
 
-/// Starts the writer on a backend that was opened for it.
 pub(crate) fn start(
     backend: Box<dyn LedgerBackend>,
     retention: Duration,
@@ -179,13 +168,11 @@ pub(crate) fn start(
 
 type ResultSender = oneshot::Sender<Result<(), RecordError>>;
 
-#[expect(clippy::large_enum_variant, reason = "almost every order is a record; a box would cost each an allocation")]
 enum WriterCommand {
     Record(QueuedRow),
     Stop,
 }
 
-/// A row on its way.
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
     queued_at: Instant,
@@ -201,15 +188,17 @@ impl QueuedRow {
 
     fn reply(self, result: Result<(), RecordError>) {
         match (self.reply, result) {
-            // A caller that hung up meanwhile does not read its answer; its row stands all the same.
+            // If the caller has hung up, nobody reads this; the row stays recorded.
             (Some(reply), result) => drop(reply.send(result)),
             (None, Ok(())) => {}
-            (None, Err(reason)) => tracing::error!(request_id = %self.entry.request_id, %reason, "not recorded"),
+            (None, Err(reason)) => {
+                tracing::error!(request_id = %self.entry.request_id, %reason, "the row was not recorded")
+            }
         }
     }
 }
 
-/// What is known about the last commit only after it: it goes into the next transaction.
+/// Known only after a commit, so it is written with the next one.
 pub(crate) struct CommitTimings {
     pub(crate) commit: i64,
     pub(crate) persisted_at_micros: u64,
@@ -266,7 +255,7 @@ impl Writer {
         }
     }
 
-    /// Commits a group and answers everyone in it.
+    /// Commits a group and replies to everyone in it.
     fn commit(&mut self, group: &mut Vec<QueuedRow>) {
         self.health.commit_started();
         self.counters.rows_dequeued(group.len());
@@ -297,7 +286,7 @@ impl Writer {
         self.timings = Some(CommitTimings { commit: committed.commit, persisted_at_micros: now_micros(), rollups });
     }
 
-    /// What there is to do when no row waits.
+    /// Runs when no row is queued.
     fn run_idle_tasks(&mut self) {
         if !self.health.is_healthy() {
             self.probe();
@@ -308,13 +297,13 @@ impl Writer {
         }
     }
 
-    /// Deletes a piece of what is too old, also while rows keep coming.
+    /// Deletes a batch of old rows, also while new rows keep coming.
     fn prune_if_due(&mut self) {
         if !self.health.is_healthy() || self.next_prune > Instant::now() {
             return;
         }
         let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
-        self.health.commit_started(); // what hangs here holds up rows, too
+        self.health.commit_started(); // rows wait while this runs
         let pruned = self.backend.prune(RequestId::first_of_millis(oldest));
         self.health.commit_finished(pruned.is_ok());
         match pruned {
@@ -329,7 +318,6 @@ impl Writer {
         }
     }
 
-    /// Finds out whether the ledger can write again, by writing.
     fn probe(&mut self) {
         match self.backend.probe() {
             Ok(()) => self.health.commit_finished(true),
@@ -342,11 +330,11 @@ fn now_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
-/// Shared between the writer and everyone who asks whether it is worth starting a request.
+/// Shared between the writer and those who ask whether to start a request.
 struct Health {
     failing: AtomicBool,
     epoch: Instant,
-    /// Milliseconds from `epoch` to the start of the commit under way, plus one; 0 when none is.
+    /// Milliseconds from `epoch` to the start of the current commit, plus one; 0 when there is none.
     commit_started_at: AtomicU64,
 }
 
@@ -378,7 +366,7 @@ impl Health {
         }
     }
 
-    /// Marks the ledger as failing; `true` if it was not before.
+    /// Returns `true` if the ledger was healthy before.
     fn set_failing(&self) -> bool {
         !self.failing.swap(true, Ordering::Relaxed)
     }

@@ -1,11 +1,11 @@
-//! API keys, accounts and the usage ledger: what must survive, and the only place that knows how it is kept.
+//! Everything that must survive: API keys, accounts, sessions, the audit log and the usage ledger.
 //!
-//! One `Store` over one database, SQLite's or PostgreSQL's, reached with bound parameters only. What people read or change goes through a
-//! `Viewer`, and nobody gets to see or touch what is another's. Rows enter the ledger through `Ledger`, which
-//! commits in groups and answers with a `Receipt` once a row is durable. Every figure is read from roll-ups that are
-//! updated in the same transaction as the rows. Message text never gets here.
+//! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. People read and change through
+//! a `Viewer`, which limits them to what is theirs. Rows enter the ledger through `Ledger`, which commits in groups and
+//! returns a `Receipt` once a row is durable. Every figure comes from roll-ups, which are updated in the same
+//! transaction as the rows. Message text never gets here.
 
-/// Calls the method of whichever backend there is: both have the same ones, and only a server has to be awaited.
+/// Calls a method that both backends have. Only PostgreSQL's is async.
 macro_rules! dispatch {
     ($store:expr, $method:ident ($($argument:expr),*)) => {
         match &$store.backend {
@@ -64,16 +64,15 @@ pub use viewer::{Admin, Role, RoleError, Viewer};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
-/// Where a service keeps what must survive.
+/// Which database to use.
 #[derive(Debug, Clone)]
 pub enum Database {
-    /// A file of one machine.
     Sqlite(PathBuf),
-    /// A server that many replicas share.
+    /// Shared by all replicas.
     Postgres(PostgresSettings),
 }
 
-/// Without secrets.
+/// Without user and password.
 impl fmt::Display for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -83,7 +82,6 @@ impl fmt::Display for Database {
     }
 }
 
-/// The database of one service.
 pub struct Store {
     backend: Backend,
 }
@@ -94,51 +92,35 @@ enum Backend {
     Postgres(Postgres),
 }
 
-/// Why the database could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite's own error.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// PostgreSQL's own error, or one on the way to it.
     #[error("{}", postgres::error_chain(.0))]
     Postgres(#[from] tokio_postgres::Error),
-    /// There is no connection to the server.
     #[error("{0}")]
     Unreachable(String),
-    /// The server did not answer in time.
     #[error("the database did not answer in time")]
     TimedOut,
-    /// Every connection was in use for too long.
     #[error("all connections to the database are in use")]
     Busy,
-    /// The certificates to trust cannot be had.
     #[error("the certificates to trust cannot be read: {0}")]
     Certificates(String),
-    /// The file was written by a later version of this program.
     #[error("the database has schema {found}, this program knows up to {known}: a newer version has written it")]
-    SchemaTooNew {
-        /// The schema in the file.
-        found: i64,
-        /// The newest schema known here.
-        known: i64,
-    },
-    /// What is stored cannot be what we stored.
-    #[error("the database holds a {0} that does not read back")]
+    SchemaTooNew { found: i64, known: i64 },
+    /// A stored value that this program cannot have written.
+    #[error("the database holds a malformed {0}")]
     Corrupt(&'static str),
-    /// SQLite before 3.51.3 can corrupt its write-ahead log.
+    /// Earlier versions can corrupt their write-ahead log.
     #[error("SQLite {0} is too old; at least 3.51.3 is needed")]
     SqliteTooOld(&'static str),
-    /// No random numbers to be had.
     #[error("the system gave no random numbers: {0}")]
     Random(#[from] getrandom::Error),
-    /// The writer thread could not be started.
     #[error("the ledger's thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
 }
 
 impl StoreError {
-    /// PostgreSQL's code for what went wrong.
     fn sql_state(&self) -> Option<&tokio_postgres::error::SqlState> {
         match self {
             Self::Postgres(error) => error.code(),
@@ -148,7 +130,7 @@ impl StoreError {
 }
 
 impl Store {
-    /// Opens a database, made and migrated as needed.
+    /// Opens a database, and creates or migrates its tables as needed.
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
         let backend = match database {
             Database::Sqlite(path) => Backend::Sqlite(Sqlite::open(path.clone())?),
@@ -157,7 +139,7 @@ impl Store {
         Ok(Self { backend })
     }
 
-    /// Starts the ledger's writer. Rows older than `retention` are deleted, roll-ups are kept for good.
+    /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let backend: Box<dyn ledger::LedgerBackend> = match &self.backend {
             Backend::Sqlite(backend) => backend.open_ledger()?,
@@ -166,33 +148,30 @@ impl Store {
         ledger::start(backend, retention)
     }
 
-    /// Figures from the roll-ups; `None` if they are about a key that the viewer may not see.
+    /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
         dispatch!(self, usage(viewer, query, now_millis()))
     }
 
-    /// Sums by key alone.
     pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         dispatch!(self, usage_by_key(viewer, period))
     }
 
-    /// The newest requests that were asked for, newest first.
+    /// Newest first.
     pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
         dispatch!(self, requests(viewer, query))
     }
 
-    /// One request.
     pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
         dispatch!(self, request(viewer, id))
     }
 
-    /// Reads every page and says what is broken; empty if nothing is.
+    /// The problems found; empty if there are none. Reads every page of a SQLite file.
     pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         dispatch!(self, check_integrity())
     }
 }
 
-/// Milliseconds since 1970 by the system's clock.
 fn now_millis() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since_epoch.unwrap_or_default().as_millis() as u64

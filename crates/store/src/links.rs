@@ -1,4 +1,4 @@
-//! Links by which people get in, kept by the digest of their secret: the first set-up, invitations, new passwords.
+//! Links with a secret, stored by its digest: first set-up, invitations, password resets.
 
 use std::time::Duration;
 
@@ -9,39 +9,36 @@ use crate::token::Token;
 use crate::viewer::{Admin, Role};
 use crate::{Store, StoreError, now_millis};
 
-/// How long a link can be used for resetting a password or setting up.
+/// For set-up and reset links.
 const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// What a link lets its holder do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkPurpose {
-    /// Make the first account, an administrator.
+    /// Create the first account, an administrator.
     SetUp,
-    /// Make an account with that role.
+    /// Create an account with that role.
     Join(Role),
-    /// Give that account another password.
+    /// Choose a new password for that account.
     Reset(Email),
 }
 
 /// A link that has not been used and has not expired.
 #[derive(Debug, Clone)]
 pub struct Link {
-    /// Its public id.
     pub id: LinkId,
-    /// What it is for.
     pub purpose: LinkPurpose,
-    /// Whom it was made for, if that was said.
+    /// Who it is for; may be empty.
     pub note: String,
-    /// Who made it.
+    /// An e-mail address, or `operator`.
     pub made_by: String,
-    /// When, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub created_at: u64,
-    /// Until when it works, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub expires_at: u64,
 }
 
 impl Store {
-    /// A link for making the first account; `None` once there is an account. Earlier links work until then, too.
+    /// `None` once there is an account. Several such links may be valid; the first account voids them all.
     pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
         self.change(async |transaction| {
             if transaction.query_value("SELECT count(*) > 0 FROM accounts", &[]).await? {
@@ -52,13 +49,13 @@ impl Store {
         .await
     }
 
-    /// What a link is for; `None` if it does not work (any more).
+    /// `None` if the link is not valid (any more).
     pub async fn link(&self, token: &Token) -> Result<Option<Link>, StoreError> {
         let found = find_link(&mut self.connection().await?, token, now_millis()).await?;
         Ok(found.map(|(link, _)| link))
     }
 
-    /// Makes an account by a link, which then works no more.
+    /// Creates an account, and uses the link up.
     pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, AccountError> {
         self.change(async |transaction| {
             let now = transaction.now();
@@ -77,7 +74,7 @@ impl Store {
         .await
     }
 
-    /// Gives an account another password by a link, which then works no more, and ends all its sessions.
+    /// Sets an account's password, ends all its sessions, and uses the link up.
     pub async fn reset_password(
         &self,
         token: &Token,
@@ -100,7 +97,7 @@ impl Store {
         .await
     }
 
-    /// Makes a link by which somebody can make an account; `note` says for whom it is.
+    /// A link to create an account; `note` says who it is for.
     pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
         self.change(async |transaction| {
             let token = insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
@@ -110,7 +107,7 @@ impl Store {
         .await
     }
 
-    /// Makes a link by which somebody can choose another password.
+    /// A link to choose a new password. It replaces earlier ones.
     pub async fn create_reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, AccountError> {
         self.change(async |transaction| {
             let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
@@ -127,13 +124,13 @@ impl Store {
         .await
     }
 
-    /// All links that still work, the newest last.
+    /// All valid links, the newest last.
     pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
         let list = format!("{SELECT_LINK} WHERE expires_at > $1 ORDER BY links.created_at, links.id");
         self.connection().await?.query(&list, params![now_millis()], |row| Ok(read_link(row)?.0)).await
     }
 
-    /// Makes a link work no more; `false` if there is none.
+    /// `false` if there is no such link.
     pub async fn revoke_link(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
         self.change(async |transaction| {
             let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
@@ -151,7 +148,7 @@ const SELECT_LINK: &str =
     "SELECT links.id, purpose, links.role, account, email, note, made_by, links.created_at, expires_at
     FROM links LEFT JOIN accounts ON accounts.id = account";
 
-/// A link that still works, and whose password it resets.
+/// A valid link, and the account whose password it resets.
 async fn find_link(
     connection: &mut Connection<'_>,
     token: &Token,

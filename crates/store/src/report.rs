@@ -1,4 +1,4 @@
-//! From roll-ups as they are read to a report: pure, and the same for every backend.
+//! Builds reports from roll-ups as they are read. Pure, and the same for both backends.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,14 +9,13 @@ use crate::latency::Latencies;
 use crate::rollup::{Figures, KeySum};
 use crate::usage::{KeyUsage, OutcomeUsage, TimeSlice, UsageQuery, UsageReport};
 
-/// Sums up one party's roll-ups, by everything but the key.
+/// Sums the roll-ups of one scope, by everything except the key.
 pub(crate) struct ReportBuilder<'a> {
     query: &'a UsageQuery,
     report: UsageReport,
     outcomes: BTreeMap<(u16, String), Figures>,
 }
 
-/// One roll-up, as it is read.
 pub(crate) struct RollupRow {
     pub(crate) start: u64,
     pub(crate) status: u16,
@@ -32,7 +31,7 @@ impl<'a> ReportBuilder<'a> {
         Self { query, report, outcomes: BTreeMap::new() }
     }
 
-    /// Adds the next roll-up; they come in the order of time.
+    /// Roll-ups come in the order of time.
     pub(crate) fn add(&mut self, part: RollupRow) {
         let succeeded = if part.code.is_empty() { part.figures.requests } else { 0 };
         let start = self.query.step.span().start_of(part.start) * 1000;
@@ -48,7 +47,7 @@ impl<'a> ReportBuilder<'a> {
         self.outcomes.entry((part.status, part.code)).or_default().merge(&part.figures);
     }
 
-    /// The report; `until` is when it was made.
+    /// `until` is when the report was made.
     pub(crate) fn finish(self, until: u64) -> UsageReport {
         let mut report = UsageReport { until, ..self.report };
         for slice in &report.by_time {
@@ -66,15 +65,14 @@ impl<'a> ReportBuilder<'a> {
     }
 }
 
-/// Sums up by key. Keys and sums come in one order, so that each sum finds its key by going on from the one before, or
-/// from the first one where the next slice of time begins.
+/// Sums by key. Keys and sums come in the order of ids, so each sum finds its key by going on from the previous one, or
+/// from the first one where the next range of time starts.
 pub(crate) struct KeyUsageBuilder {
     keys: Vec<NamedKey>,
     sums: Vec<KeySum>,
     at: usize,
 }
 
-/// A key that may be in a report.
 pub(crate) struct NamedKey {
     pub(crate) id: KeyId,
     pub(crate) name: String,
@@ -82,12 +80,12 @@ pub(crate) struct NamedKey {
 }
 
 impl KeyUsageBuilder {
-    /// Nothing yet, for keys in the order of their ids.
+    /// The keys are in the order of their ids.
     pub(crate) fn new(keys: Vec<NamedKey>) -> Self {
         Self { sums: vec![KeySum::default(); keys.len()], keys, at: 0 }
     }
 
-    /// Adds a key's sums, or takes them away. `part` is read only for keys that are in the report.
+    /// Adds or subtracts a key's sums. `part` is read only for keys that are in the report.
     pub(crate) fn add<E>(
         &mut self,
         key: &[u8],

@@ -1,5 +1,5 @@
-//! The arithmetic of the ledger: what one recorded request adds to which roll-ups. Pure, and commutative throughout,
-//! so that rows may arrive in any order and grouping, and every way of summing up gives the same figure.
+//! What one recorded request adds to which roll-ups. Pure and commutative: rows may arrive in any order and group, and
+//! every way of summing gives the same figure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,46 +11,42 @@ use chat::{KeyId, RequestId, TokenUsage};
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
 
-/// One request as the ledger keeps it.
+/// One request in the ledger.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The request's id, which is also when it arrived.
+    /// Also says when it arrived.
     pub request_id: RequestId,
-    /// The caller's key.
     pub key: KeyId,
-    /// Whose key it is; `None` if it was made at the command line.
+    /// `None` for a key that was made at the command line.
     pub owner: Option<AccountId>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// Token figures as measured.
+    /// Measured token counts.
     pub usage: TokenUsage,
-    /// Where its time went.
     pub timings: Timings,
-    /// What was found out about its need for facts; `None` if that was not looked at.
+    /// `None` if grounding was not considered.
     pub grounding: Option<GroundingRecord>,
 }
 
-/// What is kept about a request's grounding: figures, never texts.
+/// What is kept about a request's grounding: numbers, never text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroundingRecord {
     /// How much it seemed to need facts, from 0 to 1.
     pub score: f32,
-    /// The version of the scorer that said so.
+    /// The version of the scorer.
     pub scorer: u16,
-    /// How many sources went into the prompt; `None` if facts were not looked for, or could not be.
+    /// How many sources went into the prompt; `None` if there was no search, or it failed.
     pub sources: Option<u16>,
 }
 
-/// How a request ended: the HTTP status and, unless it succeeded, the error's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outcome {
-    /// The HTTP status that the caller was given.
+    /// The HTTP status that the caller got.
     pub status: u16,
     /// The error's code; `None` for a success.
     pub code: Option<&'static str>,
 }
 
-/// Where a request's time went. What did not happen is `None`.
+/// Where a request's time went; `None` for what did not happen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Timings {
     /// From arrival to the start of work.
@@ -59,27 +55,22 @@ pub struct Timings {
     pub search: Option<Duration>,
     /// Waiting for the runtime.
     pub inference: Option<Duration>,
-    /// From arrival to the hand-over to the ledger.
+    /// From arrival until the row is queued.
     pub total: Duration,
 }
 
 /// Sums over requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// How many requests.
     pub requests: u64,
-    /// Prompt tokens.
     pub prompt: Measured,
-    /// Completion tokens.
     pub completion: Measured,
-    /// Total tokens.
     pub total: Measured,
     /// When the newest of them arrived, in milliseconds since 1970; 0 for none.
     pub last_at: u64,
 }
 
 impl Figures {
-    /// Adds others' sums to these.
     pub fn merge(&mut self, other: &Self) {
         self.requests = self.requests.wrapping_add(other.requests);
         self.prompt.merge(other.prompt);
@@ -88,7 +79,7 @@ impl Figures {
         self.last_at = self.last_at.max(other.last_at);
     }
 
-    /// Takes away what was added before or will be; the newest of the rest stays the newest.
+    /// Subtracts what was added before or will be added; `last_at` stays.
     fn subtract(&mut self, part: &Self) {
         self.requests = self.requests.wrapping_sub(part.requests);
         self.prompt.subtract(part.prompt);
@@ -97,17 +88,15 @@ impl Figures {
     }
 }
 
-/// A sum of token figures, and of how many requests it was measured.
+/// A sum of token counts, and how many requests had that count measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// The sum of the measured figures.
     pub sum: u64,
-    /// How many requests had the figure measured.
     pub count: u64,
 }
 
 impl Measured {
-    /// The sum, or nothing if nothing was measured: unmeasured is not zero.
+    /// `None` if nothing was measured: unmeasured is not zero.
     pub fn get(self) -> Option<u64> {
         (self.count > 0).then_some(self.sum)
     }
@@ -127,12 +116,11 @@ impl Measured {
     }
 }
 
-/// How long a roll-up's range of time is.
+/// The length of the time that a roll-up covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Resolution {
     Hour,
     Day,
-    /// Eight days.
     EightDays,
 }
 
@@ -167,7 +155,7 @@ pub(crate) enum RollupScope {
     Key(KeyId),
 }
 
-/// As it stands in the database.
+/// As the database has it.
 impl fmt::Display for RollupScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -178,7 +166,7 @@ impl fmt::Display for RollupScope {
     }
 }
 
-/// What a roll-up is about: a party's requests of one hour that ended alike.
+/// A roll-up holds the requests of one scope and hour that ended with the same outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
     pub(crate) party: RollupScope,
@@ -186,7 +174,7 @@ pub(crate) struct RollupKey {
     pub(crate) outcome: Outcome,
 }
 
-/// A key's sums over a range of time.
+/// One key's sums over a range of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SumKey {
     pub(crate) span: Resolution,
@@ -194,7 +182,7 @@ pub(crate) struct SumKey {
     pub(crate) key: KeyId,
 }
 
-/// Sums over requests, however they ended.
+/// Sums over requests of any outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeySum {
     pub(crate) figures: Figures,
@@ -207,14 +195,14 @@ impl KeySum {
         self.succeeded = self.succeeded.wrapping_add(other.succeeded);
     }
 
-    /// Takes away what was added before or will be: only the whole has to come out right.
+    /// Subtracts what was added before or will be added: only the total has to come out right.
     pub(crate) fn subtract(&mut self, part: &Self) {
         self.figures.subtract(&part.figures);
         self.succeeded = self.succeeded.wrapping_sub(part.succeeded);
     }
 }
 
-/// What a group of rows adds to the roll-ups, in the order in which they are to be written.
+/// What a group of rows adds to the roll-ups, in the order of writing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
@@ -222,7 +210,6 @@ pub(crate) struct Rollups {
 }
 
 impl Rollups {
-    /// Adds one recorded request.
     pub(crate) fn add(&mut self, entry: &Entry) {
         let figures = Figures {
             requests: 1,
@@ -250,14 +237,14 @@ impl Rollups {
         }
     }
 
-    /// Adds how long it took to make a request durable, known only after its own transaction.
+    /// Adds the time to make a request durable, known only after its own transaction.
     pub(crate) fn add_persist(&mut self, entry: &Entry, persist: Duration) {
         for rollup in rollup_keys(entry) {
             self.hours.entry(rollup).or_default().1.add(Phase::Persist, persist);
         }
     }
 
-    /// Sums by party, hour and outcome.
+    /// Sums by scope, hour and outcome.
     pub(crate) fn hours(&self) -> impl Iterator<Item = (&RollupKey, &Figures, &Latencies)> {
         self.hours.iter().map(|(key, (figures, latencies))| (key, figures, latencies))
     }
@@ -276,7 +263,7 @@ fn rollup_keys(entry: &Entry) -> impl Iterator<Item = RollupKey> {
     parties.into_iter().flatten().map(move |party| RollupKey { party, start, outcome })
 }
 
-/// A range of roll-ups that takes part in a sum: those of a span whose starts lie in a range, added or taken away.
+/// Sums of one resolution whose starts lie in a range, to be added or subtracted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SumRange {
     pub(crate) span: Resolution,
@@ -284,9 +271,9 @@ pub(crate) struct SumRange {
     pub(crate) added: bool,
 }
 
-/// The ranges that make up a time in whole hours, in seconds since 1970: blocks between the boundaries nearest to its
-/// ends, and what lies between boundaries and ends, in days and then in hours, added or taken away. So few sums are
-/// read, however long the time.
+/// Which sums make up a time in whole hours, in seconds since 1970: eight-day sums between the boundaries nearest to
+/// its ends, and from those to the ends days and then hours, added or subtracted. So few sums are read, however long
+/// the time is.
 pub(crate) fn sum_ranges(hours: &Range<u64>) -> Vec<SumRange> {
     let between = |span, from: u64, to: u64| match from <= to {
         true => SumRange { span, starts: from..to, added: true },

@@ -1,4 +1,4 @@
-//! Sessions of people who have signed in, kept by the digest of their secret.
+//! Sessions of people who have signed in, stored by the digest of their secret.
 
 use crate::accounts::{ACCOUNT_COLUMNS, account, find_account};
 use crate::id::{AccountId, SessionId};
@@ -7,52 +7,43 @@ use crate::token::Token;
 use crate::viewer::Viewer;
 use crate::{Store, StoreError, now_millis};
 
-/// How long a session lasts at the most, and how long without being used, in milliseconds.
 const SESSION_LIFETIME_MILLIS: u64 = 30 * 86_400_000;
 const SESSION_IDLE_TIMEOUT_MILLIS: u64 = 7 * 86_400_000;
-/// A session's last use is written down when it is off by so many milliseconds.
+/// `seen_at` is updated only when it is off by more than this.
 const SEEN_AT_PRECISION_MILLIS: u64 = 60_000;
 
-/// Where somebody signs in from, as shown to them later.
+/// Where a session comes from, for its owner to recognise.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// The network address.
     pub address: String,
-    /// What the browser calls itself.
+    /// The browser's `User-Agent`.
     pub agent: String,
 }
 
-/// A session that was just begun or found.
 pub struct Session {
-    /// Its public id.
     pub id: SessionId,
-    /// Who it belongs to.
     pub viewer: Viewer,
 }
 
-/// A session as it is listed. Times are milliseconds since 1970.
+/// Times are milliseconds since 1970.
 #[derive(Debug, Clone)]
 pub struct SessionRecord {
-    /// Its public id.
     pub id: SessionId,
-    /// Where from.
     pub origin: Origin,
-    /// When it began.
     pub created_at: u64,
-    /// When it was last used, to the minute.
+    /// Last use, to the minute.
     pub seen_at: u64,
 }
 
-/// A new session's secret and the session itself.
 pub struct StartedSession {
-    /// For the cookie.
+    /// The secret, for the cookie.
     pub token: Token,
-    /// The session.
     pub session: Session,
 }
 
 impl Store {
-    /// Begins a session for somebody whose password was checked; `None` if the account is gone or disabled.
+    /// For somebody whose password was checked; `None` if the account is gone or disabled.
     pub async fn begin_session(
         &self,
         account: AccountId,
@@ -78,7 +69,7 @@ impl Store {
         .await
     }
 
-    /// The session with that secret, if it has not ended; `address` is where it is used from.
+    /// The session with that secret, unless it has ended; `address` is where it is used from now.
     pub async fn session(&self, token: &Token, address: &str) -> Result<Option<Session>, StoreError> {
         let find = format!(
             "SELECT {ACCOUNT_COLUMNS}, sessions.id, seen_at FROM sessions JOIN accounts ON accounts.id = account
@@ -114,7 +105,7 @@ impl Store {
         self.connection().await?.query(list, params![&account, began, seen], record).await
     }
 
-    /// Ends one of the viewer's sessions; `false` if there is no such session.
+    /// `false` if the viewer has no such session.
     pub async fn end_session(&self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(false) };
         self.change(async |transaction| {
@@ -128,7 +119,7 @@ impl Store {
         .await
     }
 
-    /// Ends all the viewer's sessions but one; says how many.
+    /// Ends all the viewer's sessions except one, and returns how many.
     pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(0) };
         self.change(async |transaction| {
@@ -141,7 +132,7 @@ impl Store {
     }
 }
 
-/// The oldest start and the oldest use of a session that is still good.
+/// The oldest `created_at` and `seen_at` of a session that is still valid.
 fn oldest_valid(now: u64) -> [u64; 2] {
     [now.saturating_sub(SESSION_LIFETIME_MILLIS), now.saturating_sub(SESSION_IDLE_TIMEOUT_MILLIS)]
 }

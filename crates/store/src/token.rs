@@ -1,4 +1,4 @@
-//! Secrets of the console: what a session's cookie or a link holds. Only their digests are kept.
+//! Secrets in session cookies and links. Only their digests are stored.
 
 use chat::random_base62;
 use sha2::{Digest, Sha256};
@@ -9,29 +9,29 @@ const LEN: usize = 43;
 pub struct Token(String);
 
 impl Token {
-    /// A new one; fails only if the system has no random numbers to give.
+    /// Fails only if the system has no random numbers.
     pub fn generate() -> Result<Self, getrandom::Error> {
         Ok(Self(random_base62(LEN)?))
     }
 
-    /// Reads one as a browser presents it; `None` if it cannot be one.
+    /// `None` if it does not have a token's form.
     pub fn parse(text: &str) -> Option<Self> {
         let shaped = text.len() == LEN && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         shaped.then(|| Self(text.to_owned()))
     }
 
-    /// The secret itself, for the one who is to hold it.
+    /// The secret itself, for its holder.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Another secret that follows from this one and does not tell it; `purpose` tells several apart.
+    /// Another secret, which does not reveal this one. Different purposes get different secrets.
     pub fn derive(&self, purpose: &str) -> String {
         let digest = Sha256::new().chain_update(purpose).chain_update([0]).chain_update(&self.0).finalize();
         base16ct::lower::encode_string(&digest)
     }
 
-    /// What is kept of it.
+    /// What is stored.
     pub(crate) fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }

@@ -1,4 +1,4 @@
-//! What the ledger tells when it is read: sums from the roll-ups, and single rows.
+//! What can be read from the ledger: sums from the roll-ups, and single rows.
 
 use chat::{KeyId, RequestId, TokenUsage};
 
@@ -13,30 +13,30 @@ pub struct Period {
 }
 
 impl Period {
-    /// From the hour that holds a time (in milliseconds since 1970) until whatever comes.
+    /// From the hour of a time (in milliseconds since 1970), without an end.
     pub fn since(millis: u64) -> Self {
         Self { from: Resolution::Hour.start_of(millis / 1000), to: Resolution::EightDays.start_of(i64::MAX as u64) }
     }
 
-    /// From the hour that holds one time to the end of the hour that holds another, in milliseconds since 1970.
+    /// From the hour of one time to the end of the hour of another, in milliseconds since 1970.
     pub fn between(from: u64, to: u64) -> Self {
         let hour = Resolution::Hour.seconds();
         let from = Resolution::Hour.start_of(from / 1000);
         Self { from, to: (Resolution::Hour.start_of(to / 1000) + hour).max(from + hour) }
     }
 
-    /// As much time as there is between two others, up to the beginning of this one.
+    /// The period of that many milliseconds that ends where this one starts.
     pub fn before(&self, millis: u64) -> Self {
         let length = (millis / 1000).next_multiple_of(Resolution::Hour.seconds());
         Self { from: self.from.saturating_sub(length), to: self.from }
     }
 
-    /// Its first moment, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub fn from_millis(&self) -> u64 {
         self.from * 1000
     }
 
-    /// Its end, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub fn to_millis(&self) -> u64 {
         self.to * 1000
     }
@@ -46,37 +46,32 @@ impl Period {
     }
 }
 
-/// What is to be summed up.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageQuery {
-    /// When.
     pub period: Period,
-    /// Of one key only.
+    /// Only this key.
     pub key: Option<KeyId>,
-    /// How long a slice of time is.
+    /// The length of a time slice.
     pub step: Step,
-    /// Whether sums by key are wanted, too.
+    /// Whether to sum by key, too.
     pub by_key: bool,
 }
 
 impl UsageQuery {
-    /// All there is, in the finest steps.
+    /// Everything, in the finest steps.
     pub(crate) fn everything() -> Self {
         Self { period: Period::since(0), key: None, step: Step::Hour, by_key: true }
     }
 }
 
-/// How long a slice of time is. Days begin at midnight UTC.
+/// The length of a time slice. Days start at midnight UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// An hour.
     Hour,
-    /// A day.
     Day,
 }
 
 impl Step {
-    /// Its length in milliseconds.
     pub fn millis(self) -> u64 {
         self.span().seconds() * 1000
     }
@@ -89,93 +84,76 @@ impl Step {
     }
 }
 
-/// Sums, each grouping from the same roll-ups.
+/// Sums of one period. All groupings come from the same roll-ups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageReport {
     /// The start of the first hour counted, in milliseconds since 1970.
     pub since: u64,
     /// When the report was made, in milliseconds since 1970.
     pub until: u64,
-    /// Everything together.
     pub totals: Figures,
-    /// How many requests succeeded.
+    /// Successful requests.
     pub succeeded: u64,
-    /// Latencies of everything together.
     pub latencies: Latencies,
-    /// By status and code.
     pub by_outcome: Vec<OutcomeUsage>,
-    /// By time, the oldest first; slices without requests are left out.
+    /// The oldest first; slices without requests are left out.
     pub by_time: Vec<TimeSlice>,
-    /// By key, the most used first; empty unless asked for.
+    /// The most used first; empty unless asked for.
     pub by_key: Vec<KeyUsage>,
 }
 
-/// Sums of one slice of time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimeSlice {
-    /// When it begins, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub start: u64,
-    /// The sums.
     pub figures: Figures,
-    /// How many of its requests succeeded.
+    /// Successful requests.
     pub succeeded: u64,
-    /// Its latencies.
     pub latencies: Latencies,
 }
 
-/// Sums of one outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutcomeUsage {
-    /// The HTTP status.
     pub status: u16,
     /// The error's code; `None` for a success.
     pub code: Option<String>,
-    /// The sums.
     pub figures: Figures,
 }
 
-/// Sums of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// The key's public id.
     pub key: KeyId,
-    /// What its owner calls it.
     pub name: String,
-    /// The sums; `last_at` is when it was used last at all.
+    /// Here `last_at` is when the key was last used at all.
     pub figures: Figures,
-    /// How many of its requests succeeded.
+    /// Successful requests.
     pub succeeded: u64,
 }
 
-/// Which requests are wanted.
 #[derive(Debug, Clone, Default)]
 pub struct RequestQuery {
-    /// Not older than this, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub since: u64,
-    /// Older than that one.
+    /// Only requests before that one.
     pub before: Option<RequestId>,
-    /// Of one key only.
+    /// Only this key.
     pub key: Option<KeyId>,
-    /// With one status only.
+    /// Only this HTTP status.
     pub status: Option<u16>,
-    /// So many at the most.
     pub limit: u32,
 }
 
 /// One recorded request. Times are microseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestRecord {
-    /// The request's id.
     pub request_id: RequestId,
-    /// The caller's key.
     pub key: KeyId,
-    /// What the key is called.
     pub key_name: String,
-    /// The HTTP status that the caller was given.
+    /// The HTTP status that the caller got.
     pub status: u16,
     /// The error's code; `None` for a success.
     pub code: Option<String>,
-    /// Token figures as measured.
+    /// Measured token counts.
     pub usage: TokenUsage,
     /// From arrival to the start of work.
     pub queue_us: Option<u64>,
@@ -183,16 +161,15 @@ pub struct RequestRecord {
     pub search_us: Option<u64>,
     /// Waiting for the runtime.
     pub inference_us: Option<u64>,
-    /// From arrival to the hand-over to the ledger.
+    /// From arrival until the row was queued.
     pub total_us: u64,
-    /// Making the row durable; known a moment after the row is.
+    /// Making the row durable. Known shortly after the commit.
     pub persist_us: Option<u64>,
-    /// What was found out about its need for facts; `None` if that was not looked at.
+    /// `None` if grounding was not considered.
     pub grounding: Option<GroundingRecord>,
 }
 
-/// How long it took to make a row durable, given when it was. If the clock was set back meanwhile, the difference means
-/// nothing and is left out.
+/// How long it took to make a row durable. `None` if the clock was set back meanwhile.
 pub(crate) fn persist_us(request: RequestId, total_us: u64, persisted_at_us: u64) -> Option<u64> {
     persisted_at_us.checked_sub(request.unix_micros() + total_us)
 }

@@ -1,12 +1,12 @@
-//! Who looks, and what they may see. Everything that the console or the command line reads or changes goes through a
-//! `Viewer`, and the database's answer never goes beyond it.
+//! Who reads or changes something, and what they may see. The console and the command line do both through a `Viewer`,
+//! and every query is limited to its scope.
 
 use std::fmt;
 
 use crate::Account;
 use crate::id::AccountId;
 
-/// Somebody who is signed in, or the operator at the command line. The store alone makes the former, out of a session.
+/// Somebody who is signed in, or the operator at the command line. Only the store makes the former, from a session.
 #[derive(Debug, Clone)]
 pub struct Viewer {
     account: Option<Account>,
@@ -14,7 +14,7 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// Whoever can read the database's file may do everything.
+    /// Whoever can open the database may do everything.
     pub fn operator() -> Self {
         Self { account: None, address: "command line".into() }
     }
@@ -23,22 +23,22 @@ impl Viewer {
         Self { account: Some(account), address: address.to_owned() }
     }
 
-    /// The account, unless it is the operator.
+    /// `None` for the operator.
     pub fn account(&self) -> Option<&Account> {
         self.account.as_ref()
     }
 
-    /// Proof that the viewer may do what only administrators may.
+    /// Proof that the viewer is an administrator or the operator.
     pub fn admin(&self) -> Option<Admin<'_>> {
         self.account.as_ref().is_none_or(|account| account.role == Role::Admin).then_some(Admin(self))
     }
 
-    /// Whose keys and requests the viewer may see; everyone's if `None`.
+    /// The account whose keys and requests the viewer may see; `None` for everyone's.
     pub(crate) fn scope(&self) -> Option<&AccountId> {
         self.account.as_ref().filter(|account| account.role != Role::Admin).map(|account| &account.id)
     }
 
-    /// `scope`, as columns hold it.
+    /// `scope` as columns hold it.
     pub(crate) fn scope_text(&self) -> Option<&str> {
         self.scope().map(AccountId::as_str)
     }
@@ -47,12 +47,11 @@ impl Viewer {
         self.account.as_ref().map(|account| account.id)
     }
 
-    /// What the audit log calls the viewer.
+    /// The viewer's name in the audit log.
     pub(crate) fn name(&self) -> &str {
         self.account.as_ref().map_or("operator", |account| account.email.as_str())
     }
 
-    /// From where.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -62,7 +61,6 @@ impl Viewer {
 #[derive(Debug, Clone, Copy)]
 pub struct Admin<'a>(pub(crate) &'a Viewer);
 
-/// What an account may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Everything: everyone's keys and usage, the team, the audit log.
@@ -72,10 +70,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// Both of them.
     pub const ALL: [Self; 2] = [Self::Developer, Self::Admin];
 
-    /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -98,7 +94,6 @@ impl std::str::FromStr for Role {
     }
 }
 
-/// Not a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the role is `admin` or `developer`")]
 pub struct RoleError;

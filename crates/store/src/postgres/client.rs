@@ -31,7 +31,7 @@ impl Postgres {
         Ok(PooledClient { client: Some(client), in_transaction: false })
     }
 
-    /// A view of the database that does not change while it is read.
+    /// A read-only transaction in which nothing changes.
     pub(super) async fn snapshot(&self) -> Result<PooledClient, StoreError> {
         let mut client = self.client().await?;
         client.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -54,7 +54,7 @@ impl PooledClient {
         rows.iter().map(|row| read(&Row::Postgres(row))).collect()
     }
 
-    /// Changes are few. All replicas make them under one lock, so that the audit log has their order.
+    /// Changes are rare. All replicas make them under one lock, so that the audit log has their order.
     pub(crate) async fn begin_change(&mut self) -> Result<(), StoreError> {
         self.begin(&format!("BEGIN; SELECT pg_advisory_xact_lock({CHANGE_LOCK})")).await
     }
@@ -97,7 +97,6 @@ impl Drop for PooledClient {
     }
 }
 
-/// Opens the pool's connections.
 pub(super) struct Manager(pub(super) Server);
 
 impl managed::Manager for Manager {

@@ -1,4 +1,4 @@
-//! Rows and sums as PostgreSQL takes many at once: an array for each column. Pure.
+//! Rows and sums in the form in which PostgreSQL takes many at once: one array per column. Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use crate::rollup::{Entry, Figures, Measured};
 
-/// Rows as arrays, one for each column.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     ids: Vec<Uuid>,
@@ -67,7 +66,6 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Sums as arrays, one for each column.
 #[derive(Default)]
 pub(super) struct FigureColumns([Vec<i64>; 8]);
 
@@ -88,7 +86,7 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Whether a row can be stored: its times fit their columns.
+/// Whether the row's times fit their columns.
 pub(super) fn fits(entry: &Entry) -> bool {
     let times = [entry.timings.queue, entry.timings.search, entry.timings.inference, Some(entry.timings.total)];
     times.into_iter().flatten().all(|time| i64::try_from(time.as_micros()).is_ok())

@@ -1,4 +1,4 @@
-//! Taking in everything of another database, in one transaction: all of it or nothing.
+//! Writes a copy of another database, in one transaction.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::{PostgresSettings, number, signed, text};
 use crate::copy::{Cell, ColumnType, CopyError, TABLES, Table};
 use crate::{StoreError, UsageReport};
 
-/// More days than anybody keeps rows for; what is older goes among the others.
+/// More days than anybody keeps rows for. Older rows go to the default partition.
 const MAX_DAYS: u64 = 400;
 
 pub(crate) struct Import {
@@ -25,24 +25,24 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    /// Begins, unless the database holds what no copy has put there.
+    /// Connects and migrates; the transaction starts in `prepare`.
     pub(crate) async fn begin(settings: &PostgresSettings) -> Result<Self, CopyError> {
         let server = Server::new(settings)?;
         let mut client = server.connect().await?;
         migrate(&mut client).await?;
         let import = Self { client, _server: server };
-        // A copy may take its time, but not wait for somebody who uses the database.
+        // A copy may take long, but must not wait for other users of the database.
         let begin = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
             CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL)";
         import.run(begin).await?;
         Ok(import)
     }
 
-    /// Makes room: the parts of the tables for those days, and nothing in any of them.
+    /// Creates partitions for those days, and empties all tables. Fails if they hold what no copy has written.
     pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), CopyError> {
         if let Some((first, last)) = days {
             let first = first.max((last + 1).saturating_sub(MAX_DAYS));
-            create_partitions(&mut self.client, first, last + 2 - first).await?; // commits may be of the day after
+            create_partitions(&mut self.client, first, last + 2 - first).await?; // a commit may be on the day after
         }
         self.run("BEGIN").await?;
         let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
@@ -56,7 +56,6 @@ impl Import {
         Ok(self.run(&format!("TRUNCATE {all}; DELETE FROM adriaticum_copy")).await?)
     }
 
-    /// Takes in the rows of a table.
     pub(crate) async fn copy(&self, table: &Table) -> Result<CopyWriter, StoreError> {
         let names: Vec<_> = table.columns.iter().map(|(name, _)| *name).collect();
         let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", table.name, names.join(", "));
@@ -71,22 +70,22 @@ impl Import {
         Ok(self.client.query_typed_one(&check, &[]).await?.try_get(0)?)
     }
 
-    /// All sums, as the console would tell them.
     pub(crate) async fn report(&self) -> Result<UsageReport, StoreError> {
         everything(&self.client).await
     }
 
-    /// Ends well, and notes how the copy looks, so that it is known for one later.
+    /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
     pub(crate) async fn finish(&self, source: &Path, now: u64) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), self.found().await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
         self.client.execute_typed(note, &[text(&source), number(&signed(now)), text(&found)]).await?;
-        let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'), (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
+        let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
+            (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;
         self.run("COMMIT; ANALYZE").await
     }
 
-    /// What is in the database, so far as anything that is done with it would change it.
+    /// A fingerprint of the contents: any use of the database would change it.
     async fn found(&self) -> Result<String, StoreError> {
         let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
             (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
@@ -101,7 +100,6 @@ impl Import {
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
 
-/// Rows on their way into a table.
 pub(crate) struct CopyWriter(Pin<Box<BinaryCopyInWriter>>);
 
 impl CopyWriter {
@@ -132,7 +130,7 @@ fn type_of(kind: ColumnType) -> Type {
     }
 }
 
-/// A value goes as what its column holds; one that does not fit there ends the copy.
+/// Values take the type of their column; one that does not fit ends the copy.
 impl ToSql for Cell {
     fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self {

@@ -1,5 +1,5 @@
-//! The connection over which keys are looked up: all requests share it, and their questions follow one another without
-//! waiting for answers. So one connection carries a replica, and the server sees few of them.
+//! Looks up keys over one connection that all requests of a replica share. Queries are pipelined, so one connection is
+//! enough, and the server has few of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use super::server::Server;
 use crate::StoreError;
 use crate::keys::FIND_KEY;
 
-/// After a failed attempt to connect, for so long nobody tries again.
+/// How long nobody tries again after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
 pub(super) struct KeyLookup {
     server: Server,
     connection: Mutex<Option<Arc<LookupConnection>>>,
-    /// Held by whoever connects; since when there was no connecting.
+    /// Held while somebody connects; the time of the last failure.
     connecting: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -31,7 +31,7 @@ impl KeyLookup {
         Self { server, connection: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
-    /// Looks up what the database holds of a key. A connection that turns out to be broken is replaced once.
+    /// Looks up a key. A broken connection is replaced once.
     pub(super) async fn find_key(&self, id: &str) -> Result<Option<Row>, StoreError> {
         let connection = self.connection().await?;
         match self.query(&connection, &[&id]).await {
@@ -58,7 +58,7 @@ impl KeyLookup {
         }
     }
 
-    /// The connection, made if there is none that works. Those who wait while somebody tries in vain do not try again.
+    /// Connects if there is no open connection. Those who waited for an attempt that failed do not try again.
     async fn connection(&self) -> Result<Arc<LookupConnection>, StoreError> {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
@@ -95,7 +95,7 @@ impl KeyLookup {
         self.slot().as_ref().filter(|connection| !connection.client.is_closed()).cloned()
     }
 
-    /// Leaves a connection that does not answer to those who still wait on it.
+    /// Drops a connection that does not respond. Those who still wait on it keep it.
     fn discard(&self, silent: &Arc<LookupConnection>) {
         let mut slot = self.slot();
         if slot.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, silent)) {

@@ -1,8 +1,8 @@
-//! The ledger's own connection: one transaction for a group of rows and all their roll-ups, in two round trips.
+//! PostgreSQL's side of the ledger: one transaction for a group of rows and all their roll-ups, in two round trips.
 //!
-//! Replicas meet in the roll-ups. Each writes them in the same order, those that all share last and together with the
-//! commit, so that nobody waits in a circle and nobody waits for long. A connection that breaks is replaced, and the
-//! group tried once more: rows that did get committed are not counted again.
+//! Replicas update the same roll-ups. All write them in the same order, the most shared ones last and together with the
+//! commit. So there are no deadlocks, and locks are held briefly. If a connection breaks, the group is tried once more
+//! on another one; rows that did get committed are not counted again.
 
 use std::collections::HashSet;
 
@@ -20,12 +20,11 @@ use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, Queued
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 use crate::{StoreError, now_millis};
 
-/// What a probe writes: more than any usual group of rows.
+/// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
-/// Rows deleted in one statement, where they do not go by whole days.
+/// Rows deleted in one statement, where they are not deleted by whole partitions.
 const PRUNE_BATCH_ROWS: i64 = 500;
 
-/// The backend on a server.
 pub(crate) struct PostgresLedger {
     server: Server,
     open: Option<LedgerConnection>,
@@ -45,8 +44,8 @@ impl PostgresLedger {
         Self { server, open: None }
     }
 
-    /// Runs something on the connection, opened anew if the last one was given up. After any failure it is: whatever
-    /// the connection was in the middle of, the server undoes it.
+    /// Runs something on the connection, and reconnects first if there is none. After any failure the connection is
+    /// closed, and the server rolls back.
     fn with<T>(
         &mut self,
         run: impl AsyncFnOnce(&mut LedgerConnection) -> Result<T, StoreError>,
@@ -72,7 +71,7 @@ impl PostgresLedger {
         let first = self.with(async |open| open.commit(rows, timings).await);
         match first {
             Err(error) if is_transient(&error) => {
-                tracing::info!(cause = %error, "the ledger tries its commit again on a new connection");
+                tracing::info!(cause = %error, "retrying the commit of the ledger on a new connection");
                 self.with(async |open| open.commit(rows, timings).await)
             }
             other => other,
@@ -87,7 +86,7 @@ impl LedgerBackend for PostgresLedger {
         let rows: Vec<_> = good.iter().map(|&at| &group[at].entry).collect();
         match self.commit_rows(&rows, timings.as_ref()) {
             Ok(commit) => Ok(Committed { commit, refused }),
-            // The server minds something in one of the rows, and does not say in which.
+            // The server objects to one of the rows, and does not say which.
             Err(error) if rows.len() > 1 && is_row_error(&error) => {
                 let mut committed = Committed { commit: 0, refused };
                 self.commit_rows(&[], timings.as_ref()).map_err(failed)?;
@@ -122,7 +121,7 @@ impl LedgerBackend for PostgresLedger {
             create_coming_partitions(client).await?;
             let before_millis = before.unix_micros() / 1000;
             drop_partitions_before(client, before_millis / DAY_MILLIS).await?;
-            // Where rows are kept for days, the rest of the oldest day may stay until the day is over.
+            // With a retention of days, the rest of the oldest day may stay until the day is over.
             let among = if before_millis + 2 * DAY_MILLIS < now_millis() { "_others" } else { "" };
             let old = format!(
                 "DELETE FROM requests WHERE id IN (
@@ -140,7 +139,7 @@ impl LedgerBackend for PostgresLedger {
             Ok(deleted == PRUNE_BATCH_ROWS as u64)
         });
         match pruned {
-            // Somebody reads what is to go, or another replica is at it: next time.
+            // Somebody reads these rows, or another replica deletes them: try again next time.
             Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
             other => other.map_err(|error| CommitError(error.to_string())),
         }
@@ -160,10 +159,10 @@ impl LedgerConnection {
         })
     }
 
-    /// Commits rows, and says by what number.
+    /// Commits rows, and returns the commit's id.
     async fn commit(&self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
         let (commit, mut rollups) = (next_commit_id(), Rollups::default());
-        // First what nobody else touches. Whether a row or the timings was written before is known only here.
+        // First what no other replica touches. Only here is known which rows, or the timings, were written before.
         let begin = begin(commit);
         let (begun, noted, inserted) = tokio::join!(
             biased; // in this order
@@ -175,10 +174,10 @@ impl LedgerConnection {
         if let (true, Some(timings)) = (noted?, timings) {
             rollups = timings.rollups.clone();
         }
-        // Taken out once it is counted: a request may stand in a group twice.
+        // Removed once counted: a group may hold a request twice.
         let mut new = inserted?;
         rows.iter().filter(|entry| new.remove(&entry.request_id)).for_each(|entry| rollups.add(entry));
-        // Then, with nothing in between, what all replicas write to.
+        // Then, with nothing in between, what all replicas update.
         let (used, sums, hours, committed) = tokio::join!(
             biased;
             self.touch_keys(&rollups),
@@ -186,20 +185,20 @@ impl LedgerConnection {
             self.add_hours(&rollups),
             self.client.batch_execute("COMMIT"),
         );
-        // A commit after a failed statement is a rollback that calls itself well done.
+        // A COMMIT after a failed statement is a rollback that reports success.
         used.and(sums).and(hours)?;
         committed?;
         Ok(commit)
     }
 
-    /// Writes down when the last commit was durable; `false` if that was done before.
+    /// Writes when the last commit was durable; `false` if that was written before.
     async fn save_timings(&self, commit: i64, timings: Option<&CommitTimings>) -> Result<bool, StoreError> {
         let Some(timings) = timings else { return Ok(false) };
         let at = timings.persisted_at_micros as i64;
         Ok(self.client.execute(&self.save_timings, &[&timings.commit, &at, &commit]).await? == 1)
     }
 
-    /// Inserts rows, and says which of them were not there before.
+    /// Inserts rows, and returns the ids of those that were new.
     async fn insert(&self, commit: i64, rows: &[&Entry]) -> Result<HashSet<RequestId>, StoreError> {
         if rows.is_empty() {
             return Ok(HashSet::new());
@@ -242,7 +241,7 @@ impl LedgerConnection {
     async fn add_hours(&self, rollups: &Rollups) -> Result<(), StoreError> {
         let (mut parties, mut starts, mut statuses, mut codes) = (vec![], vec![], vec![], vec![]);
         let mut figures = FigureColumns::default();
-        // One array for the latencies of all, and where each one's begin and end: arrays of arrays do not come apart.
+        // One array for all latencies, and where each row's start and end: `unnest` would flatten an array of arrays.
         let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
         for (key, sums, counts) in rollups.hours() {
             parties.push(key.party.to_string());
@@ -264,9 +263,9 @@ impl LedgerConnection {
     }
 }
 
-/// Begins the transaction of a group, and marks it. What follows is on its way before anybody knows whether it has begun; if
-/// it has not (somebody cancelled it, say), each statement would stand for itself and be committed alone. So the first ones
-/// look for the mark, which only this transaction has.
+/// Begins the transaction of a group, and marks it with the commit's id. The next statements are sent before it is
+/// known whether BEGIN succeeded. If it did not, each would be committed on its own; so the first ones check for the
+/// mark, which only this transaction has.
 fn begin(commit: i64) -> String {
     format!("BEGIN; SET LOCAL adriaticum.commit_id = '{commit}'")
 }
@@ -305,7 +304,7 @@ const ADD_SUMS: &str = r#"INSERT INTO key_sums AS sums SELECT * FROM unnest($1::
         last_at = greatest(sums.last_at, excluded.last_at),
         succeeded = sums.succeeded + excluded.succeeded"#;
 
-/// The party of everyone is the empty text, and comes last.
+/// The scope of everyone is the empty text, and sorts last.
 const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
     SELECT party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
         total_tokens, total_measured, last_at, ($15::bigint[])[begins:ends]
@@ -325,20 +324,20 @@ const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
         last_at = greatest(sums.last_at, excluded.last_at),
         latencies = merge_latencies(sums.latencies, excluded.latencies)"#;
 
-/// A number for the next commit: ordered by time, so that its table grows at its end, and told apart from other
-/// replicas' by a random part.
+/// An id for the next commit: ordered by time, so that its table grows at its end, and with a random part, so that
+/// replicas rarely choose the same.
 fn next_commit_id() -> i64 {
     let id = RequestId::now();
     first_commit_id_at(id.unix_micros()) | i64::from(u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & 0x3ff)
 }
 
-/// The smallest number of a commit at a time in microseconds since 1970.
+/// The smallest id of a commit at a time in microseconds since 1970.
 pub(super) fn first_commit_id_at(micros: u64) -> i64 {
     (micros << 10) as i64
 }
 
-/// Whether a group may be committed on another connection: this one is gone, or leads to a server that was demoted, or
-/// the server gave up an innocent transaction.
+/// Whether another connection may succeed: this one is closed, or its server has become read-only, or the server
+/// aborted a transaction that did nothing wrong.
 fn is_transient(error: &StoreError) -> bool {
     let StoreError::Postgres(error) = error else { return false };
     match error.code() {
@@ -358,7 +357,7 @@ fn is_transient(error: &StoreError) -> bool {
     }
 }
 
-/// Whether the server objects to what is in a row.
+/// Whether the server objects to the contents of a row.
 fn is_row_error(error: &StoreError) -> bool {
     error.sql_state().is_some_and(|code| ["22", "23"].iter().any(|class| code.code().starts_with(class)))
 }

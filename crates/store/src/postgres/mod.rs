@@ -1,8 +1,8 @@
-//! The PostgreSQL backend: one server, any number of replicas of this program over it. The same shape as SQLite's, file
-//! by file. No replica keeps anything that another needs to know.
+//! The PostgreSQL backend: one server, and any number of replicas of this program. No replica holds state that another
+//! needs.
 //!
-//! Keys are looked up over one connection that all requests share, their questions one behind the other; the ledger
-//! has a connection of its own; everything else takes one from a pool. Whatever breaks is opened anew by the next use.
+//! Keys are looked up over one connection that all requests share. The ledger has its own connection. Everything else
+//! takes one from a pool. A broken connection is replaced at the next use.
 
 mod client;
 mod columns;
@@ -34,14 +34,12 @@ use ledger::PostgresLedger;
 use server::Server;
 pub use url::{PostgresUrl, PostgresUrlError};
 
-/// What one may set about a PostgreSQL server.
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
-    /// Where it is.
     pub url: PostgresUrl,
-    /// Connections at the most, beside the one for keys and the ledger's.
+    /// Limit of the pool. The connections for key look-ups and for the ledger come on top.
     pub connections: usize,
-    /// How long a statement, or waiting for a connection, may take.
+    /// Limit for a statement, and for waiting for a connection.
     pub timeout: Duration,
 }
 
@@ -52,7 +50,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// Reaches the server, and takes its tables to the newest schema.
+    /// Connects, and migrates the tables.
     pub(crate) async fn open(settings: &PostgresSettings) -> Result<Self, StoreError> {
         let server = Server::new(settings)?;
         schema::migrate(&mut server.connect().await?).await?;
@@ -70,7 +68,7 @@ impl Postgres {
         Box::new(PostgresLedger::new(self.server.clone()))
     }
 
-    /// What about the server's own settings could lose rows.
+    /// Server settings that could lose rows.
     pub(crate) async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         let client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
@@ -86,7 +84,7 @@ impl Postgres {
     }
 }
 
-/// A parameter with its type, so that a statement needs no preparation and no second round trip.
+/// A parameter with its type, so that a statement needs no separate round trip to prepare it.
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 fn text<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
@@ -101,7 +99,7 @@ fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
     (value, Type::BYTEA)
 }
 
-/// A time or a count as columns hold them.
+/// A time or a count, as columns hold it.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -111,18 +109,16 @@ fn count(row: &Row, column: usize) -> Result<u64, StoreError> {
     u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| StoreError::Corrupt("number"))
 }
 
-/// The same, if there is one.
 fn count_if_any(row: &Row, column: usize) -> Result<Option<u64>, StoreError> {
     let value: Option<i64> = row.try_get(column)?;
     value.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
 }
 
-/// A column that holds a key's id.
 fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
     row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt("key id"))
 }
 
-/// An error with all that is behind it: the driver's own words alone say little.
+/// An error with all its causes: the driver's own message says little.
 pub(crate) fn error_chain(error: &tokio_postgres::Error) -> String {
     let mut describe = error.to_string();
     let mut behind = error.source();

@@ -1,5 +1,5 @@
-//! The tables, step by step. A step that was released never changes; a new one is added behind it. Older replicas still run
-//! while a newer one takes a step, so a step only adds: tables, or columns that may stay empty.
+//! The tables, as a list of migrations. A released migration never changes. Older replicas still run while a newer one
+//! migrates, so a migration only adds tables, or columns that may be empty.
 
 use chat::RequestId;
 use tokio_postgres::{Client, GenericClient};
@@ -9,11 +9,11 @@ use super::{number, text};
 use crate::{StoreError, now_millis};
 
 const MIGRATIONS: &[&str] = &[
-    // Times are milliseconds since 1970 unless their name says otherwise. What SQLite's tables of the same names say holds
-    // here, too. Ids of requests and of commits are ordered by time, and both tables are cut up by days: what is too old
-    // goes by whole days, without a row being touched. What belongs to no such day is in the part named `others`.
+    // Times are milliseconds since 1970 unless their name says otherwise. What the SQLite tables of the same names say
+    // holds here, too. Ids of requests and commits are ordered by time, and both tables are partitioned by day: old
+    // rows are deleted by dropping partitions. Rows of days without a partition are in the default one, `others`.
     //
-    // Rows that every commit updates leave room on their pages, so that an update stays there and no index learns of it.
+    // Rows that every commit updates leave free space on their pages, so that updates stay there and touch no index.
     r#"
     CREATE TABLE keys (
         id text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -162,21 +162,21 @@ const MIGRATIONS: &[&str] = &[
     "#,
 ];
 
-/// Numbers of advisory locks: nobody else's are likely to be the same.
+/// Advisory locks, with numbers that nobody else is likely to use.
 const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
 pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
 const PARTITION_LOCK: i64 = 0x6164_7269_6100_0003;
 
-/// For how many days there are always parts of the tables, today included.
+/// How many days have partitions in advance, including today.
 const DAYS_AHEAD: u64 = 3;
 pub(super) const DAY_MILLIS: u64 = 86_400_000;
 
-/// Takes the database to the newest schema, under a lock: many replicas may start at once.
+/// Migrates under a lock, because many replicas may start at once.
 pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
     if version(client).await? != Some(known) {
         let transaction = client.transaction().await?;
-        // A step may take its time, and so may another replica's.
+        // A migration may take long, and so may another replica's.
         transaction.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
         transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&MIGRATION_LOCK)]).await?;
         let found = version(&transaction).await?.unwrap_or(0);
@@ -194,12 +194,12 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
     create_coming_partitions(client).await
 }
 
-/// Makes the parts of the tables for today and the days to come.
+/// Creates the partitions for today and the coming days.
 pub(super) async fn create_coming_partitions(client: &mut Client) -> Result<(), StoreError> {
     create_partitions(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
 }
 
-/// The schema in the database; `None` if there is none.
+/// `None` in an empty database.
 async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError> {
     if !table_exists(client, "adriaticum_schema").await? {
         return Ok(None);
@@ -208,15 +208,14 @@ async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError>
     Ok(found.first().map(|row| row.try_get(0)).transpose()?)
 }
 
-/// Whether there is such a table. Looked up in the catalogue itself: what a connection remembers of names may be of
-/// before it got a lock.
+/// Reads the catalogue itself: a connection's cache of names may be older than the lock it just got.
 async fn table_exists(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM pg_tables
         WHERE tablename = $1 AND schemaname = ANY (current_schemas(false)))";
     Ok(client.query_typed(find, &[text(&table)]).await?.first().is_some_and(|row| row.get(0)))
 }
 
-/// Makes the parts of the tables for some days, counted since 1970. A day whose rows have got among the others stays there.
+/// Creates the partitions for some days, counted since 1970. A day that has rows in the default partition gets none.
 pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<(), StoreError> {
     if table_exists(client, &partition_name("requests", first + count - 1)).await? {
         return Ok(());
@@ -239,7 +238,7 @@ pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u6
         match transaction.batch_execute(&make).await {
             Ok(()) => transaction.commit().await?,
             Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::CHECK_VIOLATION) => {
-                tracing::warn!(day, "rows of this day are in the table of others; they are kept there");
+                tracing::warn!(day, "rows of this day are in the default partition and stay there");
             }
             Err(other) => return Err(other.into()),
         }
@@ -247,10 +246,10 @@ pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u6
     Ok(())
 }
 
-/// The parts of the tables that hold nothing but what is older than a day, counted since 1970.
+/// Drops the partitions of all days before that one, counted since 1970.
 pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<(), StoreError> {
     let transaction = client.transaction().await?;
-    // One replica does it; and rather later than that requests wait for somebody who reads.
+    // One replica is enough, and requests should not wait long behind somebody who reads.
     transaction.batch_execute("SET LOCAL lock_timeout = 500").await?;
     let lock = transaction.query_typed("SELECT pg_try_advisory_xact_lock($1)", &[number(&PARTITION_LOCK)]).await?;
     if !lock.first().is_some_and(|row| row.get(0)) {

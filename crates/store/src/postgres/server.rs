@@ -1,4 +1,4 @@
-//! How the server is reached: one thread that drives every connection, so that none depends on who happened to open it.
+//! Connects to the server. One thread drives all connections, so that none depends on the thread that opened it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{PostgresSettings, tls};
 use crate::StoreError;
 
-/// For a connection to be made, on each of the server's addresses.
+/// Per address of the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server that does not even acknowledge for so long is gone.
+/// A server that acknowledges nothing for this long is gone.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server, and how it is reached.
 #[derive(Clone)]
 pub(super) struct Server {
     config: Config,
@@ -55,12 +54,12 @@ impl Server {
         Ok(Self { config, tls, driver: Arc::new(Driver::start()?), timeout: settings.timeout })
     }
 
-    /// How long a statement may take.
+    /// Limit for a statement.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// A new connection, to a server that can be written to.
+    /// Connects to a server that accepts writes.
     pub(super) async fn connect(&self) -> Result<Client, StoreError> {
         let Self { config, tls, timeout, .. } = self.clone();
         let connecting = self.driver.handle.spawn(async move {
@@ -68,7 +67,7 @@ impl Server {
                 let (client, connection) = config.connect(tls).await?;
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
-                        tracing::debug!(cause = super::error_chain(&error), "a connection to the database has ended");
+                        tracing::debug!(cause = super::error_chain(&error), "a database connection was closed");
                     }
                 });
                 client.batch_execute(&session_settings(timeout)).await?;
@@ -79,14 +78,14 @@ impl Server {
         connecting.await.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    /// Waits for something on this thread, which is none of those that serve requests.
+    /// Blocks this thread, which must not be one that serves requests.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.handle.block_on(future)
     }
 }
 
-/// What holds for every connection. Nothing may wait for ever, above all not with locks that other replicas need; and a
-/// commit is durable when it says so, whatever the server's default.
+/// Settings of every connection. Nothing waits forever, above all not with locks that other replicas need. A commit is
+/// durable when it returns, whatever the server's default is.
 fn session_settings(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(

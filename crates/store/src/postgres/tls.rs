@@ -1,4 +1,4 @@
-//! TLS to the server, as far as its URL asks for it.
+//! TLS to the server, as its URL asks for it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::url::{PostgresUrl, TlsMode};
 use crate::StoreError;
 
-/// What connections to that server are made with.
 pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, StoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -37,7 +36,7 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, StoreErr
     Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
 }
 
-/// Who is trusted: those in a file, or those whom the system trusts.
+/// The certificates of a file, or those that the system trusts.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, StoreError> {
     let mut roots = RootCertStore::empty();
     match file {
@@ -53,8 +52,8 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, StoreError> {
     Ok(roots)
 }
 
-/// Accepts what `libpq` accepts by the same words: any certificate, or any name in a good one. That the server holds the
-/// certificate's key is checked all the same.
+/// Accepts what libpq accepts in the same mode: any certificate, or any name in a trusted one. Signatures are checked
+/// all the same: the server must hold the certificate's key.
 #[derive(Debug)]
 struct RelaxedVerifier {
     /// `None` if any certificate will do.

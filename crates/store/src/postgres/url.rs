@@ -1,4 +1,4 @@
-//! Where a PostgreSQL server is, and how far its certificate is to be trusted.
+//! The URL of a PostgreSQL server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-/// A URL as `libpq` takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full`. Several hosts may stand
-/// there, separated by commas: whichever can be written to is used. Displayed without user and password.
+/// A URL as libpq takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full`. With several hosts,
+/// separated by commas, one that accepts writes is used. Displayed without user and password.
 #[derive(Debug, Clone)]
 pub struct PostgresUrl {
     pub(super) config: Box<Config>,
@@ -16,18 +16,18 @@ pub struct PostgresUrl {
     pub(super) roots: Option<PathBuf>,
 }
 
-/// How the server's certificate is looked at; the words are libpq's.
+/// libpq's `sslmode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TlsMode {
-    /// `disable`: no TLS at all.
+    /// No TLS.
     Disable,
-    /// `prefer`: TLS where the server has it, with whatever certificate.
+    /// TLS if the server has it, with any certificate.
     Prefer,
-    /// `require`: TLS, with whatever certificate.
+    /// TLS with any certificate.
     Require,
-    /// `verify-ca`: a certificate by somebody trusted, for whatever name.
+    /// A trusted certificate for any name.
     VerifyCa,
-    /// `verify-full`: a certificate by somebody trusted, for the host's name.
+    /// A trusted certificate for the host's name.
     VerifyFull,
 }
 
@@ -41,7 +41,7 @@ impl TlsMode {
     ];
 }
 
-/// Why a text is not the URL of a PostgreSQL server; the text itself may hold a password and is not repeated.
+/// The URL itself may hold a password and is not repeated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PostgresUrlError(String);
@@ -77,7 +77,7 @@ impl FromStr for PostgresUrl {
             TlsMode::Prefer => SslMode::Prefer,
             _ => SslMode::Require,
         });
-        // A server that only reads may lag behind: a revoked key must be refused by the next request.
+        // A read-only server may lag behind, but a revoked key must be refused by the next request.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_application_name().is_none() {
             config.application_name("adriaticum");

@@ -1,4 +1,4 @@
-//! Reading the ledger: sums from the roll-ups, rows from the end of `requests`.
+//! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
 
 use chat::{KeyId, RequestId, TokenUsage};
 use tokio_postgres::types::Type;
@@ -14,7 +14,6 @@ use crate::viewer::Viewer;
 use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
 
 impl Postgres {
-    /// `None` if the query is about a key that the viewer may not see.
     pub(crate) async fn usage(
         &self,
         viewer: &Viewer,
@@ -47,7 +46,6 @@ impl Postgres {
         Ok(usage)
     }
 
-    /// The newest requests, newest first.
     pub(crate) async fn requests(
         &self,
         viewer: &Viewer,
@@ -55,7 +53,7 @@ impl Postgres {
     ) -> Result<Vec<RequestRecord>, StoreError> {
         let first = uuid(RequestId::first_of_millis(query.since));
         let before = query.before.map_or(Uuid::max(), uuid);
-        // Said outright for those that failed, so that the planner sees that their index will do.
+        // The planner uses the index on failed requests only if the condition says so literally.
         let status = match query.status {
             None => "$3::bigint IS NULL",
             Some(200) => "status = $3",
@@ -70,7 +68,7 @@ impl Postgres {
             format!("SELECT * FROM requests WHERE {within} ORDER BY id DESC LIMIT $4")
         } else {
             parameters.extend([text(&scope), text(&key)]);
-            // The newest of each key, by the index on keys; of these, the newest.
+            // The newest requests of each key, by the index on keys; of these, the newest.
             format!(
                 "SELECT requests.* FROM keys CROSS JOIN LATERAL (
                      SELECT * FROM requests WHERE key_id = keys.id AND {within} ORDER BY id DESC LIMIT $4
@@ -96,7 +94,7 @@ impl Postgres {
     }
 }
 
-/// All sums of everyone, in the finest steps.
+/// Everyone's sums, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
     let mut report = read(client, RollupScope::Everyone, &query, 0).await?;
@@ -109,7 +107,7 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
     Ok(client.query_typed_one(find, &[text(&key.as_str()), text(&viewer.scope_text())]).await?.try_get(0)?)
 }
 
-/// Sums up a party's roll-ups in one pass, by everything but the key.
+/// Sums the roll-ups of one scope in one pass, by everything except the key.
 async fn read(client: &Client, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
     let rollups =
         "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
@@ -160,7 +158,7 @@ async fn by_key(
     Ok(sums.finish())
 }
 
-/// Reads a key's sums behind its id.
+/// Reads a key's sums from the columns after its id.
 fn key_sum(row: &Row) -> Result<KeySum, StoreError> {
     let figures = Figures {
         requests: count(row, 1)?,
@@ -172,7 +170,7 @@ fn key_sum(row: &Row) -> Result<KeySum, StoreError> {
     Ok(KeySum { figures, succeeded: count(row, 2)? })
 }
 
-/// Reads the columns of `Figures` at a row's beginning.
+/// Reads `Figures` from the first columns of a row.
 fn figures(row: &Row) -> Result<Figures, StoreError> {
     Ok(Figures {
         requests: count(row, 0)?,
@@ -192,7 +190,7 @@ const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, com
         score, scorer, sources
     FROM ({requests}) AS requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
 
-/// All that is told of some requests, newest first. They are chosen before anything is looked up for them.
+/// The records of some requests, newest first. Limits apply before anything is joined.
 fn rows_of(requests: &str) -> String {
     format!("{} ORDER BY requests.id DESC", ROWS.replace("{requests}", requests))
 }

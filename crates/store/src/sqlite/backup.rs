@@ -1,7 +1,7 @@
-//! A copy of the whole file while others write to it: one snapshot, without the gaps that deleted rows have left.
+//! Copies the file while others write to it: one snapshot, compacted.
 //!
-//! What stands under the copy's name is whole, sound and on the disk; until then it has another name. Neither file is taken to
-//! a newer schema, so that a back-up can be made by the very program that is about to do so.
+//! A file under the copy's name is complete, checked and durable; until then it has another name. Neither file is
+//! migrated, so that a new version of this program can make a backup before it migrates.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -13,33 +13,23 @@ use rusqlite::{Connection, OpenFlags};
 use super::{BUSY_TIMEOUT, faults};
 use crate::StoreError;
 
-/// A copy that was made and looked through.
+/// A copy that was made and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// How large it is.
     pub bytes: u64,
-    /// How many requests it has rows of.
+    /// How many recorded requests it holds.
     pub requests: u64,
 }
 
-/// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The database could not be read, or the copy not written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The copy's file could not be made or kept.
     #[error("{}: {error}", path.display())]
-    File {
-        /// Which file or folder.
-        path: PathBuf,
-        /// What the system says.
-        error: std::io::Error,
-    },
-    /// There is something under that name, and it may be the only back-up.
+    File { path: PathBuf, error: std::io::Error },
+    /// It may be the only backup.
     #[error("{} is there already, and is not overwritten", .0.display())]
     Occupied(PathBuf),
-    /// What was copied is damaged.
     #[error("the copy is not sound: {0}")]
     Damaged(String),
 }
@@ -50,7 +40,7 @@ impl From<rusqlite::Error> for BackupError {
     }
 }
 
-/// Copies a SQLite database that may be in use. Everything that was committed before is in the copy.
+/// Copies a database that may be in use. The copy holds everything that was committed before the call.
 pub fn back_up(from: &Path, to: &Path) -> Result<BackupSummary, BackupError> {
     if to.symlink_metadata().is_ok() {
         return Err(BackupError::Occupied(to.to_owned()));
@@ -74,13 +64,13 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(connection)
 }
 
-/// A copy under another name than it will have; gone when this is dropped.
+/// The copy under its temporary name; deleted when this is dropped.
 struct PartialFile {
     path: PathBuf,
 }
 
 impl PartialFile {
-    /// Makes it empty, for nobody else to read: digests and addresses are in it.
+    /// Creates it empty and readable for this user only: it will hold digests and addresses.
     fn create(to: &Path) -> Result<Self, BackupError> {
         let mut path = to.as_os_str().to_owned();
         path.push(".partial");
@@ -99,7 +89,7 @@ impl PartialFile {
         })
     }
 
-    /// Gives the copy its name once all of it is on the disk; says how large it is.
+    /// Renames the copy once it is durable, and returns its size.
     fn persist(&self, to: &Path) -> Result<u64, BackupError> {
         let kept = || {
             let file = File::open(&self.path)?;
@@ -115,6 +105,6 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // it is gone already if it was kept
+        let _ = std::fs::remove_file(&self.path); // there is none if it was renamed
     }
 }

@@ -25,7 +25,6 @@ impl Sqlite {
         Ok(PooledConnection { sqlite: self, connection: Some(connection), failed: false })
     }
 
-    /// Runs something on a connection.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.connection()?.run(run)
     }
@@ -56,7 +55,7 @@ impl PooledConnection<'_> {
         })
     }
 
-    /// Takes the file's write lock at once, so that the change cannot fail for lack of it later.
+    /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
     pub(crate) fn begin_change(&mut self) -> Result<(), StoreError> {
         self.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))
     }

@@ -1,4 +1,4 @@
-//! Reading everything, for a copy elsewhere: one snapshot of a file that is opened for reading only.
+//! Reads everything for a copy: one snapshot of a file that is opened read-only.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ impl Export {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(StoreError::from)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(StoreError::from)?;
-        // From the first question on, nothing changes for this connection.
+        // From the first query on, this connection sees one snapshot.
         connection.execute_batch("BEGIN").map_err(StoreError::from)?;
         let (found, known) = schema::versions(&connection).map_err(StoreError::from)?;
         match found == known {
@@ -32,7 +32,7 @@ impl Export {
         }
     }
 
-    /// The first and the last day, counted since 1970, that there are requests of.
+    /// The first and the last day with requests, counted since 1970.
     pub(crate) fn days(&self) -> Result<Option<(u64, u64)>, StoreError> {
         let bounds = "SELECT min(id), max(id) FROM requests";
         let (first, last): (Option<[u8; 16]>, Option<[u8; 16]>) =
@@ -49,7 +49,7 @@ impl Export {
             .query_row(&check, [], |row| (0..row.as_ref().column_count()).map(|at| row.get(at)).collect())?)
     }
 
-    /// Reads a table batch by batch, until `take` has had enough.
+    /// Reads a table in batches, until `take` returns `false`.
     pub(crate) fn read(
         &mut self,
         table: &Table,
@@ -70,7 +70,6 @@ impl Export {
         Ok(())
     }
 
-    /// All sums, as the console would tell them.
     pub(crate) fn report(&self) -> Result<UsageReport, StoreError> {
         everything(&self.connection)
     }

@@ -1,4 +1,4 @@
-//! The ledger's own connection: one transaction for a group of rows and all their roll-ups.
+//! SQLite's side of the ledger: one transaction for a group of rows and all their roll-ups.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,17 +12,15 @@ use crate::latency::merge_encoded;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 
-/// Pages of write-ahead log after which it is moved into the database file (16 MiB).
+/// Pages of write-ahead log (16 MiB) after which it is checkpointed.
 const CHECKPOINT_PAGES: i64 = 4096;
-/// What a probe writes: more than any usual group of rows.
+/// More than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
-/// Rows deleted in one transaction.
 const PRUNE_BATCH_ROWS: usize = 500;
 
-/// The backend in a file.
 pub(crate) struct SqliteLedger {
     path: PathBuf,
-    /// `None` after a failed fsync: that connection is not to be trusted, another is opened in its place.
+    /// `None` after a failed fsync: that connection cannot be trusted, and the next call opens another.
     connection: Option<Connection>,
 }
 
@@ -31,7 +29,7 @@ impl SqliteLedger {
         Ok(Self { path: path.to_owned(), connection: Some(open(path)?) })
     }
 
-    /// Runs something on the connection, opened anew if the last one was given up.
+    /// Runs something on the connection, and reopens it first if there is none.
     fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
@@ -54,7 +52,8 @@ impl LedgerBackend for SqliteLedger {
     fn probe(&mut self) -> Result<(), CommitError> {
         self.with(|connection| {
             connection.execute(
-                "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1)) ON CONFLICT DO UPDATE SET filler = excluded.filler",
+                "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1))
+                 ON CONFLICT DO UPDATE SET filler = excluded.filler",
                 [PROBE_BYTES],
             )?;
             Ok(())
@@ -73,13 +72,13 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("merge_latencies", 2, flags, |values| {
         let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
-        merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies do not read back".into()))
+        merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
     })?;
     Ok(connection)
 }
 
-/// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is moved
-/// into the database file, with its own fsyncs, before anything is written behind it.
+/// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is
+/// checkpointed, with its own fsyncs, before anything else is written.
 fn reopen(path: &Path) -> Result<Connection, WriteError> {
     let connection = open(path)?;
     let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
@@ -134,7 +133,7 @@ fn prune(connection: &mut Connection, before: RequestId) -> Result<bool, WriteEr
     Ok(deleted == PRUNE_BATCH_ROWS)
 }
 
-/// Whether another row could still go into the same transaction.
+/// Whether other rows can still go into the same transaction.
 fn is_row_error(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(error, rusqlite::Error::ToSqlConversionFailure(_))
@@ -145,7 +144,7 @@ const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tok
         queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) ON CONFLICT (id) DO NOTHING";
 
-/// Inserts a row; `false` if the request was recorded before.
+/// `false` if the request was recorded before.
 fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<bool, rusqlite::Error> {
     let micros = |time: Duration| time.as_micros() as u64;
     let inserted = insert.execute(params![
@@ -238,18 +237,17 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
     Ok(())
 }
 
-/// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Another process keeps the log from being moved into the database file.
+    /// Another process keeps the log from being checkpointed.
     #[error("the log cannot be moved into the database file yet")]
     CheckpointBlocked,
 }
 
 impl WriteError {
-    /// After a failed fsync nobody knows what is on the disk; the same connection must not go on as if it did.
+    /// After a failed fsync nobody knows what is on the disk, so this connection must not go on.
     fn connection_is_lost(&self) -> bool {
         let Self::Sqlite(error) = self else { return true };
         let code = error.sqlite_error().map(|error| error.extended_code);
@@ -263,7 +261,7 @@ mod tests {
     use crate::rollup::{Outcome, Timings};
     use crate::sqlite::Sqlite;
 
-    /// After a failed fsync there may be no pause in which to open the ledger again: the next row has to do it.
+    /// After a failed fsync the next row may come before any probe, and has to reopen the ledger.
     #[test]
     fn a_connection_that_was_given_up_is_opened_again_by_the_next_row() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The SQLite backend: one file, write-ahead log, `synchronous=FULL`. Any process may have it open beside us.
+//! The SQLite backend: one file with a write-ahead log and `synchronous=FULL`. Other processes may have it open, too.
 
 mod backup;
 mod connection;
@@ -25,14 +25,14 @@ pub(crate) use connection::PooledConnection;
 pub(crate) use export::Export;
 use ledger::SqliteLedger;
 
-/// Older versions can lose the race between a checkpoint and a commit, and corrupt the log.
+/// Older versions have a race between checkpoint and commit that can corrupt the log.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sqlite {
     path: PathBuf,
-    /// Connections that nobody uses at the moment.
+    /// Connections that are not in use.
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -68,7 +68,7 @@ impl Sqlite {
     }
 }
 
-/// A new database is nobody else's to read, in whatever folder it is. What is wrong with the path SQLite will say.
+/// Makes a new database readable for this user only. If the path is wrong, SQLite will report it.
 fn create_private_file(path: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
@@ -82,7 +82,7 @@ fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(connection)
 }
 
-/// What is broken in a database, of which every page is read.
+/// The problems found by reading every page.
 fn faults(connection: &Connection) -> Result<Vec<String>, rusqlite::Error> {
     let mut check = connection.prepare("PRAGMA quick_check")?;
     let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;

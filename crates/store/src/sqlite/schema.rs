@@ -1,4 +1,4 @@
-//! The tables, step by step. A step that was released never changes; a new one is added behind it.
+//! The tables, as a list of migrations. A released migration never changes.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -55,9 +55,9 @@ const MIGRATIONS: &[&str] = &[
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
         filler BLOB NOT NULL
     ) STRICT;",
-    // People. A roll-up's `key_id` is a party from now on: '' for everyone, '@' and an account's id, or a key's id, and
-    // its span is always the hour. Sums by key have a table of their own, narrow and ordered by time, so that ten
-    // thousand keys are summed up in one short scan. Of tokens only digests are kept.
+    // Accounts. From now on a roll-up's `key_id` is a scope: '' for everyone, '@' and an account's id, or a key's id;
+    // and its span is always the hour. Sums by key have their own table, narrow and ordered by time, so that ten
+    // thousand keys are summed in one short scan. Of tokens only digests are stored.
     "ALTER TABLE keys ADD COLUMN owner TEXT;
     ALTER TABLE keys ADD COLUMN playground INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE keys ADD COLUMN last_used_at INTEGER;
@@ -126,13 +126,13 @@ const MIGRATIONS: &[&str] = &[
         what TEXT NOT NULL,
         subject TEXT NOT NULL
     ) STRICT;",
-    // Grounding: what the scorer said, and how many sources went into the prompt.
+    // Grounding: the scorer's verdict, and how many sources went into the prompt.
     "ALTER TABLE requests ADD COLUMN score REAL;
     ALTER TABLE requests ADD COLUMN scorer INTEGER;
     ALTER TABLE requests ADD COLUMN sources INTEGER;",
 ];
 
-/// Takes the database to the newest schema, under its write lock: several processes may start at once.
+/// Migrates under the write lock, because several processes may start at once.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
     if version(connection)? == known {
@@ -148,7 +148,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(transaction.commit()?)
 }
 
-/// The schema in a database, and the newest one.
+/// The database's schema and the newest one.
 pub(super) fn versions(connection: &Connection) -> Result<(i64, i64), rusqlite::Error> {
     Ok((version(connection)?, MIGRATIONS.len() as i64))
 }

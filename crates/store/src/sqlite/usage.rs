@@ -1,4 +1,4 @@
-//! Reading the ledger: sums from the roll-ups, rows from the end of `requests`.
+//! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
 
 use chat::{KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -16,7 +16,6 @@ const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_toke
     total_measured, last_at";
 
 impl Sqlite {
-    /// `None` if the query is about a key that the viewer may not see.
     pub(crate) fn usage(
         &self,
         viewer: &Viewer,
@@ -47,11 +46,10 @@ impl Sqlite {
         })
     }
 
-    /// The newest requests, newest first.
     pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
         let first = RequestId::first_of_millis(query.since).to_bytes();
         let before = query.before.map_or([0xff; 16], RequestId::to_bytes);
-        // Said outright for those that failed, so that SQLite sees that their index will do.
+        // SQLite uses the index on failed requests only if the condition says so literally.
         let status = match query.status {
             None => "?3 IS NULL",
             Some(200) => "status = ?3",
@@ -65,7 +63,7 @@ impl Sqlite {
                 let rows = newest.query_map(params![first, before, query.status, query.limit], request)?;
                 return Ok(rows.collect::<Result<_, _>>()?);
             }
-            // The newest of each key, by the index on keys; of these, the newest.
+            // The newest requests of each key, by the index on keys; of these, the newest.
             let mut keys = connection
                 .prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
             let keys = keys
@@ -95,7 +93,7 @@ impl Sqlite {
     }
 }
 
-/// All sums of everyone, in the finest steps.
+/// Everyone's sums, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
     let mut report = read(connection, RollupScope::Everyone, &query, 0)?;
@@ -109,7 +107,7 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
     find.query_row(params![key.as_str(), viewer.scope_text()], |row| row.get(0))
 }
 
-/// Sums up a party's roll-ups in one pass, by everything but the key.
+/// Sums the roll-ups of one scope in one pass, by everything except the key.
 fn read(connection: &Connection, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
@@ -132,7 +130,7 @@ fn read(connection: &Connection, party: RollupScope, query: &UsageQuery, now: u6
 }
 
 /// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges. There are ten rows
-/// for each key, so every column that is not read counts.
+/// for each key, so every column that is not read saves time.
 fn by_key(
     connection: &Connection,
     viewer: &Viewer,
@@ -140,7 +138,8 @@ fn by_key(
     only: Option<KeyId>,
 ) -> Result<Vec<KeyUsage>, StoreError> {
     let mut names = connection.prepare_cached(
-        "SELECT id, name, last_used_at FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
+        "SELECT id, name, last_used_at FROM keys
+         WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
     let named = names.query_map(params![viewer.scope_text(), only.as_ref().map(KeyId::as_str)], |row| {
         Ok(NamedKey { id: key_id(row, 0)?, name: row.get(1)?, last_used_at: row.get(2)? })
@@ -161,7 +160,7 @@ fn by_key(
     Ok(sums.finish())
 }
 
-/// Reads a key's sums behind its id.
+/// Reads a key's sums from the columns after its id.
 fn key_sum(row: &Row<'_>) -> Result<KeySum, StoreError> {
     let number = |at: usize| {
         let number = row.get_ref(at)?.as_i64().map_err(|_| StoreError::Corrupt("sum"))?;
@@ -178,7 +177,7 @@ fn key_sum(row: &Row<'_>) -> Result<KeySum, StoreError> {
     Ok(KeySum { figures, succeeded: number(2)? })
 }
 
-/// Reads the columns of `Figures` at a row's beginning.
+/// Reads `Figures` from the first columns of a row.
 fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
     let measured = |at| Ok::<_, rusqlite::Error>(Measured { sum: row.get(at)?, count: row.get(at + 1)? });
     Ok(Figures {

@@ -1,4 +1,4 @@
-//! People: who gets in, and that nobody gets beyond their own.
+//! Accounts, sessions and links: who gets in, and that people see and change only what is theirs.
 
 use std::time::Duration;
 

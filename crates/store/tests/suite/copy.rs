@@ -1,4 +1,4 @@
-//! From SQLite to PostgreSQL: everything arrives, can be copied again, and is not written over once it is used.
+//! Copies from SQLite to PostgreSQL: complete, repeatable, and never over a database that has been used.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ async fn everything_arrives_and_the_source_is_only_read() {
     assert_eq!(fingerprint(&source), before);
     assert_same(&original, &target.open().await).await;
 
-    // More has happened since; the copy is made again.
+    // After more changes the copy is repeated.
     fill(&original).await;
     copy(&source, &target).await.unwrap();
     let copy_of_it = target.open().await;
     assert_same(&original, &copy_of_it).await;
 
-    // The copy is used; it is not written over.
+    // Once the copy has been used, it is not overwritten.
     let (ledger, writer) = copy_of_it.start_ledger(3650 * DAY).unwrap();
     let key = copy_of_it.list_keys(&Viewer::operator()).await.unwrap()[0].id;
     ledger.record(entry(key)).await.unwrap();
@@ -54,7 +54,7 @@ async fn copy(source: &TestDatabase, target: &TestDatabase) -> Result<Vec<store:
         .await
 }
 
-/// Some of everything that there can be.
+/// Rows in every table.
 async fn fill(store: &Store) {
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
@@ -72,7 +72,7 @@ async fn fill(store: &Store) {
     let now = RequestId::now().unix_micros();
     for number in 0..300_u64 {
         let mut row = entry(keys[number as usize % 2]);
-        // Some of them from before anything has a day of its own.
+        // Some are too old for a partition of their own.
         let age = if number % 50 == 0 { 500 * DAY_MICROS } else { number * DAY_MICROS / 9 };
         row.request_id = RequestId::at_micros(now - age, row.request_id.unix_micros() << 20 | number << 2);
         row.grounding = (number % 3 == 0).then_some(GroundingRecord { score: 0.3, scorer: 4, sources: Some(2) });
@@ -108,7 +108,7 @@ async fn requests_of(store: &Store) -> Vec<store::RequestRecord> {
     store.requests(&Viewer::operator(), &all).await.unwrap()
 }
 
-/// Every byte of the database and its log.
+/// Every byte of the database file and its write-ahead log.
 fn fingerprint(database: &TestDatabase) -> Vec<Vec<u8>> {
     let Database::Sqlite(path) = &database.database else { panic!("a file") };
     let log = path.with_extension("db-wal");

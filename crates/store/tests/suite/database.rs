@@ -1,4 +1,4 @@
-//! A database of a test's own.
+//! A database for one test.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use testbed::Cluster;
 
 pub(crate) const OK: Outcome = Outcome { status: 200, code: None };
 
-/// Where a test's database is.
 pub(crate) struct TestDatabase {
     pub(crate) database: Database,
     _folder: Option<tempfile::TempDir>,
@@ -24,7 +23,7 @@ impl TestDatabase {
         Self::at(&Cluster::shared().create_database())
     }
 
-    /// A database on a server of the test's own.
+    /// A database on a server that only this test uses.
     pub(crate) fn on(cluster: &Cluster) -> Self {
         Self::at(&cluster.create_database())
     }
@@ -34,19 +33,17 @@ impl TestDatabase {
         Self { database: Database::Postgres(settings), _folder: None }
     }
 
-    /// A process's view of the database.
+    /// Opens it as another process would.
     pub(crate) async fn open(&self) -> Store {
         Store::open(&self.database).await.unwrap()
     }
 }
 
-/// A new key that may do everything.
 pub(crate) async fn new_key(store: &Store, name: &str) -> ApiKey {
     let new = NewKey { name: name.into(), completions: true, expires_at: None };
     store.create_key(&Viewer::operator(), new).await.unwrap()
 }
 
-/// A request that arrives now.
 pub(crate) fn entry(key: KeyId) -> Entry {
     Entry {
         request_id: RequestId::now(),

@@ -1,4 +1,4 @@
-//! What is recorded, and what is told of it.
+//! Keys, recorded requests, and the reports made from them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -191,7 +191,7 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(datab
     let fixture = Fixture::new(database).await;
     let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
     let (ledger, writer) = fixture.ledger();
-    // Over four days, so that hours and days both take part.
+    // Over four days, so that sums of hours and of days are both used.
     let rows: Vec<_> = (0..2000u64)
         .map(|n| {
             let at = now_millis() - n * 170_000;
@@ -239,7 +239,7 @@ async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
         ledger.record(entry_at(now_millis() - age * day, key, OK, Some(1))).await.unwrap();
     }
     writer.stop();
-    // A new writer looks for old rows at once.
+    // A new writer deletes old rows at once.
     let (_ledger, writer) = fixture.ledger();
     let mut left = usize::MAX;
     for _ in 0..200 {
@@ -258,7 +258,7 @@ async fn one_refused_row_does_not_fail_its_neighbours(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
-    // A count of microseconds beyond what a column holds cannot be stored; such a row is refused for itself.
+    // Microseconds that overflow their column: this row alone is refused.
     let mut bad = entry(key, OK, None);
     bad.timings.total = Duration::MAX;
     let (before, refused, after) =
@@ -307,7 +307,7 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
     let (file, server) = (Fixture::new(TestDatabase::sqlite()).await, Fixture::new(TestDatabase::postgres()).await);
     let keys = ["000000000001", "000000000002", "000000000003"].map(|key| key.parse::<KeyId>().unwrap());
     let owners = [None, Some("A00000000001".parse().unwrap()), Some("A00000000002".parse().unwrap())];
-    // Scattered over times and latencies, so that roll-ups meet slots that they have and slots that they have not.
+    // Scattered over times and latencies, so that merging meets both existing and new buckets.
     let rows: Vec<_> = (0..600u64)
         .map(|number| {
             let chance = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -325,7 +325,7 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
         let (ledger, writer) = fixture.ledger();
         for group in rows.chunks(7) {
             group.iter().for_each(|row| ledger.enqueue(row.clone()).unwrap());
-            ledger.record(group[0].clone()).await.unwrap(); // once more, which is not counted, and waits for the others
+            ledger.record(group[0].clone()).await.unwrap(); // a duplicate: not counted, and it waits for the others
         }
         writer.stop();
         let report = usage(&fixture.store, 0).await;

@@ -1,4 +1,4 @@
-//! What any backend of the store must hold, tested through the public interface alone, on SQLite and on a real PostgreSQL.
+//! What holds for every backend, tested through the public interface on SQLite and on a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod accounts;
@@ -9,7 +9,7 @@ mod outages;
 mod replicas;
 mod tls;
 
-/// Makes every function a test on each backend. One that is left out is dead code, which the linter minds.
+/// Runs every function as a test on each backend. A function that is left out is reported as dead code.
 macro_rules! on_each_backend {
     ($($test:ident),* $(,)?) => {
         mod sqlite {

@@ -1,4 +1,5 @@
-//! A server that goes away: what cannot be recorded is told so, what was is there once, and all goes on by itself.
+//! A server that goes away: rows that cannot be recorded are errors, recorded rows are there once, and everything
+//! recovers by itself.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
     writer.stop();
 }
 
-/// A failover leaves connections to a server that has become a copy and only reads.
+/// After a failover, open connections may lead to a server that is read-only now.
 #[tokio::test]
 async fn a_server_that_only_reads_is_no_place_for_rows() {
     let cluster = Cluster::start(&[]);

@@ -1,4 +1,4 @@
-//! Many processes over one database: nothing that one does is unknown to another, lost, or counted twice.
+//! Many processes on one database: each sees what the others did, and nothing is lost or counted twice.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn replicas_that_record_together_count_everything_once(database: TestDatab
             let mut waiting = tokio::task::JoinSet::new();
             for number in 0..ROWS {
                 let ledger = ledger.clone();
-                // Each replica meets the keys in another order.
+                // Each replica uses the keys in another order.
                 let mut row = entry(keys[(number * (replica + 1)) % keys.len()]);
                 row.request_id = RequestId::now();
                 if number % 7 == 0 {
@@ -70,7 +70,6 @@ async fn replicas_that_record_together_count_everything_once(database: TestDatab
     assert_eq!(first.requests(&Viewer::operator(), &rows).await.unwrap().len() as u64, all);
 }
 
-/// An older replica still runs while a newer one has added to the schema.
 #[tokio::test]
 async fn an_older_replica_goes_on_when_the_schema_has_grown() {
     let database = TestDatabase::postgres();

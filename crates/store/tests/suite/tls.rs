@@ -1,4 +1,4 @@
-//! TLS to the server: as much trust as the URL asks for, and no more.
+//! TLS to the server: certificates are checked as the URL asks.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use store::Store;
@@ -6,7 +6,7 @@ use testbed::Cluster;
 
 use crate::database::TestDatabase;
 
-/// Somebody who makes certificates.
+/// A certificate authority.
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -54,7 +54,10 @@ async fn certificates_are_looked_at_as_the_url_says() {
                 store.count_keys().await.unwrap();
                 let seen = cluster.sql(
                     "postgres",
-                    &format!("SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = '{name}'"),
+                    &format!(
+                        "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                         WHERE application_name = '{name}'"
+                    ),
                 );
                 assert_eq!(seen, encrypted, "{what}");
             }
