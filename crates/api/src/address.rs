@@ -2,7 +2,7 @@
 
 use chat::MODEL;
 use http::{Method, request::Parts};
-use transport::{BaseUrlError, HostName, parse_base_url};
+use transport::{BaseUrl, BaseUrlError, HostName};
 
 use crate::error::ApiError;
 
@@ -17,18 +17,15 @@ pub struct ApiAddress {
 }
 
 impl ApiAddress {
-    /// Reads the API's base URL, such as `http://localhost:8080/v1`.
+    /// From the API's base URL, such as `http://localhost:8080/v1`.
     pub fn from_base_url(base_url: &str) -> Result<Self, BaseUrlError> {
-        let url = parse_base_url(base_url)?;
-        let path = url.path().trim_end_matches('/').to_owned();
+        let BaseUrl { host, origin, path } = BaseUrl::parse(base_url)?;
         if !path.ends_with("/v1") {
             return Err(BaseUrlError("its path does not end in /v1"));
         }
-        let base_url = format!("{}{path}", url.origin().ascii_serialization());
-        Ok(Self { base_url, host: HostName::of(&url)?, route: format!("{path}/chat/completions"), path })
+        Ok(Self { base_url: format!("{origin}{path}"), host, route: format!("{path}/chat/completions"), path })
     }
 
-    /// The host.
     pub fn host(&self) -> &HostName {
         &self.host
     }
@@ -38,17 +35,16 @@ impl ApiAddress {
         path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Refuses a request that names another host, several, or none.
+    /// A request that names another host, several, or none is an error.
     pub(crate) fn require_host(&self, head: &Parts) -> Result<(), ApiError> {
         if self.host.is_named_by(head) { Ok(()) } else { Err(self.wrong_host()) }
     }
 
-    /// What a request to any host but the API's is told.
     pub(crate) fn wrong_host(&self) -> ApiError {
         ApiError::not_found(format!("This host does not serve the API. Send {}.", self.operation()))
     }
 
-    /// Refuses every route but `POST {base_url}/chat/completions`.
+    /// Every route is an error but `POST {base_url}/chat/completions`.
     pub(crate) fn require_route(&self, head: &Parts) -> Result<(), ApiError> {
         let path = head.uri.path();
         let refused = if path == self.route {

@@ -3,40 +3,17 @@
 use std::net::IpAddr;
 
 use http::{header, request::Parts, uri::Authority};
-use url::Url;
-
-/// Parses a base URL: `http` or `https`, no query, no fragment.
-pub fn parse_base_url(base_url: &str) -> Result<Url, BaseUrlError> {
-    let url = Url::parse(base_url).map_err(|_| BaseUrlError("it is not a URL"))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(BaseUrlError("it does not begin with http:// or https://"));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(BaseUrlError("it has a query or a fragment"));
-    }
-    Ok(url)
-}
 
 /// The host that requests must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(Host);
 
 impl HostName {
-    /// The host of a base URL that has no path, and its origin as browsers write it.
-    pub fn of_site(base_url: &str) -> Result<(Self, String), BaseUrlError> {
-        let url = parse_base_url(base_url)?;
-        if url.path() != "/" {
-            return Err(BaseUrlError("it has a path"));
-        }
-        Ok((Self::of(&url)?, url.origin().ascii_serialization()))
+    pub(crate) fn new(host: &str) -> Self {
+        Self(Host::parse(host))
     }
 
-    /// The host of a URL.
-    pub fn of(url: &Url) -> Result<Self, BaseUrlError> {
-        Ok(Self(Host::parse(url.host_str().ok_or(BaseUrlError("it has no host"))?)))
-    }
-
-    /// Whether only programs on the same machine can name it.
+    /// Whether only programs on the same machine reach it.
     pub fn is_loopback(&self) -> bool {
         self.0 == Host::Loopback
     }
@@ -49,12 +26,12 @@ impl HostName {
             return false;
         }
         // The target's own authority (HTTP/2, absolute form) counts as Host; where both are given, both must be ours.
-        let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.is(text)));
-        let in_target = head.uri.authority().map(|authority| self.is(authority.as_str()));
+        let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.matches(text)));
+        let in_target = head.uri.authority().map(|authority| self.matches(authority.as_str()));
         matches!((in_header, in_target), (Some(true), None | Some(true)) | (None, Some(true)))
     }
 
-    fn is(&self, authority: &str) -> bool {
+    fn matches(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
             // An empty port (`localhost:`) is the scheme's own.
             let port = authority.as_str().strip_prefix(authority.host());
@@ -85,8 +62,3 @@ impl Host {
         }
     }
 }
-
-/// Why a base URL is not one that can be served under; the URL itself may hold a secret and is not repeated.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BaseUrlError(pub &'static str);

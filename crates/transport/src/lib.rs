@@ -2,8 +2,9 @@
 //!
 //! Every site gets the same treatment: who may connect, how long a head or a body may take, what happens when the
 //! service stops. Nothing here knows an API, an error envelope or a request id: what a client is told when it is turned
-//! away is the site's to say (`Site::refuse`).
+//! away is the site's to say (`Site::reject`).
 
+mod base_url;
 mod connection;
 mod host_name;
 mod lifecycle;
@@ -15,8 +16,9 @@ mod site;
 mod tls;
 mod upload;
 
+pub use base_url::{BaseUrl, BaseUrlError};
 pub use connection::{MAX_HEAD_BYTES, MAX_HEADERS, Timeouts};
-pub use host_name::{BaseUrlError, HostName, parse_base_url};
+pub use host_name::HostName;
 pub use lifecycle::Lifecycle;
 pub use listener::{ListenerSettings, serve};
 pub use proxies::{NetworkError, TrustedProxies};

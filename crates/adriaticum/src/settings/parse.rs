@@ -165,8 +165,8 @@ pub(super) fn api_base_url(text: &str) -> Parsed<BaseUrl> {
 }
 
 pub(super) fn console_base_url(text: &str) -> Parsed<BaseUrl> {
-    let (host, url) = HostName::of_site(text).map_err(|error| error.to_string())?;
-    Ok(BaseUrl { url, host })
+    let parsed = transport::BaseUrl::parse_root(text).map_err(|error| error.to_string())?;
+    Ok(BaseUrl { url: parsed.origin, host: parsed.host })
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
