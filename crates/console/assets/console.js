@@ -112,7 +112,7 @@ function playground() {
       figures(response, answer, took);
       sources(response);
     } catch {
-      part("answer").textContent = "There was no answer. If you were signed out meanwhile, load the page again.";
+      part("answer").textContent = "No response. If you were signed out in the meantime, reload the page.";
     }
     button.disabled = false;
   });
@@ -120,11 +120,11 @@ function playground() {
   function figures(response, answer, took) {
     const id = response.headers.get("x-request-id");
     const count = (value) => (value === null || value === undefined ? "not measured" : value.toLocaleString("en"));
-    const facts = { Status: `${response.status} ${answer.error?.code ?? "ok"}`, Time: `${(took / 1000).toFixed(2)} s in the browser` };
+    const facts = { Status: `${response.status} ${answer.error?.code ?? "ok"}`, Latency: `${(took / 1000).toFixed(2)} s, measured in the browser` };
     if (answer.usage) {
       facts["Prompt tokens"] = count(answer.usage.prompt_tokens);
       facts["Completion tokens"] = count(answer.usage.completion_tokens);
-      facts.Finish = answer.choices[0].finish_reason;
+      facts["Finish reason"] = answer.choices[0].finish_reason;
     }
     const list = part("figures");
     list.replaceChildren(...Object.entries(facts).flatMap(([name, value]) => [make("dt", name), make("dd", value)]));

@@ -27,7 +27,7 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
     let content = html! {
         (heading("Account", html! {}))
         section.card {
-            h2 { "You" }
+            h2 { "Profile" }
             (form_error(errors.name))
             form.fields method="post" action="/account/name" {
                 (csrf_field(user))
@@ -50,16 +50,16 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
                 label { "New password"
                     input type="password" name="password" required minlength=(password::MIN_CHARS) autocomplete="new-password";
                 }
-                label { "New password again" input type="password" name="again" required autocomplete="new-password"; }
+                label { "Repeat new password" input type="password" name="again" required autocomplete="new-password"; }
                 button type="submit" { "Change password" }
             }
-            p.quiet { "All your other sessions end when the password changes." }
+            p.quiet { "Changing the password signs you out of all other sessions." }
         }
         section.card {
             div.heading {
                 h2 { "Sessions" }
                 @if sessions.len() > 1 {
-                    div.actions { (button_form(user, "/account/sessions/end-others", "End all others", "plain")) }
+                    div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
                 }
             }
             (session_table(user, &sessions))
@@ -84,8 +84,8 @@ fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
                             td data-label="Signed in" { (time(session.created_at)) }
                             td data-label="Last used" { (time(session.seen_at)) }
                             td.actions {
-                                @if session.id == user.session.id { span.badge.active { "this one" } } @else {
-                                    (button_form(user, &format!("/account/sessions/{}/end", session.id), "End", "plain"))
+                                @if session.id == user.session.id { span.badge.active { "this session" } } @else {
+                                    (button_form(user, &format!("/account/sessions/{}/end", session.id), "Sign out", "plain"))
                                 }
                             }
                         }
@@ -113,7 +113,7 @@ fn browser(agent: &str) -> Markup {
     let name = match (find(&browsers), find(&systems)) {
         (Some(browser), Some(system)) => format!("{browser} on {system}"),
         (Some(browser), None) => browser.to_owned(),
-        _ => "Another program".to_owned(),
+        _ => "Other client".to_owned(),
     };
     html! { span title=(agent) { (name) } }
 }
@@ -130,7 +130,7 @@ pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         }
     };
     user.console.store.set_own_name(user.viewer(), name.as_str()).await?;
-    Ok(user.redirect_with_message("/account", &format!("You are now called {}.", name.as_str())))
+    Ok(user.redirect_with_message("/account", &format!("Your name is now {}.", name.as_str())))
 }
 
 pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
@@ -144,23 +144,23 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
     };
     let current = user.console.store.password(user.viewer()).await?;
     if !user.console.passwords.verify(form.raw("current"), current).await {
-        return refuse("The current password is not right.".into()).await;
+        return refuse("The current password is incorrect.".into()).await;
     }
     let hash = user.console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
     user.console.store.set_password(user.viewer(), user.session.id, &hash).await?;
-    Ok(user.redirect_with_message("/account", "The password was changed, and all your other sessions have ended."))
+    Ok(user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out."))
 }
 
 pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.end_session(user.viewer(), id).await? {
-        true => Ok(user.redirect_with_message("/account", "That session has ended.")),
+        true => Ok(user.redirect_with_message("/account", "The session was signed out.")),
         false => Err(ConsoleError::NotFound),
     }
 }
 
 pub(crate) async fn end_other_sessions(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
     let ended = user.console.store.end_other_sessions(user.viewer(), user.session.id).await?;
-    let s = if ended == 1 { " has" } else { "s have" };
-    Ok(user.redirect_with_message("/account", &format!("{ended} other session{s} ended.")))
+    let sessions = format::count(ended as u64, "other session");
+    Ok(user.redirect_with_message("/account", &format!("Signed out {sessions}.")))
 }

@@ -18,18 +18,18 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let content = html! {
         (heading("Audit log", html! {}))
         @if lines.is_empty() {
-            (empty("Nothing yet", html! { p { "Every sign-in and every change of keys and accounts is listed here." } }))
+            (empty("No entries yet", html! { p { "Every sign-in and every change of keys and accounts is listed here." } }))
         } @else {
             div.scroll tabindex="0" role="region" aria-label="Audit log" {
                 table.rows {
-                    thead { tr { th scope="col" { "When" } th scope="col" { "Who" } th scope="col" { "What" } th scope="col" { "From" } } }
+                    thead { tr { th scope="col" { "Time" } th scope="col" { "Actor" } th scope="col" { "Action" } th scope="col" { "Address" } } }
                     tbody {
                         @for line in &lines {
                             tr {
-                                td data-label="When" { (time(line.at)) }
-                                th scope="row" data-label="Who" { (line.who) }
-                                td data-label="What" { (line.what) @if line.subject != line.who { " " strong { (line.subject) } } }
-                                td data-label="From" { (line.address) }
+                                td data-label="Time" { (time(line.at)) }
+                                th scope="row" data-label="Actor" { (line.who) }
+                                td data-label="Action" { (line.what) @if line.subject != line.who { " " strong { (line.subject) } } }
+                                td data-label="Address" { (line.address) }
                             }
                         }
                     }

@@ -103,7 +103,7 @@ pub(crate) fn change(now: u64, before: u64, compared: &str) -> Markup {
         p.change title=(title) {
             @match before {
                 0 => span.quiet { "none in " (compared) },
-                before if now == before => span.quiet { "as many as in " (compared) },
+                before if now == before => span.quiet { "same as in " (compared) },
                 before => { (growth(now as f64, before as f64)) " " span.quiet { "vs " (compared) } },
             }
         }

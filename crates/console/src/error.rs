@@ -10,23 +10,21 @@ pub(crate) type ConsoleResult<T = ConsoleResponse> = Result<T, ConsoleError>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConsoleError {
     /// Also for what the viewer may not see.
-    #[error("There is nothing here, or nothing that you may see.")]
+    #[error("This page does not exist, or you do not have access to it.")]
     NotFound,
     /// Posted from another site, or from a page that is too old.
-    #[error(
-        "This form did not come from a current page of this console. Go back, load the page again, and try once more."
-    )]
+    #[error("This form has expired, or did not come from this console. Reload the page and try again.")]
     Forged,
-    #[error("What was sent could not be read.")]
+    #[error("The request could not be read.")]
     Unreadable,
     #[error("Only administrators can do this.")]
     NotAllowed,
     #[error("Please sign in.")]
     SignedOut,
     /// A bug, or no random numbers.
-    #[error("The console failed on this. The fault is logged.")]
+    #[error("Something went wrong. The error was logged.")]
     Internal,
-    #[error("The database cannot be reached now. Nothing was changed. Please try again in a moment.")]
+    #[error("The database is unavailable. Nothing was changed. Please try again in a moment.")]
     Store(#[from] StoreError),
 }
 
@@ -45,12 +43,12 @@ impl ConsoleError {
     pub(crate) fn heading(&self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
-            Self::Forged => "Not accepted",
-            Self::Unreadable => "Not understood",
+            Self::Forged => "Form rejected",
+            Self::Unreadable => "Bad request",
             Self::NotAllowed => "Not allowed",
             Self::SignedOut => "Signed out",
-            Self::Internal => "Failed",
-            Self::Store(_) => "Not available",
+            Self::Internal => "Internal error",
+            Self::Store(_) => "Service unavailable",
         }
     }
 }

@@ -21,11 +21,11 @@ const DAY: u64 = 86_400_000;
 const PAGE_SIZE: usize = 100;
 /// The value in the form, its label, and days.
 const EXPIRY_CHOICES: [(&str, &str, Option<u64>); 5] = [
-    ("never", "Does not expire", None),
+    ("never", "No expiration", None),
     ("30", "30 days", Some(30)),
     ("90", "90 days", Some(90)),
     ("180", "180 days", Some(180)),
-    ("365", "One year", Some(365)),
+    ("365", "1 year", Some(365)),
 ];
 
 #[derive(Default)]
@@ -49,13 +49,13 @@ async fn list_content(user: &SignedIn<'_>, query: &Fields, form: &NewKeyForm<'_>
     let last = shown.len().div_ceil(PAGE_SIZE).max(1);
     let rows = shown.iter().skip((page - 1) * PAGE_SIZE).take(PAGE_SIZE);
     Ok(html! {
-        (heading("API Keys", html! { a.button.primary href="#create" { "Create a key" } }))
+        (heading("API Keys", html! { a.button.primary href="#create" { "Create API key" } }))
         @if found == 0 {
-            (empty("No keys yet", html! { p { "Create the first one below. It is shown once, right after it is made." } }))
+            (empty("No keys yet", html! { p { "Create the first one below. It is shown once, right after it is created." } }))
         } @else {
             (filters(query))
             @if shown.is_empty() {
-                (empty("No key matches", html! { p { a href="/keys" { "Show all keys" } } }))
+                (empty("No matching keys", html! { p { a href="/keys" { "Show all keys" } } }))
             } @else {
                 (table(user, rows.copied(), &usage, query))
                 @if last > 1 { (pagination(query, page, last, shown.len())) }
@@ -103,7 +103,7 @@ fn filters(query: &Fields) -> Markup {
     let state = query.get("state");
     html! {
         form.filters method="get" action="/keys" role="search" {
-            label { "Find" input type="search" name="find" value=(query.get("find")) placeholder="name, id or owner"; }
+            label { "Search" input type="search" name="find" value=(query.get("find")) placeholder="name, id or owner"; }
             label { "State"
                 select name="state" {
                     option value="" { "All" }
@@ -135,8 +135,8 @@ fn table<'k>(
             table.rows {
                 thead { tr {
                     (column("name", "Name", "")) (column("", "Created", ""))
-                    (column("used", "Last used", "")) (column("requests", "Requests, 30 d", "right"))
-                    (column("tokens", "Tokens, 30 d", "right")) (column("expires", "Expires", ""))
+                    (column("used", "Last used", "")) (column("requests", "Requests (30 d)", "right"))
+                    (column("tokens", "Tokens (30 d)", "right")) (column("expires", "Expires", ""))
                     th scope="col" { "State, permissions" } th scope="col" { span.hidden { "Actions" } }
                 } }
                 tbody { @for key in keys { (row(user, key, usage.get(&key.id))) } }
@@ -157,10 +157,10 @@ fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup
             }
             td data-label="Created" { (time(key.created_at)) }
             td data-label="Last used" { (time_or(key.last_used_at, "never")) }
-            td.right data-label="Requests, 30 d" {
+            td.right data-label="Requests (30 d)" {
                 @if figures.requests > 0 { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } } @else { "0" }
             }
-            td.right data-label="Tokens, 30 d" { (measured(figures.total, figures.requests)) }
+            td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
             td data-label="Expires" { (time_or(key.expires_at, "never")) }
             td data-label="State, permissions" {
                 (badge(state))
@@ -192,9 +192,9 @@ fn badge(state: KeyState) -> Markup {
 fn pagination(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
     html! {
         nav.pages aria-label="Pages of keys" {
-            @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Back" } }
+            @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Previous" } }
             span { "Page " (number(page as u64)) " of " (number(last as u64)) ", " (number(keys as u64)) " keys" }
-            @if page < last { a.button.plain href=(query.with("page", &(page + 1).to_string())) { "On" } }
+            @if page < last { a.button.plain href=(query.with("page", &(page + 1).to_string())) { "Next" } }
         }
     }
 }
@@ -202,21 +202,21 @@ fn pagination(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
 fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
     html! {
         section.card #create {
-            h2 { "Create a key" }
+            h2 { "Create API key" }
             (form_error(form.error))
             form.fields method="post" action="/keys" {
                 (csrf_field(user))
                 label { "Name"
                     input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name) placeholder="What will use it?" autocomplete="off";
                 }
-                label { "Expiry"
+                label { "Expiration"
                     select name="life" {
                         @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[form.life == value] { (says) } }
                     }
                 }
                 label.check {
                     input type="checkbox" name="completions" value="yes" checked[!form.without_completions];
-                    span { "May execute completions" }
+                    span { "Allow completions" }
                 }
                 button.primary type="submit" { "Create key" }
             }
@@ -246,12 +246,12 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         (heading("API Keys", html! {}))
         p.message role="status" { "The key " strong { (name) } " was created." }
         section.card {
-            h2 { "This is the key" }
-            p { "Copy it now. It is shown this once; we keep nothing from which it could be told again." }
+            h2 { "Your new API key" }
+            p { "Copy it now. It is shown only this once: only a hash of it is stored." }
             (copyable("key", key.reveal()))
             h2 { "Try it" }
             (copyable("try", &curl(&user.console.settings.api_base_url, key.reveal())))
-            p { a.button href="/keys" { "I have copied it" } }
+            p { a.button href="/keys" { "Done" } }
         }
     };
     Ok(user.page(Area::Keys, "Key created", content))
@@ -259,7 +259,7 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 fn parse_name(typed: &str) -> Result<String, String> {
     if typed.trim().is_empty() {
-        return Err("The key needs a name, so that you know later what it is for.".into());
+        return Err("Please give the key a name, so that you know later what it is for.".into());
     }
     let name = KeyName::parse(typed).map_err(|_| {
         format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS)
@@ -285,7 +285,7 @@ fn detail_content(user: &SignedIn<'_>, key: &KeyRecord, typed: &str, error: Opti
         section.card {
             (form_error(error))
             @if key.playground {
-                p { "This stands for what its owner does at the playground. Nobody can present it." }
+                p { "Requests from the owner's playground are recorded under this key. It has no secret, so the API does not accept it." }
             } @else {
                 form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
                     (csrf_field(user))
@@ -331,30 +331,30 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
-            p { "The key " code { "adria_" (key.id) "_…" } " is refused from the next request on. This cannot be undone." }
+            p { "The key " code { "adria_" (key.id) "_…" } " will be rejected from the next request on. This cannot be undone." }
             @match (key.last_used_at, last.first()) {
                 (Some(_), Some(last)) => p {
                     "It was last used by the request " a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }
-                    ", received " (time(last.request_id.unix_micros() / 1000)) ". Whatever sent it will get 401."
+                    ", received " (time(last.request_id.unix_micros() / 1000)) ". Clients that use it will get 401."
                 },
-                (Some(at), None) => p { "It was last used " (time(at)) ". Whatever used it will get 401." },
-                (None, _) => p { "It has never been usage." },
+                (Some(at), None) => p { "It was last used " (time(at)) ". Clients that use it will get 401." },
+                (None, _) => p { "It has never been used." },
             }
             form.actions method="post" action={ "/keys/" (key.id) "/revoke" } {
                 (csrf_field(user))
                 button.danger type="submit" { "Revoke " (key.name) }
-                a.button.plain href="/keys" { "Keep it" }
+                a.button.plain href="/keys" { "Cancel" }
             }
         }
     };
-    Ok(user.page(Area::Keys, "Revoke a key", content))
+    Ok(user.page(Area::Keys, "Revoke API key", content))
 }
 
 pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
     match user.console.store.revoke_key(user.viewer(), key.id).await? {
         Some(_) => {
-            let message = format!("{} was revoked. The next request with it is refused.", key.name);
+            let message = format!("{} was revoked. It is rejected from the next request on.", key.name);
             Ok(user.redirect_with_message("/keys", &message))
         }
         None => Err(ConsoleError::NotFound),

@@ -76,7 +76,7 @@ pub(crate) fn error_page(user: Option<&SignedIn<'_>>, error: &ConsoleError) -> M
         section.card.narrow {
             h1 { (error.heading()) }
             p { (error) }
-            p { a.button href="/" { "To the overview" } }
+            p { a.button href="/" { "Back to the overview" } }
         }
     };
     frame(user.map(|user| (user, None)), error.heading(), None, content)
@@ -96,7 +96,7 @@ fn frame(user: Option<(&SignedIn<'_>, Option<Area>)>, title: &str, message: Opti
                 script src=(assets::SCRIPT.path()) defer {}
             }
             body.signed-out[user.is_none()] {
-                a.skip href="#content" { "Skip to the content" }
+                a.skip href="#content" { "Skip to content" }
                 header.top {
                     a.brand href="/" {
                         img src=(assets::ICON.path()) width="28" height="28" alt="";
@@ -121,7 +121,7 @@ fn frame(user: Option<(&SignedIn<'_>, Option<Area>)>, title: &str, message: Opti
 
 fn navigation(user: &SignedIn<'_>, current: Option<Area>) -> Markup {
     html! {
-        nav aria-label="Areas" {
+        nav aria-label="Main" {
             ul {
                 @for area in Area::ALL.into_iter().filter(|area| user.is_admin() || !area.is_for_admins()) {
                     li {

@@ -36,8 +36,8 @@ async fn find_link(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult<Option<
 fn dead_link_page(visitor: &Anonymous<'_>) -> ConsoleResponse {
     let content = html! {
         section.card.narrow {
-            h1 { "This link does not work any more" }
-            p { "It has been used, has expired or was withdrawn. Ask for another one." }
+            h1 { "This link is no longer valid" }
+            p { "It was used, has expired or was revoked. Ask for a new one." }
             p { a.button href="/sign-in" { "Sign in" } }
         }
     };
@@ -46,17 +46,17 @@ fn dead_link_page(visitor: &Anonymous<'_>) -> ConsoleResponse {
 
 fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm<'_>) -> ConsoleResponse {
     let (title, button) = match &link.purpose {
-        LinkPurpose::SetUp => ("Set up Adriaticum", "Create the administrator"),
-        LinkPurpose::Join(_) => ("Join Adriaticum", "Create my account"),
-        LinkPurpose::Reset(_) => ("Choose another password", "Save password"),
+        LinkPurpose::SetUp => ("Set up Adriaticum", "Create administrator"),
+        LinkPurpose::Join(_) => ("Join Adriaticum", "Create account"),
+        LinkPurpose::Reset(_) => ("Reset your password", "Save password"),
     };
     let content = html! {
         section.card.narrow {
             h1 { (title) }
             @match &link.purpose {
-                LinkPurpose::SetUp => p { "This is the first account; it will be an administrator's, who can invite the others." },
+                LinkPurpose::SetUp => p { "This creates the first account: an administrator, who can invite others." },
                 LinkPurpose::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
-                LinkPurpose::Reset(email) => p { "For the account " strong { (email) } ". All its sessions end." },
+                LinkPurpose::Reset(email) => p { "For the account " strong { (email) } ". It is signed out of all sessions." },
             }
             (form_error(form.error))
             form.fields method="post" action={ "/welcome/" (secret) } {
@@ -76,7 +76,7 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
                         aria-describedby="password-hint";
                     span.hint #password-hint { "At least " (password::MIN_CHARS) " characters; a few words make a good one." }
                 }
-                label { "Password again" input type="password" name="again" required autocomplete="new-password"; }
+                label { "Repeat password" input type="password" name="again" required autocomplete="new-password"; }
                 button.primary type="submit" { (button) }
             }
         }

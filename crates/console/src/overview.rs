@@ -22,8 +22,8 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
         (heading("Overview", html! {}))
         @if !has_keys {
             (empty("Start with an API key", html! {
-                p { "Programs identify themselves with a key. Create one, then copy the request below." }
-                p { a.button.primary href="/keys#create" { "Create an API key" } }
+                p { "Requests are authenticated with an API key. Create one, then copy the request below." }
+                p { a.button.primary href="/keys#create" { "Create API key" } }
             }))
         }
         section.cards data-live {
@@ -35,7 +35,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
                     (format::number(failed(&recent.totals, recent.succeeded))) " failed · tokens: "
                     (measured(recent.totals.total, recent.totals.requests))
                 }
-                p { a href="/usage" { "See usage" } }
+                p { a href="/usage" { "View usage" } }
             }
         }
         @if health.runtimes.len() > 1 {
@@ -46,10 +46,10 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             p { "Base URL" }
             (copyable("base-url", base_url))
             p.quiet { "One endpoint: " code { "POST " (base_url) "/chat/completions" } ", model " code { (chat::MODEL) } "." }
-            p.quiet { "For programs: " a href="/openapi.json" { "its description as OpenAPI" } "." }
+            p.quiet { "OpenAPI: " a href="/openapi.json" { "openapi.json" } }
         }
         section.card {
-            h2 { "A first request" }
+            h2 { "Make a request" }
             @for (at, (language, text)) in snippets(base_url).iter().enumerate() {
                 details name="snippet" open[at == 0] {
                     summary { (language) }
@@ -62,14 +62,14 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 }
 
 fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
-    let working = health.runtimes.iter().filter(|runtime| runtime.healthy).count();
+    let healthy = health.runtimes.iter().filter(|runtime| runtime.healthy).count();
     let all = health.runtimes.len();
     let (good, runtime) = match health.availability {
-        Availability::Available if all > 1 && working > 0 => (working == all, format!("{working} of {all} answer")),
-        Availability::Available if working > 0 => (true, "answers".into()),
-        Availability::Available => (false, "does not answer: requests get 502".into()),
-        Availability::Starting => (false, "is loading the model: requests get 503 until it has".into()),
-        Availability::Unconfigured => (false, "none: requests get 503 until there is a model or a runtime".into()),
+        Availability::Available if all > 1 && healthy > 0 => (healthy == all, format!("{healthy} of {all} healthy")),
+        Availability::Available if healthy > 0 => (true, "healthy".into()),
+        Availability::Available => (false, "unhealthy: requests get 502".into()),
+        Availability::Starting => (false, "loading the model: requests get 503 until it is loaded".into()),
+        Availability::Unconfigured => (false, "not configured: requests get 503".into()),
     };
     let light = |good: bool| if good { "light good" } else { "light bad" };
     html! {
@@ -79,10 +79,10 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                 div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
                 @for member in health.runtimes.iter().filter(|_| all == 1) {
                     div.member {
-                        dt { (member.model.as_deref().unwrap_or("model not told")) }
+                        dt { (member.model.as_deref().unwrap_or("unknown model")) }
                         dd {
                             span class=(light(member.healthy)) {}
-                            (format::number(member.in_flight as u64)) " under way"
+                            (format::number(member.in_flight as u64)) " in flight"
                             @if user.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
                         }
                     }
@@ -94,7 +94,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                             None => { span.light {} "not configured: answers are not grounded" }
                             Some(search) => {
                                 span class=(light(search.is_healthy)) {}
-                                (if search.is_healthy { "grounds answers that need facts" } else { "does not answer: requests that need facts get 503" })
+                                (if search.is_healthy { "healthy: answers that need facts are grounded" } else { "unhealthy: requests that need facts get 503" })
                                 @if user.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
@@ -104,7 +104,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                     dt { "Ledger" }
                     dd {
                         span class=(light(health.is_ledger_healthy)) {}
-                        (if health.is_ledger_healthy { "records" } else { "cannot write: requests get 503" })
+                        (if health.is_ledger_healthy { "recording" } else { "not recording: requests get 503" })
                     }
                 }
             }

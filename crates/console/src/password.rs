@@ -66,9 +66,9 @@ pub(crate) enum PasswordError {
     TooLong,
     #[error("The password must not be the e-mail address.")]
     IsEmail,
-    #[error("The password must not be one character again and again.")]
+    #[error("The password must not be one character repeated.")]
     OneCharacter,
-    #[error("The two passwords are not the same.")]
+    #[error("The passwords do not match.")]
     Mismatch,
 }
 
@@ -121,9 +121,9 @@ mod tests {
     fn a_weak_password_is_refused_with_the_reason() {
         for (typed, repeated, part) in [
             ("short", "short", "at least"),
-            ("aaaaaaaaaaaa", "aaaaaaaaaaaa", "again and again"),
+            ("aaaaaaaaaaaa", "aaaaaaaaaaaa", "repeated"),
             ("ada@example.com", "ada@example.com", "e-mail"),
-            ("long enough", "long enougH", "not the same"),
+            ("long enough", "long enougH", "do not match"),
         ] {
             let error = NewPassword::parse(typed, repeated, "ada@example.com").err().unwrap().to_string();
             assert!(error.contains(part), "{error}");

@@ -14,9 +14,9 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let content = html! {
         (heading("Playground", html! {}))
         p.quiet {
-            "Sends a real request as the API would get it. It is recorded in your name, with the key called Playground; what is said is not kept."
+            "Sends a real request to the API. It is recorded under a key called Playground in your name; message text is not stored."
         }
-        noscript { p.error { "The playground needs JavaScript. The overview has a request for curl." } }
+        noscript { p.error { "The playground needs JavaScript. The overview has an example for curl." } }
         div.playground data-token=(user.csrf_token()) data-model=(chat::MODEL) {
             form.card.fields #ask {
                 label { "System message" textarea name="system" rows="3" maxlength=(limits::CONTENT_CHARS) placeholder="optional" {} }
@@ -26,20 +26,20 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
                         input type="number" name="temperature" min=(limits::TEMPERATURE.start()) max=(limits::TEMPERATURE.end())
                             step="0.1" value="0.7" required;
                     }
-                    label { "Tokens at the most"
+                    label { "Max tokens"
                         input type="number" name="max_tokens" min=(limits::MAX_TOKENS.start()) max=(limits::MAX_TOKENS.end())
                             value="128" required;
                     }
                 }
                 button.primary type="submit" disabled { "Send" }
             }
-            section.card.answer aria-label="Answer" {
-                h2 { "Answer" }
-                div #answer role="status" aria-live="polite" { p.quiet { "Nothing sent yet." } }
+            section.card.answer aria-label="Response" {
+                h2 { "Response" }
+                div #answer role="status" aria-live="polite" { p.quiet { "No request sent yet." } }
                 dl.facts #figures hidden {}
                 div #sources hidden { h3 { "Sources" } ol.sources {} }
-                details { summary { "Request" } pre tabindex="0" { code #sent {} } }
-                details { summary { "Response" } pre tabindex="0" { code #received {} } }
+                details { summary { "Request JSON" } pre tabindex="0" { code #sent {} } }
+                details { summary { "Response JSON" } pre tabindex="0" { code #received {} } }
             }
         }
     };

@@ -58,8 +58,8 @@ impl TimeRange {
 
     pub(crate) fn previous_label(&self) -> String {
         match PRESETS.iter().find(|(name, ..)| *name == self.name) {
-            Some((_, called, _)) => format!("the {} before", called.trim_start_matches("Last ")),
-            None => "as much time before".into(),
+            Some((_, label, _)) => format!("the previous {}", label.trim_start_matches("Last ")),
+            None => "the previous period".into(),
         }
     }
 

@@ -73,13 +73,13 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         (filters(query))
         div data-live {
             @if rows.is_empty() && filtered {
-                (empty("No request matches", html! {
-                    p { "An id is " code { "chatcmpl_" } " and 32 digits; single requests are kept for a while only." }
+                (empty("No matching requests", html! {
+                    p { "A request id is " code { "chatcmpl_" } " and 32 digits. Requests are deleted after the retention period." }
                     p { a href="/requests" { "Show all requests" } }
                 }))
             } @else if rows.is_empty() {
                 (empty("No requests yet", html! {
-                    p { "Send the first one: " a href="/" { "the overview has one to copy" } ", or use the " a href="/playground" { "playground" } "." }
+                    p { "Send the first one: " a href="/" { "the overview has an example" } ", or use the " a href="/playground" { "playground" } "." }
                 }))
             } @else {
                 (table(&rows))
@@ -122,7 +122,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
                 thead { tr {
                     th scope="col" { "Request" } th scope="col" { "Received" } th scope="col" { "Key" } th scope="col" { "Outcome" }
                     th.right scope="col" { "Tokens in + out" } th.right scope="col" { "Total" }
-                    th.right scope="col" { "Time" }
+                    th.right scope="col" { "Latency" }
                 } }
                 tbody {
                     @for row in rows {
@@ -133,7 +133,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
                             td data-label="Outcome" { (outcome(row)) }
                             td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
                             td.right data-label="Total" { (tokens(row.usage.total)) }
-                            td.right.nowrap data-label="Time" { (format::micros(row.total_us as f64)) }
+                            td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
                         }
                     }
                 }
@@ -164,7 +164,7 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
                 dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
                 dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
                 dt { "Total tokens" } dd { (figure(row.usage.total)) }
-                dt { "Facts" } dd { (facts(&row)) }
+                dt { "Grounding" } dd { (grounding(&row)) }
             }
         }
         section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
@@ -172,14 +172,14 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     Ok(user.page(Area::Requests, "Request", content))
 }
 
-fn facts(row: &RequestRecord) -> Markup {
-    let Some(grounding) = row.grounding else { return html! { "not looked at" } };
+fn grounding(row: &RequestRecord) -> Markup {
+    let Some(grounding) = row.grounding else { return html! { "not scored" } };
     html! {
         @match (grounding.sources, row.search_us) {
-            (Some(0), _) => { "searched for, none found" }
+            (Some(0), _) => { "searched, no sources found" }
             (Some(1), _) => { "1 source" }
             (Some(sources), _) => { (sources) " sources" }
-            (None, Some(_)) => { "searched for in vain: Search was down" }
+            (None, Some(_)) => { "search failed" }
             (None, None) => { "not needed" }
         }
         " " span.quiet { "score " (format!("{:.2}", grounding.score)) ", scorer " (grounding.scorer) }
@@ -188,26 +188,26 @@ fn facts(row: &RequestRecord) -> Markup {
 
 fn timeline(row: &RequestRecord) -> Markup {
     let mut at = 0;
-    let mut events = vec![("Received", 0, None, "its key was accepted")];
+    let mut events = vec![("Received", 0, None, "key accepted")];
     if let Some(queue) = row.queue_us {
         at += queue;
-        events.push(("Admitted", at, Some(queue), "read, checked, and given room"));
+        events.push(("Admitted", at, Some(queue), "read, validated and admitted"));
     }
     if let Some(search) = row.search_us {
         at += search;
-        events.push(("Searched", at, Some(search), "facts were looked up"));
+        events.push(("Searched", at, Some(search), "search results received"));
     }
     if row.queue_us.is_some() {
-        events.push(("First work", at, None, "handed to a runtime"));
+        events.push(("Dispatched", at, None, "sent to a runtime"));
     }
     if let Some(inference) = row.inference_us {
         at += inference;
-        events.push(("Finished", at, Some(inference), "the runtime was done"));
+        events.push(("Completed", at, Some(inference), "completion received"));
     }
     let last = row.total_us.max(at);
-    events.push(("Handed over", last, None, "to the ledger"));
+    events.push(("Submitted", last, None, "to the ledger"));
     if let Some(persist) = row.persist_us {
-        events.push(("Persisted", last + persist, Some(persist), "durable; then the answer went out"));
+        events.push(("Persisted", last + persist, Some(persist), "durable, then the response was sent"));
     }
     let start = row.request_id.unix_micros();
     let whole = (last + row.persist_us.unwrap_or(0)).max(1) as f64;

@@ -12,7 +12,8 @@ const SLOW_SHARE: f64 = 0.5;
 pub(crate) fn table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
     let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
     sorted.sort_by_key(|((good, _), ..)| *good);
-    let columns = ["State", "Under way", "Completed", "Failed", "No user", "Asked elsewhere", "Time", "Per token"];
+    let columns =
+        ["State", "In flight", "Completed", "Failed", "At capacity", "Retried elsewhere", "Latency", "Per token"];
     html! {
         h2 { "Runtimes" }
         div.scroll tabindex="0" role="region" aria-label="Runtimes" {
@@ -39,13 +40,13 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
     html! {
         tr {
             th scope="row" { (name) @if let Some(model) = &member.model { " " span.quiet.small { (model) } } }
-            td data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
-            td.right data-label="Under way" { (format::number(member.in_flight as u64)) }
+            td.nowrap data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
+            td.right data-label="In flight" { (format::number(member.in_flight as u64)) }
             td.right data-label="Completed" { (format::number(member.completed)) }
             td.right data-label="Failed" { (format::number(member.failures.total())) }
-            td.right data-label="No user" { (format::number(member.failures.no_room)) }
-            td.right data-label="Asked elsewhere" { (format::number(member.retried)) }
-            td.right data-label="Time" { (time(member.latency)) }
+            td.right data-label="At capacity" { (format::number(member.failures.no_room)) }
+            td.right data-label="Retried elsewhere" { (format::number(member.retried)) }
+            td.right data-label="Latency" { (time(member.latency)) }
             td.right data-label="Per token" { (time(member.latency_per_token)) }
         }
     }
@@ -59,13 +60,13 @@ fn name(member: &MemberStatus, at: usize, show_urls: bool) -> String {
 fn state(member: &MemberStatus) -> (bool, String) {
     let percent = (member.share * 100.0).round();
     match member.breaker {
-        _ if member.draining => (true, "leaving".into()),
-        BreakerState::Open => (false, "does not answer".into()),
-        BreakerState::HalfOpen => (false, "is being tried".into()),
-        BreakerState::Closed if member.share <= 0.0 => (false, "hangs: gets nothing".into()),
-        BreakerState::Closed if member.full_for.is_some() => (false, "is full".into()),
-        BreakerState::Closed if member.share < SLOW_SHARE => (false, format!("slow: gets {percent} % of a share")),
-        BreakerState::Closed => (true, "works".into()),
+        _ if member.draining => (true, "draining".into()),
+        BreakerState::Open => (false, "unhealthy".into()),
+        BreakerState::HalfOpen => (false, "recovering".into()),
+        BreakerState::Closed if member.share <= 0.0 => (false, "not responding".into()),
+        BreakerState::Closed if member.full_for.is_some() => (false, "at capacity".into()),
+        BreakerState::Closed if member.share < SLOW_SHARE => (false, format!("slow: gets {percent} % of its share")),
+        BreakerState::Closed => (true, "healthy".into()),
     }
 }
 
@@ -97,12 +98,12 @@ mod tests {
     #[test]
     fn what_is_wrong_stands_first_and_in_words() {
         let cases = [
-            (member(), "works"),
-            (MemberStatus { share: 0.04, ..member() }, "slow: gets 4 % of a share"),
-            (MemberStatus { share: 0.0, ..member() }, "hangs"),
-            (MemberStatus { full_for: Some(Duration::from_secs(1)), ..member() }, "is full"),
-            (MemberStatus { breaker: BreakerState::Open, ..member() }, "does not answer"),
-            (MemberStatus { draining: true, ..member() }, "leaving"),
+            (member(), "healthy"),
+            (MemberStatus { share: 0.04, ..member() }, "slow: gets 4 % of its share"),
+            (MemberStatus { share: 0.0, ..member() }, "not responding"),
+            (MemberStatus { full_for: Some(Duration::from_secs(1)), ..member() }, "at capacity"),
+            (MemberStatus { breaker: BreakerState::Open, ..member() }, "unhealthy"),
+            (MemberStatus { draining: true, ..member() }, "draining"),
         ];
         for (status, words) in &cases {
             let page = table(&[member(), status.clone()], true).into_string();

@@ -13,9 +13,8 @@ use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 
 /// The same for an unknown account and a wrong password, so that nobody learns who has an account.
-const WRONG_CREDENTIALS: &str = "The e-mail address or the password is not right.";
-const TOO_MANY_ATTEMPTS: &str =
-    "Too many people are signing in from your address at this moment. Please try again in a few seconds.";
+const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
+const TOO_MANY_ATTEMPTS: &str = "Too many sign-in attempts from your address. Please try again in a few seconds.";
 
 /// Leads to the sign-in page, and from there back to what was asked for.
 pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
@@ -48,8 +47,8 @@ fn page_with(visitor: &Anonymous<'_>, email: &str, next: &str, error: Option<&st
                 button.primary type="submit" { "Sign in" }
             }
             p.quiet.small {
-                "No account, or the password is lost? Ask an administrator for a link. "
-                "Whoever runs this service can make one with " code { "adriaticum accounts" } "."
+                "No account, or forgot your password? Ask an administrator for a link. "
+                "Operators can create one with " code { "adriaticum accounts" } "."
             }
         }
     };

@@ -26,25 +26,25 @@ async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
     let accounts = user.console.store.accounts(admin).await?;
     let links = user.console.store.links(admin).await?;
     let content = html! {
-        (heading("Team", html! { a.button.primary href="#invite" { "Invite somebody" } }))
+        (heading("Team", html! { a.button.primary href="#invite" { "Invite" } }))
         (notice)
         (people(user, &accounts))
         section.card {
-            h2 { "Links that still work" }
-            @if links.is_empty() { p.quiet { "None. Invitations and links to reset a password are listed here until they are used." } }
+            h2 { "Pending links" }
+            @if links.is_empty() { p.quiet { "None. Invitations and password reset links are listed here until they are used or expire." } }
             @else { (link_table(user, &links)) }
         }
         section.card #invite {
-            h2 { "Invite somebody" }
-            p.quiet { "You get a link to pass on. Whoever opens it chooses their own e-mail address and password." }
+            h2 { "Invite a team member" }
+            p.quiet { "This creates a link to share. Whoever opens it chooses their own e-mail address and password." }
             form.fields method="post" action="/team/invitations" {
                 (csrf_field(user))
-                label { "For whom" input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address" autocomplete="off"; }
+                label { "For" input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address" autocomplete="off"; }
                 label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
-                label { "Can be used for"
+                label { "Expires after"
                     select name="life" { @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[value == "7"] { (says) } } }
                 }
-                button.primary type="submit" { "Make the link" }
+                button.primary type="submit" { "Create link" }
             }
         }
     };
@@ -54,7 +54,7 @@ async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
 fn people(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
     let me = user.viewer().account().map(|account| account.id);
     html! {
-        div.scroll tabindex="0" role="region" aria-label="People" {
+        div.scroll tabindex="0" role="region" aria-label="Team members" {
             table.rows {
                 thead { tr {
                     th scope="col" { "Name" } th scope="col" { "E-mail" } th scope="col" { "Role" } th scope="col" { "Joined" }
@@ -104,23 +104,23 @@ fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Links" {
             table.rows {
                 thead { tr {
-                    th scope="col" { "For" } th scope="col" { "What" } th scope="col" { "Made by" } th scope="col" { "Until" }
+                    th scope="col" { "For" } th scope="col" { "Purpose" } th scope="col" { "Created by" } th scope="col" { "Expires" }
                     th scope="col" { span.hidden { "Actions" } }
                 } }
                 tbody {
                     @for link in links {
                         tr {
                             th scope="row" data-label="For" { (link.note) }
-                            td data-label="What" {
+                            td data-label="Purpose" {
                                 @match &link.purpose {
-                                    LinkPurpose::SetUp => "set-up",
-                                    LinkPurpose::Join(role) => { "join as " (role) },
-                                    LinkPurpose::Reset(_) => "reset the password",
+                                    LinkPurpose::SetUp => "set up",
+                                    LinkPurpose::Join(role) => { "invitation as " (role) },
+                                    LinkPurpose::Reset(_) => "password reset",
                                 }
                             }
-                            td data-label="Made by" { (link.made_by) }
-                            td data-label="Until" { (time(link.expires_at)) }
-                            td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Withdraw", "plain")) }
+                            td data-label="Created by" { (link.made_by) }
+                            td data-label="Expires" { (time(link.expires_at)) }
+                            td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
                         }
                     }
                 }
@@ -134,7 +134,7 @@ async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token
     let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
     let notice = html! {
         p.message role="status" { (message) }
-        section.card { h2 { "Pass this link on" } p { "It is shown this once and works once." } (copyable("link", &link)) }
+        section.card { h2 { "Share this link" } p { "It is shown only once and works once." } (copyable("link", &link)) }
     };
     page_with(user, notice).await
 }
@@ -146,7 +146,7 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let note: String =
         form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
     let token = user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
-    page_with_link(user, &format!("The invitation for {note} as {role} was made."), &token).await
+    page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await
 }
 
 pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
@@ -156,8 +156,7 @@ pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> Consol
     let account = accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)?;
     match user.console.store.create_reset_link(admin, &account.email).await {
         Ok(token) => {
-            page_with_link(user, &format!("A link for {} to choose another password was made.", account.name), &token)
-                .await
+            page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
         }
         Err(declined) => declined_page(user, declined).await,
     }
@@ -166,7 +165,7 @@ pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> Consol
 pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id: LinkId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.revoke_link(user.admin()?, id).await? {
-        true => Ok(user.redirect_with_message("/team", "The link was withdrawn.")),
+        true => Ok(user.redirect_with_message("/team", "The link was revoked.")),
         false => Err(ConsoleError::NotFound),
     }
 }
@@ -186,10 +185,8 @@ pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, 
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.set_disabled(user.admin()?, id, disabled).await {
         Ok(account) if disabled => {
-            let message = format!(
-                "{} can no longer sign in. Their keys go on working; revoke those that should not.",
-                account.name
-            );
+            let message =
+                format!("{} can no longer sign in. Their keys still work; revoke those that should not.", account.name);
             Ok(user.redirect_with_message("/team", &message))
         }
         Ok(account) => Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name))),

@@ -87,8 +87,8 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
             }
             (totals(&view))
             @if view.report.totals.requests == 0 {
-                (empty("No requests in this time", html! {
-                    p { "Choose a longer one, or send a request: " a href="/" { "the overview has one to copy" } "." }
+                (empty("No requests in this period", html! {
+                    p { "Choose a longer period, or send a request: " a href="/" { "the overview has an example" } "." }
                 }))
             } @else {
                 div.charts { (requests_chart(&view)) (tokens_chart(&view)) (latency_chart(&view)) }
@@ -105,9 +105,9 @@ fn ranges(query: &Fields, view: &UsageView) -> Markup {
     let by = if view.range.step == Step::Hour { "hour" } else { "day" };
     html! {
         div.toolbar {
-            nav.tabs aria-label="Time" {
-                @for (name, called, _) in PRESETS {
-                    a href=(query.with("range", name)) aria-current=[(view.range.name == name).then_some("true")] { (called) }
+            nav.tabs aria-label="Period" {
+                @for (name, label, _) in PRESETS {
+                    a href=(query.with("range", name)) aria-current=[(view.range.name == name).then_some("true")] { (label) }
                 }
             }
             form.filters method="get" action="/usage" {
@@ -115,9 +115,9 @@ fn ranges(query: &Fields, view: &UsageView) -> Markup {
                 @for name in ["group", "key", "phase"] { input type="hidden" name=(name) value=(query.get(name)); }
                 label { "From" input type="date" name="from" value=(from) required; }
                 label { "To" input type="date" name="to" value=(to) required; }
-                button.plain type="submit" { "Show" }
+                button.plain type="submit" { "Apply" }
             }
-            nav.tabs aria-label="Slices" {
+            nav.tabs aria-label="Interval" {
                 @if view.range.fits_hours() {
                     a href=(query.with("by", "hour")) aria-current=[(by == "hour").then_some("true")] { "By hour" }
                 }
@@ -206,8 +206,8 @@ fn latency_chart(view: &UsageView) -> Markup {
         Series { name, class, values }
     });
     let title = match view.phase {
-        Phase::Total => "Time to answer".to_owned(),
-        phase => format!("Time: {}", phase.as_str()),
+        Phase::Total => "Latency".to_owned(),
+        phase => format!("Latency: {}", phase.as_str()),
     };
     let series = series.into_iter().collect();
     Chart {
@@ -225,8 +225,8 @@ fn phases(query: &Fields, view: &UsageView) -> Markup {
     let latencies = &view.report.latencies;
     html! {
         section.card {
-            h2 { "Where the time went" }
-            div.scroll tabindex="0" role="region" aria-label="Where the time went" {
+            h2 { "Latency by phase" }
+            div.scroll tabindex="0" role="region" aria-label="Latency by phase" {
                 table.rows {
                     thead { tr {
                         th scope="col" { "Phase" } th.right scope="col" { "Measured" }
@@ -259,7 +259,7 @@ fn groups(query: &Fields, view: &UsageView) -> Markup {
     html! {
         section.card {
             div.heading {
-                h2 { "Figures" }
+                h2 { "Breakdown" }
                 nav.tabs aria-label="Grouping" {
                     @for group in Group::ALL {
                         @let here = (group == view.group).then_some("true");
@@ -281,7 +281,7 @@ fn group_table(query: &Fields, view: &UsageView) -> Markup {
         Group::Outcome => "Outcome",
     };
     html! {
-        div.scroll tabindex="0" role="region" aria-label={ "Figures by " (view.group.name()) } {
+        div.scroll tabindex="0" role="region" aria-label={ "Usage by " (view.group.name()) } {
             table.rows {
                 thead { tr {
                     th scope="col" { (head) }

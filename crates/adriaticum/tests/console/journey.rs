@@ -74,7 +74,7 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
 
     let mut again = console.browser();
     again.go(&link);
-    again.assert_says("This link does not work any more");
+    again.assert_says("This link is no longer valid");
 }
 
 /// Every figure equals what `adriaticum usage` says, on the page and in the export.
@@ -134,7 +134,7 @@ fn an_answer_from_facts_shows_its_sources() {
     page.assert_says("not configured: answers are not grounded");
     console.service.run_ok(&["index", "add", "handbook", "--url", "https://docs.example.org/"]);
     page.go("/");
-    page.assert_says("grounds answers that need facts · local");
+    page.assert_says("healthy: answers that need facts are grounded · local");
 
     page.go("/playground");
     page.fill("[name=user]", "When is the library of Zadar open on Saturday?");
@@ -180,13 +180,13 @@ fn a_team_is_invited_given_roles_and_turned_away() {
     admin.click("tbody tr:nth-child(2) [action$='/role'] button");
     admin.assert_says("Bob is now an admin.");
     bob.go("/team");
-    bob.assert_says("Invite somebody");
+    bob.assert_says("Invite a team member");
     admin.click("tbody tr:nth-child(2) [action$='/disable'] button");
     admin.assert_says("Bob can no longer sign in.");
     bob.go("/keys");
     assert_eq!(bob.path(), "/sign-in");
     let mut bob = console.sign_in("Bob");
-    bob.assert_says("The e-mail address or the password is not right.");
+    bob.assert_says("The e-mail address or the password is incorrect.");
     admin.go("/audit");
     admin.assert_says("disabled the account bob@example.com");
     assert_eq!(admin.errors(), Vec::<String>::new());
@@ -201,7 +201,7 @@ fn a_password_is_changed_and_other_sessions_end() {
     page.go("/account");
     assert_eq!(page.eval("document.querySelectorAll('tbody tr').length"), 2);
     page.click("[action$='/end'] button");
-    page.assert_says("That session has ended.");
+    page.assert_says("The session was signed out.");
     elsewhere.go("/keys");
     assert_eq!(elsewhere.path(), "/sign-in");
 
@@ -215,7 +215,7 @@ fn a_password_is_changed_and_other_sessions_end() {
         page.click("[action='/account/password'] button");
     };
     fill(&mut page, "not the password");
-    page.assert_says("The current password is not right.");
+    page.assert_says("The current password is incorrect.");
     fill(&mut page, PASSWORD);
     page.assert_says("The password was changed");
     elsewhere.go("/account");

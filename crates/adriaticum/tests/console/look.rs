@@ -84,7 +84,7 @@ fn a_fleet_of_runtimes_is_sound_to_look_at() {
             page.desktop()
         }
         look_at(&mut page, "/", &format!("fleet-{width}-{theme}"));
-        page.assert_says("Asked elsewhere");
+        page.assert_says("Retried elsewhere");
     }
 }
 
