@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::{Address, Door, Engine, Listener, Progress, Speed, Stopped, Trial, Unusable};
+use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, Progress, Speed, Trial};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, Pool, PoolSettings, RuntimeUrl, UNUSABLE_MODEL, supervise};
 use tokio::signal::unix::{SignalKind, signal};
@@ -94,26 +94,26 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         model,
         data_dir: settings.data_dir.clone(),
         cells: settings.engine.cells,
-        running: settings.engine.requests,
-        waiting: settings.engine.queue,
-        patience: settings.engine.wait,
+        max_running: settings.engine.requests,
+        max_queued: settings.engine.queue,
+        queue_timeout: settings.engine.wait,
     };
     let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(LoadProgress::new(again)))) {
         Ok(engine) => engine,
-        Err(Stopped::Unusable(reason)) => {
+        Err(EngineError::Model(reason)) => {
             let remedy = match reason {
-                Unusable::Unreadable(..) => {
+                ModelError::Unreadable(..) => {
                     " Name another file with --model, or get one with `adriaticum model fetch`."
                 }
                 _ => "",
             };
             CliError::new(format!("{reason}.{remedy}")).report();
             return Ok(match reason {
-                Unusable::NoMemory(..) => ExitCode::FAILURE,
+                ModelError::NoMemory(..) => ExitCode::FAILURE,
                 _ => ExitCode::from(UNUSABLE_MODEL),
             });
         }
-        Err(stopped) => return Err(CliError::new(format!("{stopped}."))),
+        Err(error) => return Err(CliError::new(format!("{error}."))),
     };
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
     if again {
@@ -129,19 +129,19 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         "the model is loaded"
     );
     let name = engine.name();
-    let (door, work) = engine.open();
+    let (frontend, decode_loop) = engine.split();
     // The thread that has loaded the model must run it, so the listener gets another one.
     let server = std::thread::Builder::new().name("http".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| CliError::new(format!("the engine could not start: {error}")))?;
-        runtime.block_on(serve(door, &name, &options.listen, options.supervised))
+        runtime.block_on(serve(frontend, &name, &options.listen, options.supervised))
     })?;
-    work.run().map_err(|stopped| CliError::new(format!("{stopped}.")))?;
+    decode_loop.run().map_err(|error| CliError::new(format!("{error}.")))?;
     server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {
+async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {
     let listener = Listener::bind(address).await.map_err(|error| {
         CliError::new(format!("cannot listen on {address}: {error}. Give another address with --listen."))
     })?;
@@ -169,7 +169,7 @@ async fn serve(door: Door, name: &str, address: &Address, supervised: bool) -> R
     };
     tokio::select! {
         () = stop => {}
-        () = door.serve(listener) => {}
+        () = frontend.serve(listener) => {}
     }
     if let Address::Unix(path) = address {
         let _ = std::fs::remove_file(path);

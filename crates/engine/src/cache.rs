@@ -63,7 +63,7 @@ impl Node {
     }
 }
 
-struct Running {
+struct RunningSequence {
     /// Where its prompt ends in the tree.
     tip: NodeId,
     tail: Vec<Token>,
@@ -85,11 +85,11 @@ pub(crate) struct Started {
 /// The tree, and the room in the cache.
 pub(crate) struct PrefixCache {
     capacity: usize,
-    /// Cells that are taken or promised: every token of the tree, and what running sequences have set aside.
+    /// Cells that are used or reserved: every token of the tree, and what running sequences have set aside.
     used: usize,
     nodes: Slab<Node>,
-    running: HashMap<Sequence, Running>,
-    unused: Vec<Sequence>,
+    running: HashMap<Sequence, RunningSequence>,
+    free_sequences: Vec<Sequence>,
     /// Counts whatever the caller says is time.
     clock: u64,
 }
@@ -104,12 +104,12 @@ impl PrefixCache {
             used: 0,
             nodes,
             running: HashMap::new(),
-            unused: (0..sequences).rev().map(Sequence).collect(),
+            free_sequences: (0..sequences).rev().map(Sequence).collect(),
             clock: 0,
         }
     }
 
-    /// Cells that are taken or promised.
+    /// Cells that are used or reserved.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
@@ -127,9 +127,9 @@ impl PrefixCache {
     /// Takes room for a prompt and for what is generated after it; `None` if there is not enough at the moment.
     pub(crate) fn start(&mut self, prompt: &[Token], max_tokens: usize, ops: &mut Vec<CellOp>) -> Option<Started> {
         let (last, body) = prompt.split_last()?;
-        let (node, shared) = self.descend(body);
+        let (node, shared) = self.longest_prefix(body);
         let (new, reserved) = (body.len() - shared, 1 + max_tokens);
-        if !self.make_room(new + reserved, node, ops) {
+        if !self.free_cells(new + reserved, node, ops) {
             return None;
         }
         let idle = |at: &NodeId| self.nodes[*at].running.is_empty();
@@ -141,7 +141,7 @@ impl PrefixCache {
             self.nodes[at].last_used = self.clock;
         }
         self.used += new + reserved;
-        self.running.insert(sequence, Running { tip, tail: vec![*last], tail_computed: 0, reserved });
+        self.running.insert(sequence, RunningSequence { tip, tail: vec![*last], tail_computed: 0, reserved });
         Some(Started { sequence, shared, revived })
     }
 
@@ -203,7 +203,9 @@ impl PrefixCache {
 
     /// A sequence has ended, however that came about. What it computed stays for others until the room is needed.
     pub(crate) fn finish(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
-        let Some(Running { tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else { return };
+        let Some(RunningSequence { tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else {
+            return;
+        };
         self.used -= reserved;
         for at in self.path(tip) {
             self.nodes[at].running.retain(|other| *other != sequence);
@@ -217,12 +219,12 @@ impl PrefixCache {
         self.settle(sequence, end, ops);
     }
 
-    /// Time goes on; leaves that nobody has used for longer than `patience` are dropped. Says how many.
-    pub(crate) fn age(&mut self, by: u64, patience: u64, ops: &mut Vec<CellOp>) -> usize {
+    /// Time goes on; leaves that nobody has used for longer than `ttl` are dropped. Says how many.
+    pub(crate) fn age(&mut self, by: u64, ttl: u64, ops: &mut Vec<CellOp>) -> usize {
         self.clock += by;
         let mut dropped = 0;
         while let Some(leaf) = self.oldest_leaf(ROOT) {
-            if self.nodes[leaf].last_used + patience >= self.clock {
+            if self.nodes[leaf].last_used + ttl >= self.clock {
                 break;
             }
             self.drop_leaf(leaf, ops);
@@ -232,7 +234,7 @@ impl PrefixCache {
     }
 
     /// Finds the longest prefix in the tree, so that it ends where a node ends.
-    fn descend(&mut self, tokens: &[Token]) -> (NodeId, usize) {
+    fn longest_prefix(&mut self, tokens: &[Token]) -> (NodeId, usize) {
         let (mut node, mut matched) = (ROOT, 0);
         while let Some(child) = tokens.get(matched).and_then(|first| self.child(node, *first)) {
             let common = common_prefix(&self.nodes[child].tokens, &tokens[matched..]);
@@ -247,14 +249,15 @@ impl PrefixCache {
 
     /// Drops idle leaves, the least recently used first, until there are so many free cells and a free sequence.
     /// Nothing is dropped if that would not be enough, and nothing on the way to `kept`.
-    fn make_room(&mut self, cells: usize, kept: NodeId, ops: &mut Vec<CellOp>) -> bool {
+    fn free_cells(&mut self, cells: usize, kept: NodeId, ops: &mut Vec<CellOp>) -> bool {
         let path = self.path(kept);
         let idle = self.nodes.iter().filter(|(at, node)| node.running.is_empty() && !path.contains(at));
         let droppable: usize = idle.map(|(_, node)| node.tokens.len()).sum();
         if self.capacity - self.used + droppable < cells {
             return false;
         }
-        while self.capacity - self.used < cells || (self.unused.is_empty() && self.nodes[kept].holder.is_none()) {
+        while self.capacity - self.used < cells || (self.free_sequences.is_empty() && self.nodes[kept].holder.is_none())
+        {
             let Some(leaf) = self.oldest_leaf(kept) else { return false };
             self.drop_leaf(leaf, ops);
         }
@@ -267,10 +270,10 @@ impl PrefixCache {
         if let Some(holder) = self.nodes[node].holder.take() {
             return Some(holder);
         }
-        let sequence = self.unused.pop()?;
+        let sequence = self.free_sequences.pop()?;
         let computed = self.computed_up_to(node);
         if computed > 0 {
-            ops.push(CellOp::Share { from: self.seer_of(node)?, to: sequence, positions: 0..computed });
+            ops.push(CellOp::Share { from: self.holder_of(node)?, to: sequence, positions: 0..computed });
         }
         Some(sequence)
     }
@@ -292,7 +295,7 @@ impl PrefixCache {
             if common == rest.len() || !self.nodes[child].is_complete() {
                 break; // all of it is there, or soon will be: it is not needed twice
             }
-            let Some(from) = self.seer_of(child) else { break };
+            let Some(from) = self.holder_of(child) else { break };
             let positions = self.nodes[child].start..self.nodes[child].start + common;
             ops.push(CellOp::Release { sequence, positions: positions.clone() });
             ops.push(CellOp::Share { from, to: sequence, positions });
@@ -332,7 +335,7 @@ impl PrefixCache {
     /// A sequence that holds nothing any more.
     fn retire(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
         ops.push(CellOp::Release { sequence, positions: 0..END });
-        self.unused.push(sequence);
+        self.free_sequences.push(sequence);
     }
 
     fn oldest_leaf(&self, kept: NodeId) -> Option<NodeId> {
@@ -408,7 +411,7 @@ impl PrefixCache {
 
     /// A sequence that sees all that is computed up to the end of a node. Every node has one: somebody runs through it,
     /// or keeps a leaf at or below it.
-    fn seer_of(&self, node: NodeId) -> Option<Sequence> {
+    fn holder_of(&self, node: NodeId) -> Option<Sequence> {
         let mut at = node;
         loop {
             let node = &self.nodes[at];
@@ -428,7 +431,7 @@ impl PrefixCache {
         self.nodes[at].start + self.nodes[at].computed
     }
 
-    fn position(&self, running: &Running) -> usize {
+    fn position(&self, running: &RunningSequence) -> usize {
         self.computed_up_to(running.tip) + running.tail_computed
     }
 }

@@ -15,12 +15,12 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 
 use crate::cache::{CellOp, Sequence, Token};
 use crate::markup::ControlToken;
-use crate::scheduler::Entry;
-use crate::tuning::{Choice, KvType};
+use crate::scheduler::BatchEntry;
+use crate::tuning::{DecoderSettings, KvType};
 
 /// Why a file cannot be served, as a sentence.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum ModelError {
     /// Nothing there, or nothing to read.
     #[error("{0} cannot be read: {1}")]
     Unreadable(String, #[source] std::io::Error),
@@ -56,21 +56,21 @@ pub(crate) struct Model {
 
 impl Model {
     /// Loads a model; `progress` hears how much is done, from 0 to 1.
-    pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, Unusable> {
+    pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, ModelError> {
         let file = path.display().to_string();
-        std::fs::File::open(path).map_err(|error| Unusable::Unreadable(file.clone(), error))?;
+        std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
         llama_cpp_2::send_logs_to_tracing(LogOptions::default());
         load_kernels();
-        let backend = LlamaBackend::init().map_err(|_| Unusable::NotLoadable(file.clone()))?;
+        let backend = LlamaBackend::init().map_err(|_| ModelError::NotLoadable(file.clone()))?;
         let report = move |done| {
             progress(done);
             true
         };
         let params = LlamaModelParams::default().with_progress_callback(report);
         let llama = LlamaModel::load_from_file(&backend, path, &params);
-        let llama = llama.map_err(|_| Unusable::NotLoadable(file.clone()))?;
+        let llama = llama.map_err(|_| ModelError::NotLoadable(file.clone()))?;
         if llama.is_recurrent() || llama.is_hybrid() {
-            return Err(Unusable::Recurrent(file));
+            return Err(ModelError::Recurrent(file));
         }
         Ok(Self { backend, llama, file })
     }
@@ -102,14 +102,14 @@ impl Model {
     }
 
     /// How many times a token looks at each cell.
-    pub(crate) fn looks_per_cell(&self) -> usize {
+    pub(crate) fn heads_per_cell(&self) -> usize {
         self.llama.n_layer() as usize * self.llama.n_head() as usize
     }
 
     /// The source of its chat template.
-    pub(crate) fn template(&self) -> Result<String, Unusable> {
+    pub(crate) fn template(&self) -> Result<String, ModelError> {
         let template = self.llama.chat_template(None).ok().and_then(|template| template.to_string().ok());
-        template.ok_or_else(|| Unusable::NoTemplate(self.file.clone()))
+        template.ok_or_else(|| ModelError::NoTemplate(self.file.clone()))
     }
 
     /// Every token that is markup: control tokens, and whatever else the template writes as a token of its own.
@@ -168,7 +168,7 @@ impl Model {
     }
 
     /// Something to decode with.
-    pub(crate) fn decoder(&self, shape: Shape, choice: Choice) -> Result<Decoder<'_>, Unusable> {
+    pub(crate) fn decoder(&self, shape: Shape, choice: DecoderSettings) -> Result<Decoder<'_>, ModelError> {
         let kv = match choice.kv {
             KvType::F16 => KvCacheType::F16,
             KvType::Bf16 => KvCacheType::BF16,
@@ -194,7 +194,7 @@ impl Model {
             .with_n_threads_batch(threads)
             .with_no_perf(true);
         let context = self.llama.new_context(&self.backend, params);
-        let context = context.map_err(|_| Unusable::NoMemory(self.file.clone(), shape.cells))?;
+        let context = context.map_err(|_| ModelError::NoMemory(self.file.clone(), shape.cells))?;
         Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1) })
     }
 }
@@ -225,12 +225,12 @@ pub(crate) struct Decoder<'a> {
 /// The context refused a batch: a bug, or a broken machine.
 #[derive(Debug, thiserror::Error)]
 #[error("the batch could not be decoded: {0}")]
-pub(crate) struct DecodeFailed(String);
+pub(crate) struct DecodeError(String);
 
 impl Decoder<'_> {
     /// Does to the cells what the cache has decided.
-    pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeFailed> {
-        let failed = |what: &dyn std::fmt::Display| DecodeFailed(what.to_string());
+    pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeError> {
+        let failed = |what: &dyn std::fmt::Display| DecodeError(what.to_string());
         // A position beyond all others means the end.
         let bound = |position: usize| u32::try_from(position).ok().filter(|position| *position < u32::MAX / 2);
         for op in ops {
@@ -252,21 +252,21 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Computes a batch; the scores of its outputs can be asked for until the next one.
-    pub(crate) fn decode(&mut self, batch: &[Entry]) -> Result<(), DecodeFailed> {
+    /// Computes a batch; the logits of its outputs can be asked for until the next one.
+    pub(crate) fn decode(&mut self, batch: &[BatchEntry]) -> Result<(), DecodeError> {
         self.batch.clear();
         for entry in batch {
-            let position = i32::try_from(entry.position).map_err(|error| DecodeFailed(error.to_string()))?;
+            let position = i32::try_from(entry.position).map_err(|error| DecodeError(error.to_string()))?;
             let added = self.batch.add(LlamaToken(entry.token), position, &[id(entry.sequence)], entry.output);
-            added.map_err(|error| DecodeFailed(error.to_string()))?;
+            added.map_err(|error| DecodeError(error.to_string()))?;
         }
-        self.context.decode(&mut self.batch).map_err(|error| DecodeFailed(error.to_string()))?;
+        self.context.decode(&mut self.batch).map_err(|error| DecodeError(error.to_string()))?;
         self.context.synchronize();
         Ok(())
     }
 
-    /// The scores for what follows an entry of the last batch; it must have been an output.
-    pub(crate) fn scores(&self, entry: usize) -> &[f32] {
+    /// The logits for what follows an entry of the last batch; it must have been an output.
+    pub(crate) fn logits(&self, entry: usize) -> &[f32] {
         self.context.get_logits_ith(entry as i32)
     }
 }

@@ -1,7 +1,7 @@
-//! From the model's raw scores to a token: the best one at temperature 0, else one drawn from the softmax at that
+//! From the model's raw logits to a token: the best one at temperature 0, else one drawn from the softmax at that
 //! temperature. Exact: every token can be drawn, with its own probability; nothing is sorted or cut off.
 //!
-//! Two passes over the scores: one for the largest, one that sums up the weights block by block. Then a point in the sum
+//! Two passes over the logits: one for the largest, one that sums up the weights block by block. Then a point in the sum
 //! is drawn, and only the block that it falls into is looked at again.
 
 use crate::cache::Token;
@@ -22,26 +22,26 @@ impl Sampler {
     }
 
     /// The next token.
-    pub(crate) fn pick(&mut self, scores: &[f32], temperature: f32) -> Token {
-        let best = largest(scores);
+    pub(crate) fn sample(&mut self, logits: &[f32], temperature: f32) -> Token {
+        let best = largest(logits);
         // So cold that no other token has a chance that a float can hold.
         if temperature < 1e-5 {
-            return position_of(scores, best);
+            return position_of(logits, best);
         }
         let cold = 1.0 / temperature;
         self.sums.clear();
         let mut total = 0.0;
-        for block in scores.chunks(BLOCK) {
+        for block in logits.chunks(BLOCK) {
             total += f64::from(sum_of_weights(block, best, cold));
             self.sums.push(total);
         }
         let point = self.random.f64() * total;
         let at = self.sums.partition_point(|sum| *sum <= point).min(self.sums.len() - 1);
         let start = at * BLOCK;
-        let block = &scores[start..scores.len().min(start + BLOCK)];
+        let block = &logits[start..logits.len().min(start + BLOCK)];
         let mut left = point - if at == 0 { 0.0 } else { self.sums[at - 1] };
-        for (at, score) in block.iter().enumerate() {
-            left -= f64::from(weight(*score, best, cold));
+        for (at, logit) in block.iter().enumerate() {
+            left -= f64::from(weight(*logit, best, cold));
             if left < 0.0 {
                 return (start + at) as Token;
             }
@@ -51,40 +51,40 @@ impl Sampler {
     }
 }
 
-/// The largest score; not-a-number counts for nothing.
-fn largest(scores: &[f32]) -> f32 {
+/// The largest logit; not-a-number counts for nothing.
+fn largest(logits: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = scores.chunks_exact(LANES);
+    let chunks = logits.chunks_exact(LANES);
     let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
     for chunk in chunks {
-        for (lane, score) in lanes.iter_mut().zip(chunk) {
-            *lane = if *score > *lane { *score } else { *lane };
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = if *logit > *lane { *logit } else { *lane };
         }
     }
     lanes.into_iter().fold(rest, f32::max)
 }
 
-fn position_of(scores: &[f32], value: f32) -> Token {
-    scores.iter().position(|score| *score == value).unwrap_or(0) as Token
+fn position_of(logits: &[f32], value: f32) -> Token {
+    logits.iter().position(|logit| *logit == value).unwrap_or(0) as Token
 }
 
-fn sum_of_weights(scores: &[f32], best: f32, cold: f32) -> f32 {
+fn sum_of_weights(logits: &[f32], best: f32, cold: f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    let chunks = scores.chunks_exact(LANES);
-    let rest: f32 = chunks.remainder().iter().map(|score| weight(*score, best, cold)).sum();
+    let chunks = logits.chunks_exact(LANES);
+    let rest: f32 = chunks.remainder().iter().map(|logit| weight(*logit, best, cold)).sum();
     for chunk in chunks {
-        for (lane, score) in lanes.iter_mut().zip(chunk) {
-            *lane += weight(*score, best, cold);
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane += weight(*logit, best, cold);
         }
     }
     lanes.iter().sum::<f32>() + rest
 }
 
-/// e to the power of (score - best) / temperature, without branches so that many are computed at once: 2^n times a
+/// e to the power of (logit - best) / temperature, without branches so that many are computed at once: 2^n times a
 /// polynomial for what is left between -1/2 and 1/2. Right to about one unit in the last place.
-fn weight(score: f32, best: f32, cold: f32) -> f32 {
+fn weight(logit: f32, best: f32, cold: f32) -> f32 {
     const SMALLEST: f32 = -87.0;
-    let power = ((score - best) * cold).max(SMALLEST);
+    let power = ((logit - best) * cold).max(SMALLEST);
     // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let whole = (power * std::f32::consts::LOG2_E + ROUND) - ROUND;
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn weights_are_those_of_the_exponential_function() {
         for step in 0..8700 {
-            let score = -(step as f32) / 100.0;
-            let (got, expected) = (f64::from(weight(score, 0.0, 1.0)), f64::from(score).exp());
-            assert!((got / expected - 1.0).abs() < 3e-7, "{score}: {got} for {expected}");
+            let logit = -(step as f32) / 100.0;
+            let (got, expected) = (f64::from(weight(logit, 0.0, 1.0)), f64::from(logit).exp());
+            assert!((got / expected - 1.0).abs() < 3e-7, "{logit}: {got} for {expected}");
         }
     }
 
@@ -115,9 +115,9 @@ mod tests {
     fn the_best_is_taken_at_temperature_zero_wherever_it_stands() {
         let mut sampler = Sampler::new(fastrand::Rng::with_seed(1));
         for at in [0, 1, 15, 16, 255, 256, 49_151] {
-            let mut scores = vec![-3.0; 49_152];
-            scores[at] = 2.5;
-            assert_eq!(sampler.pick(&scores, 0.0), at as Token);
+            let mut logits = vec![-3.0; 49_152];
+            logits[at] = 2.5;
+            assert_eq!(sampler.sample(&logits, 0.0), at as Token);
         }
     }
 
@@ -125,15 +125,15 @@ mod tests {
     fn tokens_are_drawn_as_often_as_their_probability_says() {
         const DRAWS: usize = 200_000;
         let mut random = fastrand::Rng::with_seed(7);
-        let scores: Vec<f32> = (0..1000).map(|_| random.f32() * 6.0 - 3.0).collect();
+        let logits: Vec<f32> = (0..1000).map(|_| random.f32() * 6.0 - 3.0).collect();
         for temperature in [0.3, 0.7, 1.0, 2.0] {
             let weights: Vec<f64> =
-                scores.iter().map(|score| (f64::from(*score) / f64::from(temperature)).exp()).collect();
+                logits.iter().map(|logit| (f64::from(*logit) / f64::from(temperature)).exp()).collect();
             let total: f64 = weights.iter().sum();
-            let mut counts = vec![0_u32; scores.len()];
+            let mut counts = vec![0_u32; logits.len()];
             let mut sampler = Sampler::new(fastrand::Rng::with_seed(11));
             for _ in 0..DRAWS {
-                counts[sampler.pick(&scores, temperature) as usize] += 1;
+                counts[sampler.sample(&logits, temperature) as usize] += 1;
             }
             let expected = weights.iter().map(|weight| weight / total * DRAWS as f64);
             let squares = counts.iter().zip(expected).map(|(got, expected)| {

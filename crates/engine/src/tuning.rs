@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::Progress;
 use crate::cache::{CellOp, Sequence};
 use crate::model::{Decoder, Model, Shape};
-use crate::scheduler::Entry;
+use crate::scheduler::BatchEntry;
 
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub enum KvType {
 
 /// What is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct DecoderSettings {
     /// How keys and values are kept.
     pub kv: KvType,
     /// Whether attention is computed in one go.
@@ -39,7 +39,7 @@ pub struct Choice {
     pub threads: usize,
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for DecoderSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kv = match self.kv {
             KvType::F16 => "f16",
@@ -65,14 +65,14 @@ pub struct Speed {
 
 impl Speed {
     /// Seconds for a fair mixture of work; less is better.
-    fn cost(&self, choice: Choice) -> f64 {
+    fn cost(&self, choice: DecoderSettings) -> f64 {
         let seconds = 1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one;
-        if choice.flash_attention { seconds } else { seconds * FULLER }
+        if choice.flash_attention { seconds } else { seconds * NO_FLASH_COST_FACTOR }
     }
 }
 
 /// Without flash attention everyone computes with everyone's cells, of which there are few in a trial and many in earnest.
-const FULLER: f64 = 1.5;
+const NO_FLASH_COST_FACTOR: f64 = 1.5;
 
 /// A choice with the grounds for it, as kept in the data folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,13 +82,13 @@ pub struct Tuning {
     model_modified_micros: u64,
     cpu: String,
     /// What was chosen.
-    pub choice: Choice,
+    pub choice: DecoderSettings,
     /// How fast it was when it was chosen.
     pub speed: Speed,
 }
 
 /// What is tried, and how it fared.
-pub type Trial = (Choice, Option<Speed>);
+pub type Trial = (DecoderSettings, Option<Speed>);
 
 /// The tuning for a model: the one that was kept, or else a new one.
 pub(crate) fn tuning(
@@ -165,16 +165,16 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn best(model: &Model, progress: &mut dyn Progress) -> (Choice, Speed) {
+fn best(model: &Model, progress: &mut dyn Progress) -> (DecoderSettings, Speed) {
     // llama.cpp keeps quantized values only together with flash attention.
     const KINDS: [(KvType, bool); 5] =
         [(KvType::Bf16, true), (KvType::Bf16, false), (KvType::Q8, true), (KvType::F16, true), (KvType::F16, false)];
     let fewer = fewer_threads(cpus());
     let (mut done, all) = (0, KINDS.len() + fewer.len());
-    let mut best: Option<(Choice, Speed)> = None;
+    let mut best: Option<(DecoderSettings, Speed)> = None;
     let began = Instant::now();
-    let mut attempt = |choice: Choice| {
-        if began.elapsed() > LONGEST && best.is_some() {
+    let mut attempt = |choice: DecoderSettings| {
+        if began.elapsed() > MAX_TUNING_TIME && best.is_some() {
             return best;
         }
         progress.trying(done, all);
@@ -189,14 +189,14 @@ fn best(model: &Model, progress: &mut dyn Progress) -> (Choice, Speed) {
     };
     let mut chosen = None;
     for (kv, flash_attention) in KINDS {
-        chosen = attempt(Choice { kv, flash_attention, threads: cpus() });
+        chosen = attempt(DecoderSettings { kv, flash_attention, threads: cpus() });
     }
     for threads in fewer {
         if let Some((choice, _)) = chosen {
-            chosen = attempt(Choice { threads, ..choice });
+            chosen = attempt(DecoderSettings { threads, ..choice });
         }
     }
-    let fallback = Choice { kv: KvType::F16, flash_attention: true, threads: cpus() };
+    let fallback = DecoderSettings { kv: KvType::F16, flash_attention: true, threads: cpus() };
     chosen.unwrap_or((fallback, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }))
 }
 
@@ -209,58 +209,62 @@ fn fewer_threads(cpus: usize) -> Vec<usize> {
 }
 
 /// After so long, the best so far has to do; the most promising come first.
-const LONGEST: Duration = Duration::from_secs(8);
-const TOGETHER: u16 = 8;
+const MAX_TUNING_TIME: Duration = Duration::from_secs(8);
+const BATCH_SEQUENCES: u16 = 8;
 /// The largest work that is timed; a slow model gets less of it.
-const PREFIX: usize = 160;
-const PIECE: usize = 32;
-const OWN: usize = 16;
-const STEPS: usize = 10;
+const MAX_PREFIX_TOKENS: usize = 160;
+const CHUNK_TOKENS: usize = 32;
+const SUFFIX_TOKENS: usize = 16;
+const MAX_STEPS: usize = 10;
 /// About how long one part of a trial may take.
-const PATIENCE: f64 = 0.25;
+const SECONDS_PER_PART: f64 = 0.25;
 
 /// Times one choice; `None` if it does not work here.
-fn time(model: &Model, choice: Choice) -> Option<Speed> {
-    let shape = Shape { cells: 1024, sequences: TOGETHER, step: 256 };
+fn time(model: &Model, choice: DecoderSettings) -> Option<Speed> {
+    let shape = Shape { cells: 1024, sequences: BATCH_SEQUENCES, step: 256 };
     let mut decoder = model.decoder(shape, choice).ok()?;
-    let warm_up = timed(&mut decoder, &run(0, 0..OWN))?;
-    let warm_up = warm_up.min(timed(&mut decoder, &run(0, OWN..2 * OWN))?);
-    let fits = |seconds: f64, most: usize| ((PATIENCE / seconds) as usize).clamp(1, most);
+    let warm_up = timed(&mut decoder, &run(0, 0..SUFFIX_TOKENS))?;
+    let warm_up = warm_up.min(timed(&mut decoder, &run(0, SUFFIX_TOKENS..2 * SUFFIX_TOKENS))?);
+    let fits = |seconds: f64, most: usize| ((SECONDS_PER_PART / seconds) as usize).clamp(1, most);
 
     // In pieces, of which the fastest counts: a machine has other things to do, too.
-    let pieces = fits(warm_up * (PIECE / OWN) as f64, (PREFIX - 2 * OWN) / PIECE);
-    let prefix = 2 * OWN + pieces * PIECE;
+    let pieces =
+        fits(warm_up * (CHUNK_TOKENS / SUFFIX_TOKENS) as f64, (MAX_PREFIX_TOKENS - 2 * SUFFIX_TOKENS) / CHUNK_TOKENS);
+    let prefix = 2 * SUFFIX_TOKENS + pieces * CHUNK_TOKENS;
     let mut prompt = f64::INFINITY;
-    for start in (2 * OWN..prefix).step_by(PIECE) {
-        prompt = prompt.min(timed(&mut decoder, &run(0, start..start + PIECE))?);
+    for start in (2 * SUFFIX_TOKENS..prefix).step_by(CHUNK_TOKENS) {
+        prompt = prompt.min(timed(&mut decoder, &run(0, start..start + CHUNK_TOKENS))?);
     }
-    for sequence in 1..TOGETHER {
+    for sequence in 1..BATCH_SEQUENCES {
         let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
         decoder.apply(&[share]).ok()?;
     }
-    let own: Vec<Entry> = (0..TOGETHER).flat_map(|sequence| run(sequence, prefix..prefix + OWN)).collect();
+    let own: Vec<BatchEntry> =
+        (0..BATCH_SEQUENCES).flat_map(|sequence| run(sequence, prefix..prefix + SUFFIX_TOKENS)).collect();
     timed(&mut decoder, &own)?;
 
-    let step =
-        |at: usize| (0..TOGETHER).flat_map(move |sequence| run(sequence, prefix + OWN + at..prefix + OWN + at + 1));
+    let step = |at: usize| {
+        (0..BATCH_SEQUENCES)
+            .flat_map(move |sequence| run(sequence, prefix + SUFFIX_TOKENS + at..prefix + SUFFIX_TOKENS + at + 1))
+    };
     let first = timed(&mut decoder, &step(0).collect::<Vec<_>>())?;
-    let steps = fits(first, STEPS);
+    let steps = fits(first, MAX_STEPS);
     let mut fastest = first;
     for at in 1..=steps {
         fastest = fastest.min(timed(&mut decoder, &step(at).collect::<Vec<_>>())?);
     }
-    let after = prefix + OWN + steps + 1;
+    let after = prefix + SUFFIX_TOKENS + steps + 1;
     let mut alone = f64::INFINITY;
-    for at in after..after + fits(fastest / 4.0, STEPS) {
+    for at in after..after + fits(fastest / 4.0, MAX_STEPS) {
         alone = alone.min(timed(&mut decoder, &run(0, at..at + 1))?);
     }
-    Some(Speed { prompt: PIECE as f64 / prompt, eight: f64::from(TOGETHER) / fastest, one: 1.0 / alone })
+    Some(Speed { prompt: CHUNK_TOKENS as f64 / prompt, eight: f64::from(BATCH_SEQUENCES) / fastest, one: 1.0 / alone })
 }
 
 /// Tokens of a sequence; which ones does not matter.
-fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<Entry> {
+fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<BatchEntry> {
     let end = positions.end;
-    let entry = |position: usize| Entry {
+    let entry = |position: usize| BatchEntry {
         token: 100 + (position as i32 * 7 + i32::from(sequence)) % 200,
         position,
         sequence: Sequence(sequence),
@@ -269,7 +273,7 @@ fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<Entry> {
     positions.map(entry).collect()
 }
 
-fn timed(decoder: &mut Decoder<'_>, batch: &[Entry]) -> Option<f64> {
+fn timed(decoder: &mut Decoder<'_>, batch: &[BatchEntry]) -> Option<f64> {
     let began = Instant::now();
     decoder.decode(batch).ok()?;
     Some(began.elapsed().as_secs_f64())

@@ -10,39 +10,39 @@ use chat::{Completion, TokenUsage};
 use tokio::sync::oneshot;
 
 use crate::cache::{CellOp, Sequence, Token};
-use crate::model::{DecodeFailed, Decoder, Model};
+use crate::model::{DecodeError, Decoder, Model};
 use crate::sampler::Sampler;
-use crate::scheduler::{Dropped, Entry, Finished, Limits, Request, Scheduler};
+use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::text::text_of;
 
 /// What comes into the inbox.
 pub(crate) enum Message {
     /// A request for a completion.
-    Ask(Request<Ask>),
+    Complete(Request<PendingCompletion>),
     /// Somebody wants to see that the model still decodes.
-    Prove(oneshot::Sender<()>),
+    CheckDecode(oneshot::Sender<()>),
 }
 
 /// What belongs to a request besides its prompt.
-pub(crate) struct Ask {
+pub(crate) struct PendingCompletion {
     pub(crate) temperature: f32,
-    pub(crate) answer: oneshot::Sender<Result<Answer, NoRoom>>,
+    pub(crate) respond_to: oneshot::Sender<Result<EngineCompletion, NoCapacityError>>,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// A completion, and how many tokens of its prompt were found in the cache.
-pub(crate) struct Answer {
+pub(crate) struct EngineCompletion {
     pub(crate) completion: Completion,
-    pub(crate) cached: usize,
+    pub(crate) cached_tokens: usize,
 }
 
 /// The request found no room in time; nothing was done for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+pub(crate) struct NoCapacityError;
 
 /// What the engine is doing, for whoever looks.
 #[derive(Default)]
-pub(crate) struct Vitals {
+pub(crate) struct Stats {
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
     pub(crate) cells_used: AtomicUsize,
@@ -59,13 +59,13 @@ pub(crate) struct Vitals {
 pub(crate) struct Worker<'a> {
     model: &'a Model,
     decoder: Decoder<'a>,
-    scheduler: Scheduler<Ask>,
+    scheduler: Scheduler<PendingCompletion>,
     sampler: Sampler,
     inbox: Receiver<Message>,
-    vitals: Arc<Vitals>,
+    stats: Arc<Stats>,
     /// A sequence beyond the scheduler's, to prove a decode with.
     spare: Sequence,
-    proofs: Vec<oneshot::Sender<()>>,
+    decode_checks: Vec<oneshot::Sender<()>>,
     seconds_per_token: f64,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Worker<'a> {
         decoder: Decoder<'a>,
         limits: Limits,
         inbox: Receiver<Message>,
-        vitals: Arc<Vitals>,
+        stats: Arc<Stats>,
         seconds_per_token: f64,
     ) -> Self {
         let mut scheduler = Scheduler::new(limits);
@@ -91,30 +91,30 @@ impl<'a> Worker<'a> {
             seconds_per_token,
             sampler: Sampler::new(fastrand::Rng::new()),
             inbox,
-            vitals,
-            proofs: Vec::new(),
+            stats,
+            decode_checks: Vec::new(),
         }
     }
 
-    /// Works until nobody can ask any more.
-    pub(crate) fn run(mut self) -> Result<(), DecodeFailed> {
-        while self.take_in() {
+    /// Works until nobody can pending any more.
+    pub(crate) fn run(mut self) -> Result<(), DecodeError> {
+        while self.receive_messages() {
             self.sweep()?;
-            if !self.proofs.is_empty() && self.scheduler.is_idle() {
-                self.prove()?;
+            if !self.decode_checks.is_empty() && self.scheduler.is_idle() {
+                self.check_decode()?;
             }
             self.step()?;
             let now = self.scheduler.occupancy();
-            self.vitals.running.store(now.running, Relaxed);
-            self.vitals.waiting.store(now.waiting, Relaxed);
-            self.vitals.cells_used.store(now.cells_used, Relaxed);
-            self.vitals.cells_shared.store(now.cells_shared, Relaxed);
+            self.stats.running.store(now.running, Relaxed);
+            self.stats.waiting.store(now.waiting, Relaxed);
+            self.stats.cells_used.store(now.cells_used, Relaxed);
+            self.stats.cells_shared.store(now.cells_shared, Relaxed);
         }
         Ok(())
     }
 
-    /// Takes in what has come; waits only if there is nothing else to do. False if nobody can ask any more.
-    fn take_in(&mut self) -> bool {
+    /// Takes in what has come; waits only if there is nothing else to do. False if nobody can pending any more.
+    fn receive_messages(&mut self) -> bool {
         if self.scheduler.is_idle() {
             match self.inbox.recv() {
                 Ok(message) => self.receive(message),
@@ -132,28 +132,28 @@ impl<'a> Worker<'a> {
 
     fn receive(&mut self, message: Message) {
         match message {
-            Message::Prove(proof) => self.proofs.push(proof),
-            Message::Ask(request) => {
-                if let Some(turned_away) = self.scheduler.enter(request) {
-                    refuse(turned_away, Dropped::Full);
+            Message::CheckDecode(sender) => self.decode_checks.push(sender),
+            Message::Complete(request) => {
+                if let Some(rejected) = self.scheduler.enqueue(request) {
+                    reject(rejected, DropReason::QueueFull);
                 }
             }
         }
     }
 
     /// Frees the room of those who have hung up, and tells those who waited for too long.
-    fn sweep(&mut self) -> Result<(), DecodeFailed> {
-        let (ops, dropped) = self.scheduler.sweep(Instant::now(), |ask| ask.answer.is_closed());
-        for (ask, why) in dropped {
-            if why == Dropped::Gone {
-                self.vitals.cancelled.fetch_add(1, Relaxed);
+    fn sweep(&mut self) -> Result<(), DecodeError> {
+        let (ops, dropped) = self.scheduler.sweep(Instant::now(), |pending| pending.respond_to.is_closed());
+        for (pending, why) in dropped {
+            if why == DropReason::Disconnected {
+                self.stats.cancelled.fetch_add(1, Relaxed);
             }
-            refuse(ask, why);
+            reject(pending, why);
         }
         self.decoder.apply(&ops)
     }
 
-    fn step(&mut self) -> Result<(), DecodeFailed> {
+    fn step(&mut self) -> Result<(), DecodeError> {
         let step = self.scheduler.plan();
         self.decoder.apply(&step.ops)?;
         if step.batch.is_empty() {
@@ -162,76 +162,76 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         self.decoder.decode(&step.batch)?;
         self.set_pace(&step.batch, began.elapsed().as_secs_f64());
-        self.proven();
-        self.vitals.steps.fetch_add(1, Relaxed);
-        self.vitals.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
+        self.report_decoded();
+        self.stats.steps.fetch_add(1, Relaxed);
+        self.stats.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
         let ops = self.scheduler.computed(&step.batch);
         self.decoder.apply(&ops)?;
         for (at, entry) in step.batch.iter().enumerate().filter(|(_, entry)| entry.output) {
-            self.go_on(at, entry.sequence)?;
+            self.sample_next(at, entry.sequence)?;
         }
         Ok(())
     }
 
     /// Learns from a step that was mostly prompt how long a prompt's token takes.
-    fn set_pace(&mut self, batch: &[Entry], seconds: f64) {
-        const WORTH_COUNTING: usize = 32;
-        if batch.len() >= WORTH_COUNTING && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
+    fn set_pace(&mut self, batch: &[BatchEntry], seconds: f64) {
+        const MIN_SAMPLE_TOKENS: usize = 32;
+        if batch.len() >= MIN_SAMPLE_TOKENS && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
             self.seconds_per_token += (seconds / batch.len() as f64 - self.seconds_per_token) / 4.0;
             self.scheduler.set_pace(self.seconds_per_token);
         }
     }
 
     /// Draws a sequence's next token.
-    fn go_on(&mut self, at: usize, sequence: Sequence) -> Result<(), DecodeFailed> {
-        let Some(ask) = self.scheduler.rest_mut(sequence) else { return Ok(()) };
-        let token: Token = self.sampler.pick(self.decoder.scores(at), ask.temperature);
+    fn sample_next(&mut self, at: usize, sequence: Sequence) -> Result<(), DecodeError> {
+        let Some(pending) = self.scheduler.payload_mut(sequence) else { return Ok(()) };
+        let token: Token = self.sampler.sample(self.decoder.logits(at), pending.temperature);
         let end = self.model.is_end(token);
         if !end {
-            self.model.add_bytes(token, &mut ask.bytes);
+            self.model.add_bytes(token, &mut pending.bytes);
         }
-        self.vitals.generated_tokens.fetch_add(1, Relaxed);
+        self.stats.generated_tokens.fetch_add(1, Relaxed);
         let (ops, finished) = self.scheduler.generated(sequence, token, end);
         self.decoder.apply(&ops)?;
         if let Some(finished) = finished {
-            self.vitals.prompt_tokens.fetch_add(finished.prompt_tokens as u64, Relaxed);
-            self.vitals.shared_tokens.fetch_add(finished.shared_tokens as u64, Relaxed);
-            answer(finished);
+            self.stats.prompt_tokens.fetch_add(finished.prompt_tokens as u64, Relaxed);
+            self.stats.shared_tokens.fetch_add(finished.shared_tokens as u64, Relaxed);
+            respond(finished);
         }
         Ok(())
     }
 
-    fn proven(&mut self) {
-        for proof in self.proofs.drain(..) {
-            let _ = proof.send(()); // whoever has gone needs no proof
+    fn report_decoded(&mut self) {
+        for sender in self.decode_checks.drain(..) {
+            let _ = sender.send(()); // whoever has gone needs no proof
         }
     }
 
     /// Decodes one token apart from everything else.
-    fn prove(&mut self) -> Result<(), DecodeFailed> {
-        let entry = Entry { token: 0, position: 0, sequence: self.spare, output: true };
+    fn check_decode(&mut self) -> Result<(), DecodeError> {
+        let entry = BatchEntry { token: 0, position: 0, sequence: self.spare, output: true };
         self.decoder.decode(&[entry])?;
         self.decoder.apply(&[CellOp::Release { sequence: self.spare, positions: 0..usize::MAX }])?;
-        self.proven();
+        self.report_decoded();
         Ok(())
     }
 }
 
 /// Whoever has gone does not hear it.
-fn refuse(ask: Ask, why: Dropped) {
-    if why != Dropped::Gone {
-        let _ = ask.answer.send(Err(NoRoom));
+fn reject(pending: PendingCompletion, why: DropReason) {
+    if why != DropReason::Disconnected {
+        let _ = pending.respond_to.send(Err(NoCapacityError));
     }
 }
 
-fn answer(finished: Finished<Ask>) {
-    let Finished { rest: ask, reason, prompt_tokens, shared_tokens, completion_tokens } = finished;
+fn respond(finished: Finished<PendingCompletion>) {
+    let Finished { payload: pending, reason, prompt_tokens, shared_tokens, completion_tokens } = finished;
     let count = |tokens: usize| u32::try_from(tokens).ok();
     let usage = TokenUsage {
         prompt: count(prompt_tokens),
         completion: count(completion_tokens),
         total: count(prompt_tokens + completion_tokens),
     };
-    let completion = Completion { text: text_of(ask.bytes), finish_reason: reason, usage };
-    let _ = ask.answer.send(Ok(Answer { completion, cached: shared_tokens }));
+    let completion = Completion { text: text_of(pending.bytes), finish_reason: reason, usage };
+    let _ = pending.respond_to.send(Ok(EngineCompletion { completion, cached_tokens: shared_tokens }));
 }

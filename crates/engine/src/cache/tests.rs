@@ -57,9 +57,9 @@ impl World {
         self.cells.apply(&ops);
     }
 
-    fn age(&mut self, by: u64, patience: u64) {
+    fn age(&mut self, by: u64, ttl: u64) {
         let mut ops = Vec::new();
-        self.cache.age(by, patience, &mut ops);
+        self.cache.age(by, ttl, &mut ops);
         self.cells.apply(&ops);
     }
 
@@ -134,7 +134,7 @@ fn room_is_taken_before_the_start_and_the_least_recently_used_goes_first() {
     assert!(world.start(&[3, 3, 3], 4).is_some());
     world.running.clear();
     assert_eq!(world.cells.used(), 4, "the older one had to go");
-    assert_eq!(world.cache.descend(&[2, 2, 2]).1, 3);
+    assert_eq!(world.cache.longest_prefix(&[2, 2, 2]).1, 3);
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn no_cell_is_leaked_or_freed_twice_over_a_million_random_operations() {
         while !world.running.is_empty() {
             world.finish(0);
         }
-        assert_eq!(world.cells.used(), world.cache.used(), "everything promised is given back");
+        assert_eq!(world.cells.used(), world.cache.used(), "everything reserved is given back");
         world.age(1_000_000, 0);
         assert_eq!((world.cells.used(), world.cache.used()), (0, 0));
-        assert_eq!(world.cache.unused.len(), usize::from(sequences));
+        assert_eq!(world.cache.free_sequences.len(), usize::from(sequences));
         assert_eq!(world.cache.nodes.len(), 1);
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::cells::{Cells, digest_of};
 
-const LIMITS: Limits = Limits { cells: 256, sequences: 16, running: 8, waiting: 20, step: 64, patience: 64.0 };
+const LIMITS: Limits =
+    Limits { cells: 256, sequences: 16, max_running: 8, max_queued: 20, max_step_tokens: 64, max_prefix_ttl: 64.0 };
 
 /// A request whose answer is as long as it says, unless its maximum comes first.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,14 +14,14 @@ struct Job {
     name: usize,
     text: Vec<Token>,
     ends_after: usize,
-    gone: bool,
+    disconnected: bool,
 }
 
 struct World {
     scheduler: Scheduler<Job>,
     cells: Cells,
     finished: Vec<(Job, FinishReason, usize)>,
-    dropped: Vec<(usize, Dropped)>,
+    dropped: Vec<(usize, DropReason)>,
     now: Instant,
 }
 
@@ -37,20 +38,20 @@ impl World {
 
     fn ask(&mut self, name: usize, tag: &str, prompt: Vec<Token>, max_tokens: usize, ends_after: usize) {
         let request = Request {
-            rest: Job { name, text: prompt.clone(), ends_after, gone: false },
+            payload: Job { name, text: prompt.clone(), ends_after, disconnected: false },
             prompt,
             max_tokens,
             tag: tag.into(),
             deadline: self.now + Duration::from_secs(10),
         };
-        if let Some(job) = self.scheduler.enter(request) {
-            self.dropped.push((job.name, Dropped::Full));
+        if let Some(job) = self.scheduler.enqueue(request) {
+            self.dropped.push((job.name, DropReason::QueueFull));
         }
     }
 
     /// One step; returns what was computed in it.
-    fn step(&mut self) -> Vec<Entry> {
-        let (ops, dropped) = self.scheduler.sweep(self.now, |job| job.gone);
+    fn step(&mut self) -> Vec<BatchEntry> {
+        let (ops, dropped) = self.scheduler.sweep(self.now, |job| job.disconnected);
         self.cells.apply(&ops);
         self.dropped.extend(dropped.into_iter().map(|(job, why)| (job.name, why)));
         let step = self.scheduler.plan();
@@ -60,7 +61,7 @@ impl World {
         let ops = self.scheduler.computed(&step.batch);
         self.cells.apply(&ops);
         for (entry, digest) in step.batch.iter().zip(digests).filter(|(entry, _)| entry.output) {
-            let Some(job) = self.scheduler.rest_mut(entry.sequence) else { continue };
+            let Some(job) = self.scheduler.payload_mut(entry.sequence) else { continue };
             assert_eq!(digest, digest_of(&job.text), "a token was computed after another text than its own");
             let token = job.text.len() as Token % 3;
             job.text.push(token);
@@ -69,7 +70,7 @@ impl World {
             let (ops, finished) = self.scheduler.generated(entry.sequence, token, end);
             self.cells.apply(&ops);
             if let Some(finished) = finished {
-                self.finished.push((finished.rest, finished.reason, finished.completion_tokens));
+                self.finished.push((finished.payload, finished.reason, finished.completion_tokens));
             }
         }
         let occupancy = self.scheduler.occupancy();
@@ -118,7 +119,7 @@ fn a_long_prompt_never_holds_up_the_others_tokens() {
 
 #[test]
 fn a_key_with_a_hundred_requests_does_not_delay_another_keys_one() {
-    let limits = Limits { waiting: 200, cells: 4096, ..LIMITS };
+    let limits = Limits { max_queued: 200, cells: 4096, ..LIMITS };
     let mut world = World::new(limits);
     for name in 0..100 {
         world.ask(name, "greedy", vec![name as Token; 4], 50, 50);
@@ -139,14 +140,14 @@ fn whoever_hangs_up_frees_the_room_within_one_step() {
     world.ask(0, "a", vec![1; 50], 100, 100);
     world.step();
     world.step();
-    let sequences: Vec<_> = world.scheduler.running.iter().map(|runner| runner.sequence).collect();
-    world.scheduler.rest_mut(sequences[0]).unwrap().gone = true;
+    let sequences: Vec<_> = world.scheduler.running.iter().map(|running| running.sequence).collect();
+    world.scheduler.payload_mut(sequences[0]).unwrap().disconnected = true;
     let before = world.scheduler.occupancy();
     world.step();
     let after = world.scheduler.occupancy();
     assert_eq!((before.running, after.running), (1, 0));
     assert!(before.cells_used >= 150 && after.cells_used <= 52, "{before:?} {after:?}");
-    assert_eq!(world.dropped, [(0, Dropped::Gone)]);
+    assert_eq!(world.dropped, [(0, DropReason::Disconnected)]);
 }
 
 #[test]
@@ -155,19 +156,19 @@ fn waiting_is_bounded_in_number_and_in_time() {
     for name in 0..30 {
         world.ask(name, "a", vec![name as Token; 100], 100, 100);
     }
-    assert_eq!(world.dropped.len(), 30 - LIMITS.waiting);
+    assert_eq!(world.dropped.len(), 30 - LIMITS.max_queued);
     world.step();
     world.now += Duration::from_secs(11);
     world.step();
-    let late = world.dropped.iter().filter(|(_, why)| *why == Dropped::Late).count();
-    assert_eq!(late + world.scheduler.occupancy().running, LIMITS.waiting);
+    let late = world.dropped.iter().filter(|(_, why)| *why == DropReason::DeadlinePassed).count();
+    assert_eq!(late + world.scheduler.occupancy().running, LIMITS.max_queued);
 }
 
 #[test]
 fn everyone_is_served_whatever_comes() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut world = World::new(Limits { cells: random.usize(80..400), running: random.usize(1..12), ..LIMITS });
+        let mut world = World::new(Limits { cells: random.usize(80..400), max_running: random.usize(1..12), ..LIMITS });
         let mut asked = 0;
         for _ in 0..400 {
             if random.u8(0..3) == 0 {
@@ -179,9 +180,9 @@ fn everyone_is_served_whatever_comes() {
                 asked += 1;
             }
             if random.u8(0..10) == 0 {
-                let running: Vec<_> = world.scheduler.running.iter().map(|runner| runner.sequence).collect();
+                let running: Vec<_> = world.scheduler.running.iter().map(|running| running.sequence).collect();
                 if let Some(sequence) = random.choice(running) {
-                    world.scheduler.rest_mut(sequence).unwrap().gone = true;
+                    world.scheduler.payload_mut(sequence).unwrap().disconnected = true;
                 }
             }
             world.step();

@@ -8,10 +8,10 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 
 use crate::cache::Token;
 use crate::markup::{Marks, Markup, Piece};
-use crate::model::{Model, Unusable};
+use crate::model::{Model, ModelError};
 
 /// Writes prompts for a model.
-pub(crate) struct Prompter {
+pub(crate) struct ChatTemplate {
     model: Arc<Model>,
     environment: Environment<'static>,
     markup: Markup,
@@ -24,36 +24,36 @@ const TEMPLATE: &str = "chat";
 /// The template refuses this conversation, in its own words.
 #[derive(Debug, thiserror::Error)]
 #[error("the model's chat template refuses this conversation: {0}")]
-pub(crate) struct Refused(String);
+pub(crate) struct TemplateError(String);
 
-impl Prompter {
+impl ChatTemplate {
     /// Reads the model's template, and tries it.
-    pub(crate) fn new(model: Arc<Model>) -> Result<Self, Unusable> {
+    pub(crate) fn new(model: Arc<Model>) -> Result<Self, ModelError> {
         let template = model.template()?;
-        let bad = |reason: String| Unusable::BadTemplate(model.file().to_owned(), reason);
+        let bad = |reason: String| ModelError::BadTemplate(model.file().to_owned(), reason);
         let markup = Markup::new(model.control_tokens(&template)).map_err(|error| bad(error.to_string()))?;
         let environment = environment(template).map_err(|error| bad(error.to_string()))?;
         let (begin, end) = model.begin_and_end();
-        let prompter = Self { model: model.clone(), environment, markup, begin, end };
+        let template = Self { model: model.clone(), environment, markup, begin, end };
         let hello = [(Role::User, "Hello!".to_owned())];
-        prompter.render(&hello).map_err(|error| bad(error.to_string()))?;
-        Ok(prompter)
+        template.render(&hello).map_err(|error| bad(error.to_string()))?;
+        Ok(template)
     }
 
     /// The tokens of a conversation, up to where the model is to answer.
-    pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<Vec<Token>, Refused> {
+    pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<Vec<Token>, TemplateError> {
         let messages = request.messages();
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
         let guarded: Vec<_> =
             messages.iter().map(|message| (message.role(), self.markup.guard(message.content(), marks))).collect();
         // Some templates know no system message, or want the roles to take turns. Then it is said in another way.
         let rendered =
-            self.render(&guarded).or_else(|refusal| self.render(&taking_turns(guarded)).map_err(|_| refusal));
+            self.render(&guarded).or_else(|refusal| self.render(&alternating_roles(guarded)).map_err(|_| refusal));
         let rendered =
-            rendered.map_err(|refusal| Refused(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
+            rendered.map_err(|refusal| TemplateError(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
 
         let mut tokens: Vec<Token> = Vec::new();
-        for piece in self.markup.take_apart(&rendered, marks) {
+        for piece in self.markup.split_rendered(&rendered, marks) {
             match piece {
                 Piece::Control(token) => tokens.push(token),
                 Piece::Text(text) => tokens.extend(self.model.tokenize(&text)),
@@ -95,7 +95,7 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
 
 /// The same conversation without system messages (what they say is put before what the user says) and with neighbours
 /// of the same role made one.
-fn taking_turns(messages: Vec<(Role, String)>) -> Vec<(Role, String)> {
+fn alternating_roles(messages: Vec<(Role, String)>) -> Vec<(Role, String)> {
     let mut turns: Vec<(Role, String)> = Vec::new();
     for (role, content) in messages {
         let role = if role == Role::System { Role::User } else { role };
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn system_messages_are_said_by_the_user_where_there_are_none() {
         let said = |role, text: &str| (role, text.to_owned());
-        let turns = taking_turns(vec![
+        let turns = alternating_roles(vec![
             said(Role::System, "s"),
             said(Role::User, "u"),
             said(Role::User, "v"),

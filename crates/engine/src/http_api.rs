@@ -1,4 +1,4 @@
-//! The engine's HTTP face: OpenAI-shaped, over a Unix socket or a TCP port.
+//! The engine's HTTP api: OpenAI-shaped, over a Unix socket or a TCP port.
 //!
 //! `POST /v1/chat/completions`, `GET /v1/models` and `GET /health`, which both prove a decode, and `GET /status`.
 
@@ -17,61 +17,63 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-use crate::prompt::Prompter;
 use crate::scheduler;
-use crate::worker::{Ask, Inbox, Message, NoRoom, Vitals};
+use crate::template::ChatTemplate;
+use crate::worker::{Inbox, Message, NoCapacityError, PendingCompletion, Stats};
 
 /// The largest body that is read: the largest request of the API, with every character escaped.
 const MAX_BODY_BYTES: usize = 2 << 20;
 /// How long a proof of life may take.
-const PROOF: Duration = Duration::from_secs(5);
+const DECODE_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may take to send a request's head.
-const HEAD: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Seconds after which whoever found no room may well find some.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// What every connection needs.
-pub(crate) struct Face {
+pub(crate) struct HttpApi {
     pub(crate) name: String,
-    pub(crate) prompter: Prompter,
+    pub(crate) template: ChatTemplate,
     pub(crate) inbox: Inbox,
-    pub(crate) vitals: Arc<Vitals>,
+    pub(crate) stats: Arc<Stats>,
     /// Tokens that a prompt and its answer may have together.
     pub(crate) context: usize,
     pub(crate) cells: usize,
-    pub(crate) patience: Duration,
-    pub(crate) answered: AtomicU64,
+    pub(crate) queue_timeout: Duration,
+    pub(crate) completed: AtomicU64,
 }
 
-type Reply = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
-impl Face {
-    /// Serves one connection to its end. If the other side hangs up, what it asked for is dropped.
+impl HttpApi {
+    /// Serves one connection to its end. If the other side hangs up, what it sent for is dropped.
     pub(crate) async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| {
-            let face = self.clone();
-            async move { Ok::<_, Infallible>(face.reply(request).await) }
+            let api = self.clone();
+            async move { Ok::<_, Infallible>(api.handle(request).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection ended early");
         }
     }
 
-    async fn reply(&self, request: Request<Incoming>) -> Reply {
+    async fn handle(&self, request: Request<Incoming>) -> HttpResponse {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
-            (&Method::GET, "/v1/models") => self.if_alive(wire::engine::models(&self.name, self.context)).await,
-            (&Method::GET, "/health") => self.if_alive(br#"{"status":"ok"}"#.to_vec()).await,
+            (&Method::GET, "/v1/models") => {
+                self.respond_if_decoding(wire::engine::models(&self.name, self.context)).await
+            }
+            (&Method::GET, "/health") => self.respond_if_decoding(br#"{"status":"ok"}"#.to_vec()).await,
             (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
             _ => json(StatusCode::NOT_FOUND, wire::engine::invalid_request("There is nothing here.")),
         }
     }
 
-    async fn complete(&self, request: Request<Incoming>) -> Reply {
+    async fn complete(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let body = match Limited::new(body, MAX_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
@@ -81,7 +83,7 @@ impl Face {
             Ok(request) => request,
             Err(invalid) => return refuse(&invalid.to_string()),
         };
-        let prompt = match self.prompter.prompt(&request) {
+        let prompt = match self.template.prompt(&request) {
             Ok(prompt) => prompt,
             Err(refused) => return refuse(&refused.to_string()),
         };
@@ -89,56 +91,61 @@ impl Face {
         if length == 0 || length >= self.context {
             return json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(length, self.context));
         }
-        let (answer, answered) = oneshot::channel();
-        let asked = self.inbox.send(Message::Ask(scheduler::Request {
+        let (respond_to, response) = oneshot::channel();
+        let sent = self.inbox.send(Message::Complete(scheduler::Request {
             prompt,
             max_tokens: usize::from(request.max_tokens().get()).min(self.context - length),
             tag: tag(&head.headers).into(),
-            deadline: Instant::now() + self.patience,
-            rest: Ask { temperature: request.temperature().get() as f32, answer, bytes: Vec::new() },
+            deadline: Instant::now() + self.queue_timeout,
+            payload: PendingCompletion {
+                temperature: request.temperature().get() as f32,
+                respond_to,
+                bytes: Vec::new(),
+            },
         }));
-        match (asked, answered.await) {
-            (Ok(()), Ok(Ok(answer))) => {
-                let id = format!("engine-{}", self.answered.fetch_add(1, Ordering::Relaxed));
+        match (sent, response.await) {
+            (Ok(()), Ok(Ok(generated))) => {
+                let id = format!("engine-{}", self.completed.fetch_add(1, Ordering::Relaxed));
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                let body = wire::engine::completion(&answer.completion, &id, now, &self.name, answer.cached);
+                let body =
+                    wire::engine::completion(&generated.completion, &id, now, &self.name, generated.cached_tokens);
                 json(StatusCode::OK, body)
             }
-            (Ok(()), Ok(Err(NoRoom))) => {
-                let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_capacity());
-                reply.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
-                reply
+            (Ok(()), Ok(Err(NoCapacityError))) => {
+                let mut response = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_capacity());
+                response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+                response
             }
             _ => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error("The model has stopped.")),
         }
     }
 
     /// An answer that is given only once the model has decoded something.
-    async fn if_alive(&self, body: Vec<u8>) -> Reply {
-        let (proof, proven) = oneshot::channel();
-        let asked = self.inbox.send(Message::Prove(proof)).is_ok();
-        if asked && matches!(tokio::time::timeout(PROOF, proven).await, Ok(Ok(()))) {
+    async fn respond_if_decoding(&self, body: Vec<u8>) -> HttpResponse {
+        let (decoded, has_decoded) = oneshot::channel();
+        let sent = self.inbox.send(Message::CheckDecode(decoded)).is_ok();
+        if sent && matches!(tokio::time::timeout(DECODE_CHECK_TIMEOUT, has_decoded).await, Ok(Ok(()))) {
             return json(StatusCode::OK, body);
         }
         json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::server_error("The model does not decode."))
     }
 
     fn status(&self) -> Vec<u8> {
-        let vitals = &self.vitals;
+        let stats = &self.stats;
         let status = wire::engine::Status {
             model: self.name.clone(),
             context: self.context,
-            running: vitals.running.load(Ordering::Relaxed),
-            waiting: vitals.waiting.load(Ordering::Relaxed),
+            running: stats.running.load(Ordering::Relaxed),
+            waiting: stats.waiting.load(Ordering::Relaxed),
             cells: self.cells,
-            cells_used: vitals.cells_used.load(Ordering::Relaxed),
-            cells_shared: vitals.cells_shared.load(Ordering::Relaxed),
-            steps: vitals.steps.load(Ordering::Relaxed),
-            step_tokens: vitals.step_tokens.load(Ordering::Relaxed),
-            prompt_tokens: vitals.prompt_tokens.load(Ordering::Relaxed),
-            shared_tokens: vitals.shared_tokens.load(Ordering::Relaxed),
-            generated_tokens: vitals.generated_tokens.load(Ordering::Relaxed),
-            cancelled: vitals.cancelled.load(Ordering::Relaxed),
+            cells_used: stats.cells_used.load(Ordering::Relaxed),
+            cells_shared: stats.cells_shared.load(Ordering::Relaxed),
+            steps: stats.steps.load(Ordering::Relaxed),
+            step_tokens: stats.step_tokens.load(Ordering::Relaxed),
+            prompt_tokens: stats.prompt_tokens.load(Ordering::Relaxed),
+            shared_tokens: stats.shared_tokens.load(Ordering::Relaxed),
+            generated_tokens: stats.generated_tokens.load(Ordering::Relaxed),
+            cancelled: stats.cancelled.load(Ordering::Relaxed),
         };
         status.to_json()
     }
@@ -148,13 +155,13 @@ fn tag(headers: &HeaderMap) -> &str {
     headers.get(wire::engine::TAG_HEADER).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
 }
 
-fn refuse(message: &str) -> Reply {
+fn refuse(message: &str) -> HttpResponse {
     json(StatusCode::BAD_REQUEST, wire::engine::invalid_request(message))
 }
 
-fn json(status: StatusCode, body: Vec<u8>) -> Reply {
-    let mut reply = Response::new(Full::new(Bytes::from(body)));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
+fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
