@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, Progress, Speed, Trial};
@@ -98,7 +98,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
     };
-    let engine = match Engine::load(engine_settings, again, Arc::new(Mutex::new(LoadProgress::new(again)))) {
+    let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
         Err(EngineError::Model(reason)) => {
             let remedy = match reason {

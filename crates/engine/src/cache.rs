@@ -1,13 +1,14 @@
-//! Who holds which cells of the KV cache: a prefix tree over token ids, across running and finished sequences.
+//! Which sequence holds which cells of the KV cache: a prefix tree over token ids, across running and finished
+//! sequences.
 //!
-//! A cell of llama.cpp's unified cache carries one token at one position and a set of sequences that see it; it is free
-//! again when the last of them lets go. So a prefix is shared by letting one more sequence see its cells: nothing is
-//! copied. The tree decides which prefixes there are, what may be shared and what has to go; what the context must do
-//! about it comes out as a list of `CellOp`s. Nothing here knows of llama.cpp.
+//! A cell of llama.cpp's unified cache holds one token at one position and the set of sequences that see it. It is
+//! freed when the last of them releases it. So a prefix is shared without copying, by adding a sequence to its cells.
+//! The tree decides what is shared and what is evicted; what the context has to do comes out as `CellOp`s. Nothing here
+//! knows llama.cpp.
 //!
-//! A sequence's tokens are its prompt without the last token, which lies in the tree where everyone can share it (even
-//! before it is computed), and a *tail* of its own: the prompt's last token, which has to be computed again by everyone
-//! who wants to know what follows, and what was generated. When the sequence ends its tail joins the tree.
+//! A running sequence consists of a path and a tail. The path is its prompt without the last token; it lies in the tree
+//! and can be shared even before it is computed. The tail is the prompt's last token, which every request has to
+//! compute to get its logits, and the generated tokens. When the sequence ends, its tail is added to the tree.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,38 +18,38 @@ use slab::Slab;
 /// A token's id in the model's vocabulary.
 pub(crate) type Token = i32;
 
-/// One of the context's sequences.
+/// A sequence id of the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Sequence(pub(crate) u16);
 
-/// What the context has to do to its cells, in this order.
+/// An operation on the context's cells. The order matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CellOp {
-    /// `to` sees what `from` sees at these positions.
+    /// Adds `to` to the cells that `from` sees at these positions.
     Share { from: Sequence, to: Sequence, positions: Range<usize> },
-    /// The sequence lets go of these positions.
+    /// Removes the sequence from its cells at these positions.
     Release { sequence: Sequence, positions: Range<usize> },
 }
 
-/// Behind every position that there can be.
+/// Greater than every position.
 const END: usize = usize::MAX;
 
 type NodeId = usize;
 const ROOT: NodeId = 0;
 
-/// A stretch of tokens that every path through it has in common.
+/// A run of tokens that is common to all paths through it.
 #[derive(Default)]
 struct Node {
     parent: NodeId,
     /// The position of its first token.
     start: usize,
     tokens: Vec<Token>,
-    /// How many of them are in the cache; the others are somebody's to compute.
+    /// How many of the tokens are in the KV cache.
     computed: usize,
     children: Vec<NodeId>,
-    /// Sequences under way whose prompt goes through here. They all see what is computed; the first computes the rest.
+    /// Running sequences whose prompt contains this node. All see what is computed; the first one computes the rest.
     running: Vec<Sequence>,
-    /// The finished sequence that keeps the cells of an idle leaf.
+    /// The finished sequence that holds the cells of an idle leaf.
     holder: Option<Sequence>,
     last_used: u64,
 }
@@ -64,38 +65,35 @@ impl Node {
 }
 
 struct RunningSequence {
-    /// Where its prompt ends in the tree.
+    /// The last node of its path.
     tip: NodeId,
     tail: Vec<Token>,
     tail_computed: usize,
-    /// Cells set aside for the tail.
+    /// Cells reserved for the tail.
     reserved: usize,
 }
 
-/// A sequence that has its room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Started {
     pub(crate) sequence: Sequence,
-    /// Tokens of the prompt that it need not compute itself.
+    /// Prompt tokens that it need not compute itself.
     pub(crate) shared: usize,
-    /// How many of those nobody else was using.
+    /// How many of those no running sequence was using.
     pub(crate) revived: usize,
 }
 
-/// The tree, and the room in the cache.
 pub(crate) struct PrefixCache {
     capacity: usize,
-    /// Cells that are used or reserved: every token of the tree, and what running sequences have set aside.
+    /// Cells that are used or reserved: one for each token of the tree, and those reserved for tails.
     used: usize,
     nodes: Slab<Node>,
     running: HashMap<Sequence, RunningSequence>,
     free_sequences: Vec<Sequence>,
-    /// Counts whatever the caller says is time.
+    /// In the caller's unit of time.
     clock: u64,
 }
 
 impl PrefixCache {
-    /// An empty cache of so many cells and sequences.
     pub(crate) fn new(capacity: usize, sequences: u16) -> Self {
         let mut nodes = Slab::new();
         nodes.insert(Node::default());
@@ -114,17 +112,16 @@ impl PrefixCache {
         self.used
     }
 
-    /// Cells that several sequences under way see, each counted once.
+    /// Cells that several running sequences see, each counted once.
     pub(crate) fn shared(&self) -> usize {
         self.nodes.iter().filter(|(_, node)| node.running.len() > 1).map(|(_, node)| node.computed).sum()
     }
 
-    /// Cells in all.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Takes room for a prompt and for what is generated after it; `None` if there is not enough at the moment.
+    /// Starts a sequence and reserves cells for its prompt and completion. `None` if there are not enough now.
     pub(crate) fn start(&mut self, prompt: &[Token], max_tokens: usize, ops: &mut Vec<CellOp>) -> Option<Started> {
         let (last, body) = prompt.split_last()?;
         let (node, shared) = self.longest_prefix(body);
@@ -145,8 +142,8 @@ impl PrefixCache {
         Some(Started { sequence, shared, revived })
     }
 
-    /// The next tokens that a sequence has to compute, `limit` at the most, and the position of the first. None if
-    /// another one is about to compute what it needs.
+    /// The position of the next token that a sequence has to compute, and at most `limit` tokens from there. Empty
+    /// while another sequence is going to compute what this one needs.
     pub(crate) fn pending(&self, sequence: Sequence, limit: usize) -> (usize, Vec<Token>) {
         let Some(running) = self.running.get(&sequence) else { return (0, Vec::new()) };
         let mut found = Vec::new();
@@ -156,22 +153,22 @@ impl PrefixCache {
         };
         let path = self.path(running.tip);
         let own = path.iter().map(|at| &self.nodes[*at]).filter(|node| !node.is_complete());
-        let mut goes_on = true;
+        let mut continues = true;
         for node in own {
-            goes_on = goes_on && node.running.first() == Some(&sequence) && take(&node.tokens[node.computed..]);
+            continues = continues && node.running.first() == Some(&sequence) && take(&node.tokens[node.computed..]);
         }
-        if goes_on {
+        if continues {
             take(&running.tail[running.tail_computed..]);
         }
         (self.position(running), found)
     }
 
-    /// How many tokens a sequence has, computed or not.
+    /// The number of a sequence's tokens, computed or not.
     pub(crate) fn length(&self, sequence: Sequence) -> usize {
         self.running.get(&sequence).map_or(0, |running| self.nodes[running.tip].end() + running.tail.len())
     }
 
-    /// The next so many of its pending tokens are in the cache now.
+    /// Records that the next `count` pending tokens of a sequence have been computed.
     pub(crate) fn computed(&mut self, sequence: Sequence, count: usize, ops: &mut Vec<CellOp>) {
         let Some(tip) = self.running.get(&sequence).map(|running| running.tip) else { return };
         let mut left = count;
@@ -193,7 +190,7 @@ impl PrefixCache {
         }
     }
 
-    /// A token was generated; it is the next to be computed.
+    /// Appends a generated token.
     pub(crate) fn push(&mut self, sequence: Sequence, token: Token) {
         if let Some(running) = self.running.get_mut(&sequence) {
             running.tail.push(token);
@@ -201,7 +198,7 @@ impl PrefixCache {
         }
     }
 
-    /// A sequence has ended, however that came about. What it computed stays for others until the room is needed.
+    /// Ends a sequence. What it computed stays for others until it is evicted.
     pub(crate) fn finish(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
         let Some(RunningSequence { tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else {
             return;
@@ -219,21 +216,21 @@ impl PrefixCache {
         self.settle(sequence, end, ops);
     }
 
-    /// Time goes on; leaves that nobody has used for longer than `ttl` are dropped. Says how many.
+    /// Advances the clock and evicts leaves that were last used more than `ttl` ago. Returns their number.
     pub(crate) fn age(&mut self, by: u64, ttl: u64, ops: &mut Vec<CellOp>) -> usize {
         self.clock += by;
-        let mut dropped = 0;
+        let mut evicted = 0;
         while let Some(leaf) = self.oldest_leaf(ROOT) {
             if self.nodes[leaf].last_used + ttl >= self.clock {
                 break;
             }
-            self.drop_leaf(leaf, ops);
-            dropped += 1;
+            self.evict(leaf, ops);
+            evicted += 1;
         }
-        dropped
+        evicted
     }
 
-    /// Finds the longest prefix in the tree, so that it ends where a node ends.
+    /// Finds the longest prefix in the tree. Splits a node if the prefix ends within it.
     fn longest_prefix(&mut self, tokens: &[Token]) -> (NodeId, usize) {
         let (mut node, mut matched) = (ROOT, 0);
         while let Some(child) = tokens.get(matched).and_then(|first| self.child(node, *first)) {
@@ -247,26 +244,26 @@ impl PrefixCache {
         (node, matched)
     }
 
-    /// Drops idle leaves, the least recently used first, until there are so many free cells and a free sequence.
-    /// Nothing is dropped if that would not be enough, and nothing on the way to `kept`.
+    /// Evicts idle leaves, the least recently used first, until there are enough free cells and a free sequence. Evicts
+    /// nothing if that would not be enough, and nothing on the path to `kept`.
     fn free_cells(&mut self, cells: usize, kept: NodeId, ops: &mut Vec<CellOp>) -> bool {
         let path = self.path(kept);
         let idle = self.nodes.iter().filter(|(at, node)| node.running.is_empty() && !path.contains(at));
-        let droppable: usize = idle.map(|(_, node)| node.tokens.len()).sum();
-        if self.capacity - self.used + droppable < cells {
+        let evictable: usize = idle.map(|(_, node)| node.tokens.len()).sum();
+        if self.capacity - self.used + evictable < cells {
             return false;
         }
         while self.capacity - self.used < cells || (self.free_sequences.is_empty() && self.nodes[kept].holder.is_none())
         {
             let Some(leaf) = self.oldest_leaf(kept) else { return false };
-            self.drop_leaf(leaf, ops);
+            self.evict(leaf, ops);
         }
         true
     }
 
-    /// A sequence that sees everything that is computed up to the end of a node.
+    /// Returns a sequence that sees everything that is computed up to the end of a node.
     fn join(&mut self, node: NodeId, ops: &mut Vec<CellOp>) -> Option<Sequence> {
-        // The finished sequence that ends here just goes on.
+        // Reuses the finished sequence that ends here.
         if let Some(holder) = self.nodes[node].holder.take() {
             return Some(holder);
         }
@@ -278,13 +275,13 @@ impl PrefixCache {
         Some(sequence)
     }
 
-    /// A finished sequence's own tokens join the tree; says where it ends now. Cells that somebody else holds already
-    /// for the same tokens take the place of its own.
+    /// Adds a finished sequence's tail to the tree and returns the node where it ends now. Where another sequence holds
+    /// cells with the same tokens, these replace its own.
     fn graft(&mut self, tip: NodeId, tail: &[Token], sequence: Sequence, ops: &mut Vec<CellOp>) -> NodeId {
         let (mut node, mut rest) = (tip, tail);
         while let Some(first) = rest.first() {
             let Some(child) = self.child(node, *first) else {
-                // Whoever kept a leaf here is not needed any more: this sequence goes on from it.
+                // This sequence holds the cells of the former leaf from now on.
                 if let Some(holder) = self.nodes[node].holder.take() {
                     self.retire(holder, ops);
                 }
@@ -293,7 +290,7 @@ impl PrefixCache {
             };
             let common = common_prefix(&self.nodes[child].tokens, rest);
             if common == rest.len() || !self.nodes[child].is_complete() {
-                break; // all of it is there, or soon will be: it is not needed twice
+                break; // the tree has all of it, or will have it soon
             }
             let Some(from) = self.holder_of(child) else { break };
             let positions = self.nodes[child].start..self.nodes[child].start + common;
@@ -306,7 +303,7 @@ impl PrefixCache {
         node
     }
 
-    /// Takes back what nobody will compute any more, from a node upwards; says where the path ends now.
+    /// Removes tokens that no sequence will compute any more, from a node upwards. Returns where the path ends now.
     fn prune(&mut self, tip: NodeId) -> NodeId {
         let mut at = tip;
         while at != ROOT && self.nodes[at].running.is_empty() && !self.nodes[at].is_complete() {
@@ -321,7 +318,7 @@ impl PrefixCache {
         at
     }
 
-    /// A finished sequence keeps the cells of the leaf where it ends; anywhere else others keep them.
+    /// Makes a finished sequence the holder of the leaf where it ends. Elsewhere other sequences hold the cells.
     fn settle(&mut self, sequence: Sequence, end: NodeId, ops: &mut Vec<CellOp>) {
         let node = &mut self.nodes[end];
         if end != ROOT && node.children.is_empty() && node.running.is_empty() && node.holder.is_none() {
@@ -332,7 +329,7 @@ impl PrefixCache {
         }
     }
 
-    /// A sequence that holds nothing any more.
+    /// Releases all cells of a sequence, which is free then.
     fn retire(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
         ops.push(CellOp::Release { sequence, positions: 0..END });
         self.free_sequences.push(sequence);
@@ -343,17 +340,17 @@ impl PrefixCache {
         leaves.min_by_key(|(_, node)| node.last_used).map(|(at, _)| at)
     }
 
-    fn drop_leaf(&mut self, leaf: NodeId, ops: &mut Vec<CellOp>) {
+    fn evict(&mut self, leaf: NodeId, ops: &mut Vec<CellOp>) {
         let (start, holder) = (self.nodes[leaf].start, self.nodes[leaf].holder);
         self.used -= self.nodes[leaf].tokens.len();
         let parent = self.remove(leaf);
         let Some(holder) = holder else { return };
-        // The parent may be a leaf now: then its cells are kept by the one who kept the child's.
+        // The parent may be a leaf now. Then the holder of the child holds its cells.
         ops.push(CellOp::Release { sequence: holder, positions: start..END });
         self.settle(holder, parent, ops);
     }
 
-    /// Takes a node without children out of the tree; says which was its parent.
+    /// Removes a node without children and returns its parent.
     fn remove(&mut self, at: NodeId) -> NodeId {
         let parent = self.nodes.remove(at).parent;
         self.nodes[parent].children.retain(|child| *child != at);
@@ -368,7 +365,8 @@ impl PrefixCache {
         at
     }
 
-    /// Cuts a node in two; the lower part keeps its id, and with it everyone who ends there. Returns the upper one.
+    /// Splits a node. The lower part keeps its id, because sequences that end there refer to it. Returns the upper
+    /// part.
     fn split(&mut self, at: NodeId, length: usize) -> NodeId {
         let node = &mut self.nodes[at];
         let rest = node.tokens.split_off(length);
@@ -397,7 +395,7 @@ impl PrefixCache {
         children.iter().copied().find(|child| self.nodes[*child].tokens.first() == Some(&first))
     }
 
-    /// From below the root down to a node.
+    /// The nodes from below the root down to this one.
     fn path(&self, to: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();
         let mut at = to;
@@ -409,8 +407,8 @@ impl PrefixCache {
         path
     }
 
-    /// A sequence that sees all that is computed up to the end of a node. Every node has one: somebody runs through it,
-    /// or keeps a leaf at or below it.
+    /// A sequence that sees everything that is computed up to the end of a node. There always is one: a running
+    /// sequence, or the holder of a leaf at or below the node.
     fn holder_of(&self, node: NodeId) -> Option<Sequence> {
         let mut at = node;
         loop {
@@ -422,7 +420,7 @@ impl PrefixCache {
         }
     }
 
-    /// How many tokens are computed on the way to the end of a node.
+    /// The number of computed tokens on the path to the end of a node.
     fn computed_up_to(&self, node: NodeId) -> usize {
         let mut at = node;
         while at != ROOT && self.nodes[at].computed == 0 {

@@ -1,6 +1,5 @@
-//! A model of llama.cpp's unified cache, for tests: cells that carry a token at a position and a set of sequences that
-//! see them. Each cell also carries a digest of everything before it, so that nobody can be shown another one's text
-//! without a test noticing.
+//! A model of llama.cpp's unified cache for tests: cells with a position and the set of sequences that see them. Each
+//! cell also has a digest of all tokens up to it, so that a test fails if a sequence sees another one's text.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +40,7 @@ impl Cells {
         }
     }
 
-    /// Computes a token: the sequence must see exactly one cell at each position before it, and none at or behind it.
+    /// Computes a token. The sequence must see exactly one cell at each position before it, and none from it on.
     pub(crate) fn compute(&mut self, sequence: Sequence, position: usize, token: Token) -> u64 {
         let seen = self.digests(sequence);
         assert_eq!(seen.len(), position, "sequence {sequence:?} sees other cells than those before its token");
@@ -60,7 +59,6 @@ impl Cells {
     }
 }
 
-/// The digest of a text, token by token.
 pub(crate) fn digest_of(tokens: &[Token]) -> u64 {
     tokens.iter().fold(0, |digest, token| chain(digest, *token))
 }

@@ -1,6 +1,7 @@
-//! The engine's HTTP api: OpenAI-shaped, over a Unix socket or a TCP port.
+//! The engine's HTTP API: OpenAI-shaped, over a Unix socket or a TCP port.
 //!
-//! `POST /v1/chat/completions`, `GET /v1/models` and `GET /health`, which both prove a decode, and `GET /status`.
+//! `POST /v1/chat/completions`; `GET /v1/models` and `GET /health`, which respond only if the model decodes; `GET
+//! /status`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,32 +22,30 @@ use crate::scheduler;
 use crate::template::ChatTemplate;
 use crate::worker::{Inbox, Message, NoCapacityError, PendingCompletion, Stats};
 
-/// The largest body that is read: the largest request of the API, with every character escaped.
+/// The largest request that the service accepts, with every character escaped.
 const MAX_BODY_BYTES: usize = 2 << 20;
-/// How long a proof of life may take.
 const DECODE_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may take to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Seconds after which whoever found no room may well find some.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
-/// What every connection needs.
+/// Shared by all connections.
 pub(crate) struct HttpApi {
     pub(crate) name: String,
     pub(crate) template: ChatTemplate,
     pub(crate) inbox: Inbox,
     pub(crate) stats: Arc<Stats>,
-    /// Tokens that a prompt and its answer may have together.
+    /// Tokens that a prompt and its completion may have together.
     pub(crate) context: usize,
     pub(crate) cells: usize,
     pub(crate) queue_timeout: Duration,
+    /// Counts completions, for their ids.
     pub(crate) completed: AtomicU64,
 }
 
 type HttpResponse = Response<Full<Bytes>>;
 
 impl HttpApi {
-    /// Serves one connection to its end. If the other side hangs up, what it sent for is dropped.
+    /// Serves one connection to its end. If the client disconnects, its request is cancelled.
     pub(crate) async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| {
             let api = self.clone();
@@ -57,7 +56,7 @@ impl HttpApi {
             .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended early");
+            tracing::debug!(%error, "a connection was closed early");
         }
     }
 
@@ -77,15 +76,15 @@ impl HttpApi {
         let (head, body) = request.into_parts();
         let body = match Limited::new(body, MAX_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(_) => return refuse("The body broke off, or is too large."),
+            Err(_) => return bad_request("The body broke off, or is too large."),
         };
         let request = match wire::engine::parse_request(&body) {
             Ok(request) => request,
-            Err(invalid) => return refuse(&invalid.to_string()),
+            Err(invalid) => return bad_request(&invalid.to_string()),
         };
         let prompt = match self.template.prompt(&request) {
             Ok(prompt) => prompt,
-            Err(refused) => return refuse(&refused.to_string()),
+            Err(error) => return bad_request(&error.to_string()),
         };
         let length = prompt.len();
         if length == 0 || length >= self.context {
@@ -120,7 +119,7 @@ impl HttpApi {
         }
     }
 
-    /// An answer that is given only once the model has decoded something.
+    /// Responds with 200 only after the model has decoded a token.
     async fn respond_if_decoding(&self, body: Vec<u8>) -> HttpResponse {
         let (decoded, has_decoded) = oneshot::channel();
         let sent = self.inbox.send(Message::CheckDecode(decoded)).is_ok();
@@ -155,7 +154,7 @@ fn tag(headers: &HeaderMap) -> &str {
     headers.get(wire::engine::TAG_HEADER).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
 }
 
-fn refuse(message: &str) -> HttpResponse {
+fn bad_request(message: &str) -> HttpResponse {
     json(StatusCode::BAD_REQUEST, wire::engine::invalid_request(message))
 }
 

@@ -1,9 +1,9 @@
 //! The embedded runtime on llama.cpp.
 //!
-//! `api` speaks HTTP, `template` and `markup` turn conversations into tokens, `worker` is the one thread that owns the
-//! context. What it does is decided elsewhere, purely: `scheduler` says who gets a token in the next step, `queue` who
-//! is next, and `cache` who holds which cells; `sampler` picks tokens. `tuning` finds the fastest settings for a machine,
-//! and `model` is the only place that knows llama.cpp.
+//! `http_api` speaks HTTP, `template` and `markup` turn conversations into tokens, `worker` is the one thread that owns
+//! the context. `model` is the only module that knows llama.cpp; `tuning` finds the fastest settings for a machine. All
+//! decisions are pure: `scheduler` plans the next step, `queue` says which request starts next, `cache` which sequence
+//! holds which cells, `sampler` draws tokens.
 
 mod cache;
 #[cfg(test)]
@@ -21,8 +21,10 @@ mod tuning;
 mod worker;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::http_api::HttpApi;
 pub use crate::listen::{Address, Listener};
@@ -33,14 +35,13 @@ use crate::template::ChatTemplate;
 pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
 use crate::worker::{Message, Stats, Worker};
 
-/// What one may set about the engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The model's file.
+    /// A GGUF file.
     pub model: PathBuf,
-    /// Where the tuning is kept.
+    /// Where tuning results are stored.
     pub data_dir: PathBuf,
-    /// Cells of the KV cache; as many as are useful and fit unless told otherwise.
+    /// Cells of the KV cache. By default as many as are useful and fit into memory.
     pub cells: Option<usize>,
     pub max_running: usize,
     pub max_queued: usize,
@@ -48,92 +49,87 @@ pub struct Settings {
     pub queue_timeout: Duration,
 }
 
-/// What a person waits for while the engine starts.
+/// Reports what a person waits for while the engine starts.
 pub trait Progress {
-    /// So much of the model is loaded, from 0 to 1.
+    /// The loaded part of the model, from 0 to 1.
     fn loading(&mut self, done: f32);
-    /// A choice is about to be timed: how many were, and how many there are.
+    /// A trial begins: `done` of `all` have been timed.
     fn trying(&mut self, done: usize, all: usize);
-    /// It was.
     fn tried(&mut self, trial: &Trial);
 }
 
-/// Told from wherever there is something to tell.
-pub type SharedProgress = Arc<Mutex<dyn Progress + Send>>;
-
-/// Why the engine stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The model cannot be served.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The tuning could not be kept.
-    #[error("the tuning cannot be kept in {0}: {1}")]
+    #[error("the tuning cannot be stored in {0}: {1}")]
     Tuning(String, #[source] std::io::Error),
-    /// The thread that decodes has ended.
     #[error("the model has stopped: {0}")]
     Decode(String),
 }
 
-/// Sequences that the context tells apart, running and finished; one more proves that it decodes.
+/// Sequences of the context for running and finished requests. One more is used to check that it decodes.
 const MAX_SEQUENCES: u16 = 127;
-/// Tokens that are computed in one step at the most.
 const MAX_STEP_TOKENS: usize = 512;
-/// Cells beyond which more are of no use by default.
+/// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
-/// Seconds that it takes to pass by a cell that one must not look at, as measured on a current x86-64 core.
+/// What attention spends on a cell of another sequence, per head, as measured on a current x86-64 core.
 const SECONDS_PER_MASKED_CELL: f64 = 2.5e-9;
 
-/// A model that is loaded and tuned.
+/// A loaded and tuned model.
 pub struct Engine {
     settings: Settings,
     model: Arc<Model>,
     template: ChatTemplate,
     tuning: Tuning,
-    /// Whether the tuning is a new one.
+    /// Whether this start did the tuning.
     pub tuned_now: bool,
 }
 
 impl Engine {
-    /// Loads a model, and tunes it if this machine has not seen it yet, or `again`.
-    pub fn load(settings: Settings, again: bool, progress: SharedProgress) -> Result<Self, EngineError> {
+    /// Loads a model. Tunes it if there is no tuning for it and this machine yet, or if `again` is set.
+    pub fn load(
+        settings: Settings,
+        again: bool,
+        progress: impl Progress + Send + 'static,
+    ) -> Result<Self, EngineError> {
+        let progress = Arc::new(Mutex::new(progress));
         let report = progress.clone();
-        let loading = move |done| lock(&report).loading(done);
+        let loading = move |done| report.lock().loading(done);
         let model = Arc::new(Model::load(&settings.model, loading)?);
         let template = ChatTemplate::new(model.clone())?;
-        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut *lock(&progress));
+        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut *progress.lock());
         let (tuning, tuned_now) =
             tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;
         Ok(Self { settings, model, template, tuning, tuned_now })
     }
 
-    /// The settings that are in force.
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    /// What the model's makers call it.
+    /// The name in the model's metadata, or else the file's.
     pub fn name(&self) -> String {
         self.model.name()
     }
 
-    /// Tokens that a conversation may have.
+    /// Tokens that a prompt and its completion may have together.
     pub fn context(&self) -> usize {
         self.model.context().min(self.cells())
     }
 
-    /// Cells of the KV cache.
+    /// The size of the KV cache.
     pub fn cells(&self) -> usize {
         let wanted = self.settings.cells.unwrap_or_else(|| {
             let context = self.model.context();
-            // A quarter of the memory that is free, but room for one whole conversation in any case that can be.
+            // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
             let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
             affordable.clamp(context.min(4096), DEFAULT_MAX_CELLS.max(context))
         });
         wanted.next_multiple_of(256)
     }
 
-    /// The two halves that make it serve: a door for requests, and the work behind it.
+    /// The two halves of a serving engine. Each runs on a thread of its own.
     pub fn split(self) -> (Frontend, DecodeLoop) {
         let (inbox, requests) = mpsc::channel();
         let stats = Arc::new(Stats::default());
@@ -160,22 +156,22 @@ impl Engine {
             max_running: self.settings.max_running.clamp(1, usize::from(MAX_SEQUENCES)),
             max_queued: self.settings.max_queued,
             max_step_tokens: MAX_STEP_TOKENS,
-            // Keeping a cell for so many tokens costs as much as computing it again.
+            // After so many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
         }
     }
 }
 
-/// Where requests come in.
+/// Accepts connections and passes requests on to the `DecodeLoop`.
 pub struct Frontend(Arc<HttpApi>);
 
 impl Frontend {
-    /// Takes requests until it is dropped; then what runs is given up.
+    /// Serves until it is dropped. Dropping it gives up running requests.
     pub async fn serve(self, listener: Listener) {
         loop {
             match listener.accept().await {
                 Ok(stream) => drop(tokio::spawn(self.0.clone().serve(stream))),
-                // Out of files, most likely: those that are open will be closed.
+                // Most likely out of file descriptors, of which some will be closed soon.
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -185,7 +181,7 @@ impl Frontend {
     }
 }
 
-/// What is done for the requests.
+/// Computes all requests, on the thread that calls `run`.
 pub struct DecodeLoop {
     model: Arc<Model>,
     tuning: Tuning,
@@ -195,10 +191,10 @@ pub struct DecodeLoop {
 }
 
 impl DecodeLoop {
-    /// Works until the door is gone.
+    /// Runs until the frontend is dropped.
     ///
-    /// It must be the thread that loaded the model. Every thread that computes gets helpers of its own, and the library
-    /// for that (libgomp) lets all of them sleep at each turn once there are more of them than CPUs: decoding one
+    /// Must be called on the thread that loaded the model. libgomp starts worker threads for every thread that
+    /// computes, and puts all of them to sleep between steps once there are more of them than CPUs. Decoding one
     /// sequence then takes twice as long.
     pub fn run(self) -> Result<(), EngineError> {
         let Self { model, tuning: Tuning { choice, speed, .. }, limits, requests, stats } = self;
@@ -213,8 +209,4 @@ fn free_memory() -> usize {
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok());
     kilobytes.unwrap_or(4 << 20) * 1024
-}
-
-fn lock(progress: &SharedProgress) -> MutexGuard<'_, dyn Progress + Send + 'static> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,12 +10,11 @@ use std::str::FromStr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-/// An address to listen on: `127.0.0.1:8090`, or `unix:` and a path.
+/// Written as `127.0.0.1:8090`, or as `unix:` and a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP port.
     Tcp(SocketAddr),
-    /// A socket file, for its owner alone.
+    /// A socket file that only its owner may open.
     Unix(PathBuf),
 }
 
@@ -40,11 +39,9 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection, whichever way it came.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Somebody who listens.
 pub struct Listener(Kind);
 
 enum Kind {
@@ -53,7 +50,7 @@ enum Kind {
 }
 
 impl Listener {
-    /// Listens on an address. A socket file that somebody left behind is replaced.
+    /// Replaces a socket file that another process left behind.
     pub async fn bind(address: &Address) -> std::io::Result<Self> {
         match address {
             Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),
@@ -66,7 +63,7 @@ impl Listener {
         }
     }
 
-    /// Where it really listens: a port 0 has become one.
+    /// The actual address: port 0 has been replaced by the one that the system chose.
     pub fn address(&self) -> std::io::Result<Address> {
         match &self.0 {
             Kind::Tcp(listener) => listener.local_addr().map(Address::Tcp),

@@ -1,8 +1,8 @@
-//! Text is text: what a caller writes is never read as a control token of the chat template.
+//! Keeps text in a message from being read as a control token of the chat template.
 //!
-//! The template is rendered with every message's content *guarded*: a mark that occurs nowhere else is put into each
-//! control token that the content spells out, and around the content. In the rendered prompt a control token that is
-//! still whole is therefore the template's own; everything else is text, and is tokenized as text.
+//! Contents are guarded before the template is rendered: a character that occurs in no message is inserted into every
+//! control token that a content spells out, and around the content. So a control token that is intact in the rendered
+//! prompt is the template's own. Everything else is tokenized as text.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -11,41 +11,38 @@ use crate::cache::Token;
 /// A token that is markup, not text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ControlToken {
-    /// How the template writes it; never empty.
+    /// As the template writes it. Never empty.
     pub(crate) text: String,
     pub(crate) token: Token,
-    /// White space before it belongs to it,
+    /// Whether white space before it is removed.
     pub(crate) strips_left: bool,
-    /// or after it.
+    /// Whether white space after it is removed.
     pub(crate) strips_right: bool,
 }
 
-/// A piece of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// One of the template's own control tokens.
     Control(Token),
-    /// Text, whatever it looks like.
     Text(String),
 }
 
-/// Everything that is markup to a model.
+/// Finds a model's control tokens.
 pub(crate) struct Markup {
     tokens: Vec<ControlToken>,
     finder: AhoCorasick,
 }
 
-/// Two characters that occur in no message of a conversation.
+/// Two characters that occur in no message of the conversation.
 #[derive(Clone, Copy)]
 pub(crate) struct Marks {
-    /// Inside a control token that a content spells out. The text is cut here.
+    /// Inserted into a control token that a content spells out. The text is split here.
     broken: char,
-    /// Around a content. The text goes on here.
+    /// Inserted around a content. The text is not split here.
     edge: char,
 }
 
 impl Marks {
-    /// Finds two characters that nobody has written.
     pub(crate) fn absent_from<'a>(contents: impl Iterator<Item = &'a str> + Clone) -> Self {
         // A private-use plane has more characters than a request can hold.
         let mut absent =
@@ -56,14 +53,14 @@ impl Marks {
 }
 
 impl Markup {
-    /// Fails only if there are far more tokens than any vocabulary has.
+    /// Fails only if there are far more tokens than in any vocabulary.
     pub(crate) fn new(tokens: Vec<ControlToken>) -> Result<Self, aho_corasick::BuildError> {
         let texts = tokens.iter().map(|token| &token.text);
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts)?;
         Ok(Self { tokens, finder })
     }
 
-    /// A content that can go through the template.
+    /// Makes a content safe to be rendered.
     pub(crate) fn guard(&self, content: &str, marks: Marks) -> String {
         let mut guarded = content.to_owned();
         let mut from = 0;
@@ -73,7 +70,7 @@ impl Markup {
             guarded.insert(from, marks.broken);
             from += marks.broken.len_utf8();
         }
-        // White space stays outside, where a template may trim it.
+        // White space stays outside, because templates trim it.
         let text = guarded.trim();
         if text.is_empty() {
             return guarded;
@@ -85,7 +82,7 @@ impl Markup {
         guarded
     }
 
-    /// Takes a rendered prompt apart.
+    /// Splits a rendered prompt into control tokens and text.
     pub(crate) fn split_rendered(&self, rendered: &str, marks: Marks) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut rest = rendered;

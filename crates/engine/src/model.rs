@@ -1,4 +1,4 @@
-//! The model: its vocabulary, its template, and a context to decode with. The only place that knows llama.cpp.
+//! The model: its vocabulary, its template, and a context to decode with. The only module that knows llama.cpp.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -18,44 +18,37 @@ use crate::markup::ControlToken;
 use crate::scheduler::BatchEntry;
 use crate::tuning::{DecoderSettings, KvType};
 
-/// Why a file cannot be served, as a sentence.
+/// Why a model file cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// Nothing there, or nothing to read.
     #[error("{0} cannot be read: {1}")]
     Unreadable(String, #[source] std::io::Error),
-    /// llama.cpp refuses it.
     #[error(
         "{0} is not a model that can be loaded: it is damaged, or of an architecture that this llama.cpp does not know \
          (its own words are in the log)"
     )]
     NotLoadable(String),
-    /// A base model, or a conversion that lost its template.
     #[error(
         "{0} has no chat template, so there is no telling how it wants a conversation written; use an instruct model"
     )]
     NoTemplate(String),
-    /// A template that is none.
     #[error("the chat template of {0} cannot be used: {1}")]
     BadTemplate(String, String),
-    /// Its state is not a list of cells.
     #[error("{0} is a recurrent model; only models with attention alone are supported")]
     Recurrent(String),
-    /// No context could be made.
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
 }
 
-/// A loaded model.
 pub(crate) struct Model {
     backend: LlamaBackend,
     llama: LlamaModel,
-    /// The file's name, for sentences.
+    /// For error messages.
     file: String,
 }
 
 impl Model {
-    /// Loads a model; `progress` hears how much is done, from 0 to 1.
+    /// `progress` is called with the loaded part, from 0 to 1.
     pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
@@ -75,12 +68,12 @@ impl Model {
         Ok(Self { backend, llama, file })
     }
 
-    /// What to call it in sentences.
+    /// For error messages.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
-    /// What its makers call it, or else its file's name.
+    /// The name in its metadata, or else the file's.
     pub(crate) fn name(&self) -> String {
         let name = self.llama.meta_val_str("general.name").ok().filter(|name| !name.trim().is_empty());
         name.unwrap_or_else(|| {
@@ -89,19 +82,19 @@ impl Model {
         })
     }
 
-    /// Tokens that it was trained to hold in mind.
+    /// The context length that it was trained with, in tokens.
     pub(crate) fn context(&self) -> usize {
         self.llama.n_ctx_train() as usize
     }
 
-    /// Bytes of one cell, all layers together, in half precision.
+    /// The size of a cell in all layers, at 16 bits per number.
     pub(crate) fn cell_bytes(&self) -> usize {
         let (layers, heads) = (self.llama.n_layer() as usize, self.llama.n_head().max(1) as usize);
         let head_size = self.llama.n_embd().max(0) as usize / heads;
         2 * 2 * layers * self.llama.n_head_kv() as usize * head_size
     }
 
-    /// How many times a token looks at each cell.
+    /// How many heads of all layers read a cell for each token.
     pub(crate) fn heads_per_cell(&self) -> usize {
         self.llama.n_layer() as usize * self.llama.n_head() as usize
     }
@@ -112,7 +105,7 @@ impl Model {
         template.ok_or_else(|| ModelError::NoTemplate(self.file.clone()))
     }
 
-    /// Every token that is markup: control tokens, and whatever else the template writes as a token of its own.
+    /// All tokens that are markup: control tokens, and user-defined tokens that the template contains.
     pub(crate) fn control_tokens(&self, template: &str) -> Vec<ControlToken> {
         let vocab = self.llama.vocab();
         let tokens = vocab.tokens().filter_map(|token| {
@@ -136,13 +129,13 @@ impl Model {
         tokens.collect()
     }
 
-    /// The token that a prompt begins with, if the model wants one.
+    /// The token that a prompt must begin with, if any.
     pub(crate) fn first_token(&self) -> Option<Token> {
         let vocab = self.llama.vocab();
         (vocab.should_add_bos() && vocab.bos().0 >= 0).then(|| vocab.bos().0)
     }
 
-    /// How the tokens for beginning and end are written.
+    /// The texts of the BOS and EOS tokens.
     pub(crate) fn begin_and_end(&self) -> (String, String) {
         let vocab = self.llama.vocab();
         let written = |token: LlamaToken| match token.0 {
@@ -152,22 +145,21 @@ impl Model {
         (written(vocab.bos()), written(vocab.eos()))
     }
 
-    /// The tokens of a text in which nothing is markup.
+    /// Tokenizes text; nothing in it is read as markup.
     pub(crate) fn tokenize(&self, text: &str) -> impl Iterator<Item = Token> + use<> {
         self.llama.vocab().tokenize(text.as_bytes(), false, false).into_iter().map(|token| token.0)
     }
 
-    /// Whether a token ends the text.
+    /// Whether it is an end-of-generation token.
     pub(crate) fn is_end(&self, token: Token) -> bool {
         self.llama.vocab().is_eog(LlamaToken(token))
     }
 
-    /// The bytes of a token; none for markup.
+    /// Appends the bytes of a token; none for a control token.
     pub(crate) fn add_bytes(&self, token: Token, bytes: &mut Vec<u8>) {
         self.llama.vocab().token_to_piece_into(LlamaToken(token), bytes, false, None);
     }
 
-    /// Something to decode with.
     pub(crate) fn decoder(&self, shape: Shape, choice: DecoderSettings) -> Result<Decoder<'_>, ModelError> {
         let kv = match choice.kv {
             KvType::F16 => KvCacheType::F16,
@@ -175,21 +167,21 @@ impl Model {
             KvType::Q8 => KvCacheType::Q8_0,
         };
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
-        // llama.cpp wants room for an output of every sequence.
+        // llama.cpp needs a batch that holds an output of every sequence.
         let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(shape.sequences));
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(shape.cells).ok().and_then(NonZeroU32::new))
             .with_n_batch(step)
             .with_n_ubatch(step)
             .with_n_seq_max(u32::from(shape.sequences))
-            // One cache for all sequences: only so can they share cells.
+            // Sequences can share cells only in a unified cache.
             .with_kv_unified(true)
-            // Cells outside a sliding window stay: another sequence may go on from there.
+            // Keeps cells outside a sliding window, because another sequence may continue from there.
             .with_swa_full(true)
             .with_type_k(kv)
             .with_type_v(kv)
             .with_flash_attention_policy(i32::from(choice.flash_attention))
-            // The second governs every batch of more than one token, decoding included.
+            // The second one applies to every batch of more than one token, so to decoding, too.
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_no_perf(true);
@@ -199,7 +191,7 @@ impl Model {
     }
 }
 
-/// Loads the libraries with the kernels for this CPU, where they are not part of the program.
+/// Loads the kernels for this CPU if they are separate libraries.
 fn load_kernels() {
     #[cfg(feature = "portable")]
     if let Some(folder) = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("kernels"))) {
@@ -207,31 +199,29 @@ fn load_kernels() {
     }
 }
 
-/// How large a decoder is.
+/// The dimensions of a decoder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) cells: usize,
     pub(crate) sequences: u16,
-    /// Tokens that are computed together at the most.
+    /// The maximum of tokens in a batch.
     pub(crate) step: usize,
 }
 
-/// A context with its cells.
 pub(crate) struct Decoder<'a> {
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
 }
 
-/// The context refused a batch: a bug, or a broken machine.
+/// The context rejected a batch: a bug of ours, or a hardware fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the batch could not be decoded: {0}")]
 pub(crate) struct DecodeError(String);
 
 impl Decoder<'_> {
-    /// Does to the cells what the cache has decided.
     pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeError> {
         let failed = |what: &dyn std::fmt::Display| DecodeError(what.to_string());
-        // A position beyond all others means the end.
+        // llama.cpp takes `None` for an open end.
         let bound = |position: usize| u32::try_from(position).ok().filter(|position| *position < u32::MAX / 2);
         for op in ops {
             match op {
@@ -252,7 +242,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Computes a batch; the logits of its outputs can be asked for until the next one.
+    /// Computes a batch. The logits of its outputs can be read until the next one.
     pub(crate) fn decode(&mut self, batch: &[BatchEntry]) -> Result<(), DecodeError> {
         self.batch.clear();
         for entry in batch {
@@ -265,7 +255,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The logits for what follows an entry of the last batch; it must have been an output.
+    /// The logits of an entry of the last batch, which must have been an output.
     pub(crate) fn logits(&self, entry: usize) -> &[f32] {
         self.context.get_logits_ith(entry as i32)
     }

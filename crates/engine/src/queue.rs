@@ -1,21 +1,21 @@
-//! The waiting room: bounded, and fair between those who wait.
+//! A bounded queue that is fair between tags. The service sends the key's public id as the tag.
 //!
-//! Everyone who waits stands in the queue of a tag (the server passes the key's public id along). Turns go to the tag
-//! that has the least under way, and among equals to the one whose last turn is longest ago; so a tag with a hundred
-//! waiting does not delay another one's first. When the room is full, the longest queue gives way.
+//! Each tag has a queue of its own. The next request comes from the tag with the fewest requests in flight, and among
+//! equals from the one that was served longest ago. So a hundred queued requests of one tag do not delay another tag's
+//! first. If the queue is full, the longest tag queue loses its newest request.
 
 use std::collections::VecDeque;
 
-/// Who a request is counted for; opaque.
+/// What requests are counted by. Opaque.
 pub(crate) type Tag = std::sync::Arc<str>;
 
 struct TagQueue<J> {
     tag: Tag,
     jobs: VecDeque<J>,
+    /// The value of `pops` when this tag was last served.
     last_pop: u64,
 }
 
-/// Everyone who waits.
 pub(crate) struct FairQueue<J> {
     queues: Vec<TagQueue<J>>,
     limit: usize,
@@ -23,40 +23,38 @@ pub(crate) struct FairQueue<J> {
 }
 
 impl<J> FairQueue<J> {
-    /// An empty room for so many.
     pub(crate) fn new(limit: usize) -> Self {
         Self { queues: Vec::new(), limit, pops: 0 }
     }
 
-    /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.queues.iter().map(|queue| queue.jobs.len()).sum()
     }
 
-    /// Somebody comes in. If there is no room, somebody is turned away, and returned: the last of the longest queue, or
-    /// the newcomer if there is no longer queue than its own.
+    /// Adds a job. If the queue is full, a job is rejected and returned: the newest of the longest tag queue, or the
+    /// added job if no other tag's queue is longer than its own.
     pub(crate) fn push(&mut self, tag: Tag, job: J) -> Option<J> {
         let own = self.queue(&tag).map_or(0, |queue| queue.jobs.len());
-        let mut turned_away = None;
+        let mut rejected = None;
         if self.len() >= self.limit {
             let longest = self.queues.iter_mut().max_by_key(|queue| queue.jobs.len());
             let Some(longest) = longest.filter(|queue| queue.jobs.len() > own + 1) else { return Some(job) };
-            turned_away = longest.jobs.pop_back();
+            rejected = longest.jobs.pop_back();
         }
         match self.queue(&tag) {
             Some(queue) => queue.jobs.push_back(job),
             None => self.queues.push(TagQueue { tag, jobs: VecDeque::from([job]), last_pop: self.pops }),
         }
-        turned_away
+        rejected
     }
 
-    /// Whose turn it is, given how much each tag has under way.
+    /// The next job, given the number of requests in flight for each tag.
     pub(crate) fn peek(&self, in_flight: impl Fn(&Tag) -> usize) -> Option<(&Tag, &J)> {
         let queue = self.queues.iter().min_by_key(|queue| (in_flight(&queue.tag), queue.last_pop))?;
         Some((&queue.tag, queue.jobs.front()?))
     }
 
-    /// Lets the first of a queue go.
+    /// Removes a tag's first job.
     pub(crate) fn pop(&mut self, tag: &Tag) -> Option<J> {
         self.pops += 1;
         let pops = self.pops;
@@ -67,16 +65,17 @@ impl<J> FairQueue<J> {
         job
     }
 
-    /// Takes everyone out who is not to wait any longer.
-    pub(crate) fn remove_if(&mut self, is_over: impl Fn(&J) -> bool) -> Vec<J> {
-        let mut over = Vec::new();
+    /// Removes and returns all jobs for which the predicate holds.
+    pub(crate) fn remove_if(&mut self, predicate: impl Fn(&J) -> bool) -> Vec<J> {
+        let mut removed = Vec::new();
         for queue in &mut self.queues {
-            let (gone, stay): (VecDeque<J>, _) = std::mem::take(&mut queue.jobs).into_iter().partition(&is_over);
-            queue.jobs = stay;
-            over.extend(gone);
+            let (matching, others): (VecDeque<J>, _) =
+                std::mem::take(&mut queue.jobs).into_iter().partition(&predicate);
+            queue.jobs = others;
+            removed.extend(matching);
         }
         self.queues.retain(|queue| !queue.jobs.is_empty());
-        over
+        removed
     }
 
     fn queue(&mut self, tag: &Tag) -> Option<&mut TagQueue<J>> {
@@ -93,19 +92,19 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_waiting_of_one_tag_do_not_delay_the_one_of_another() {
+    fn a_hundred_jobs_of_one_tag_do_not_delay_another_tags_first() {
         let mut queue = FairQueue::new(200);
         for at in 0..100 {
             assert_eq!(queue.push(tag("greedy"), at), None);
         }
         assert_eq!(queue.push(tag("modest"), 1000), None);
-        // The greedy one has something under way, the modest one has not.
+        // Only the greedy tag has a request in flight.
         let (next, job) = queue.peek(|tag| usize::from(&**tag == "greedy")).unwrap();
         assert_eq!((&**next, *job), ("modest", 1000));
     }
 
     #[test]
-    fn equals_take_turns_and_each_line_keeps_its_order() {
+    fn equal_tags_alternate_and_each_keeps_its_order() {
         let mut queue = FairQueue::new(10);
         for at in 0..3 {
             queue.push(tag("a"), at);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_room_turns_the_last_of_the_longest_line_away() {
+    fn a_full_queue_rejects_the_newest_job_of_the_longest_tag_queue() {
         let mut queue = FairQueue::new(3);
         for at in 0..3 {
             queue.push(tag("greedy"), at);
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_over_is_taken_out_and_the_others_stay() {
+    fn matching_jobs_are_removed_and_the_others_stay() {
         let mut queue = FairQueue::new(10);
         for at in 0..6 {
             queue.push(tag(if at < 3 { "a" } else { "b" }), at);

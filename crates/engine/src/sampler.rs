@@ -1,16 +1,15 @@
-//! From the model's raw logits to a token: the best one at temperature 0, else one drawn from the softmax at that
-//! temperature. Exact: every token can be drawn, with its own probability; nothing is sorted or cut off.
+//! Draws a token from logits: the best one at temperature 0, else one from the softmax at that temperature. Exact:
+//! every token can be drawn, with its own probability; nothing is sorted or cut off.
 //!
-//! Two passes over the logits: one for the largest, one that sums up the weights block by block. Then a point in the sum
-//! is drawn, and only the block that it falls into is looked at again.
+//! Two passes over the logits: one for the maximum, one that sums up the weights by block. Then a point in the sum is
+//! drawn, and only the block that it falls into is read again.
 
 use crate::cache::Token;
 
-/// Scores in a block; a block's weights are summed up in single precision, the blocks' sums in double.
+/// Logits in a block. Weights within a block are summed in single precision, the blocks in double.
 const BLOCK: usize = 256;
 const LANES: usize = 16;
 
-/// Draws tokens; keeps its own working memory.
 pub(crate) struct Sampler {
     random: fastrand::Rng,
     sums: Vec<f64>,
@@ -21,18 +20,17 @@ impl Sampler {
         Self { random, sums: Vec::new() }
     }
 
-    /// The next token.
     pub(crate) fn sample(&mut self, logits: &[f32], temperature: f32) -> Token {
         let best = largest(logits);
-        // So cold that no other token has a chance that a float can hold.
+        // No other token has a probability that a float can represent.
         if temperature < 1e-5 {
             return position_of(logits, best);
         }
-        let cold = 1.0 / temperature;
+        let inverse_temperature = 1.0 / temperature;
         self.sums.clear();
         let mut total = 0.0;
         for block in logits.chunks(BLOCK) {
-            total += f64::from(sum_of_weights(block, best, cold));
+            total += f64::from(sum_of_weights(block, best, inverse_temperature));
             self.sums.push(total);
         }
         let point = self.random.f64() * total;
@@ -41,17 +39,17 @@ impl Sampler {
         let block = &logits[start..logits.len().min(start + BLOCK)];
         let mut left = point - if at == 0 { 0.0 } else { self.sums[at - 1] };
         for (at, logit) in block.iter().enumerate() {
-            left -= f64::from(weight(*logit, best, cold));
+            left -= f64::from(weight(*logit, best, inverse_temperature));
             if left < 0.0 {
                 return (start + at) as Token;
             }
         }
-        // Rounding: the point lies behind the last weight by less than a float can tell.
+        // By rounding, the point may lie just beyond the last weight.
         (start + position_of(block, largest(block)) as usize) as Token
     }
 }
 
-/// The largest logit; not-a-number counts for nothing.
+/// Ignores NaN.
 fn largest(logits: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let chunks = logits.chunks_exact(LANES);
@@ -68,23 +66,23 @@ fn position_of(logits: &[f32], value: f32) -> Token {
     logits.iter().position(|logit| *logit == value).unwrap_or(0) as Token
 }
 
-fn sum_of_weights(logits: &[f32], best: f32, cold: f32) -> f32 {
+fn sum_of_weights(logits: &[f32], best: f32, inverse_temperature: f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let chunks = logits.chunks_exact(LANES);
-    let rest: f32 = chunks.remainder().iter().map(|logit| weight(*logit, best, cold)).sum();
+    let rest: f32 = chunks.remainder().iter().map(|logit| weight(*logit, best, inverse_temperature)).sum();
     for chunk in chunks {
         for (lane, logit) in lanes.iter_mut().zip(chunk) {
-            *lane += weight(*logit, best, cold);
+            *lane += weight(*logit, best, inverse_temperature);
         }
     }
     lanes.iter().sum::<f32>() + rest
 }
 
-/// e to the power of (logit - best) / temperature, without branches so that many are computed at once: 2^n times a
-/// polynomial for what is left between -1/2 and 1/2. Right to about one unit in the last place.
-fn weight(logit: f32, best: f32, cold: f32) -> f32 {
+/// exp((logit - best) / temperature), without branches so that it vectorizes: 2^n times a polynomial for the remainder
+/// between -1/2 and 1/2. Accurate to about one unit in the last place.
+fn weight(logit: f32, best: f32, inverse_temperature: f32) -> f32 {
     const SMALLEST: f32 = -87.0;
-    let power = ((logit - best) * cold).max(SMALLEST);
+    let power = ((logit - best) * inverse_temperature).max(SMALLEST);
     // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let whole = (power * std::f32::consts::LOG2_E + ROUND) - ROUND;

@@ -1,7 +1,8 @@
-//! What is done in the next step: everyone who generates gets one token, and prompts are computed in bounded pieces, so
-//! that a long one never holds up the others. Requests get their room before they start; until then they wait.
+//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, so that a long
+//! prompt never stalls the others. A request is queued until it gets all the cells that it may need, so that none can
+//! run out of them.
 //!
-//! Pure: time comes in as a parameter, what the model says comes in as tokens, and what the context must do comes out.
+//! Pure: time and sampled tokens come in, batches and cell operations come out.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,12 +12,11 @@ use chat::FinishReason;
 use crate::cache::{CellOp, PrefixCache, Sequence, Token};
 use crate::queue::{FairQueue, Tag};
 
-/// The bounds that the scheduler keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Cells of the KV cache.
+    /// The size of the KV cache.
     pub(crate) cells: usize,
-    /// Sequences that the context can tell apart, running and finished.
+    /// Sequences of the context, for running and finished requests.
     pub(crate) sequences: u16,
     pub(crate) max_running: usize,
     pub(crate) max_queued: usize,
@@ -25,31 +25,26 @@ pub(crate) struct Limits {
     pub(crate) max_prefix_ttl: f64,
 }
 
-/// A request for the model.
 pub(crate) struct Request<R> {
     /// Never empty.
     pub(crate) prompt: Vec<Token>,
     pub(crate) max_tokens: usize,
-    /// Who it is counted for.
     pub(crate) tag: Tag,
-    /// When it has waited for long enough.
+    /// When it is dropped if it is still queued.
     pub(crate) deadline: Instant,
-    /// Whatever the caller needs to answer it.
+    /// What the caller needs in order to respond.
     pub(crate) payload: R,
 }
 
-/// Why a request did not run to its end.
+/// Why a request was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// The waiting room is full.
     QueueFull,
-    /// It waited for too long.
     DeadlinePassed,
-    /// Nobody wants the answer any more.
+    /// The client no longer waits for the response.
     Disconnected,
 }
 
-/// A request that has ended.
 pub(crate) struct Finished<R> {
     pub(crate) payload: R,
     pub(crate) reason: FinishReason,
@@ -58,22 +53,21 @@ pub(crate) struct Finished<R> {
     pub(crate) completion_tokens: usize,
 }
 
-/// One token of a step.
+/// One token of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchEntry {
     pub(crate) token: Token,
     pub(crate) position: usize,
     pub(crate) sequence: Sequence,
-    /// Whether one wants to know what follows it.
+    /// Whether its logits are needed.
     pub(crate) output: bool,
 }
 
-/// What to do next.
 #[derive(Default)]
 pub(crate) struct Step {
-    /// First this,
+    /// To be applied before the batch is decoded.
     pub(crate) ops: Vec<CellOp>,
-    /// then compute these together; none if there is nothing to do.
+    /// Empty if there is nothing to compute.
     pub(crate) batch: Vec<BatchEntry>,
 }
 
@@ -87,33 +81,32 @@ struct RunningRequest<R> {
     generated: usize,
 }
 
-/// For how long, about, a step with prompts may take while others generate, and while nobody does.
+/// Target durations of a step with prompts, while other requests generate and while none does.
 const SECONDS_PER_CHUNK: f64 = 0.12;
 const SECONDS_PER_STEP: f64 = 0.5;
-/// Prompts are computed in whole tiles: matrix units like them, and below 64 tokens llama.cpp computes flash attention
-/// token by token.
+/// Prompts are computed in multiples of this. Matrix units work best on whole tiles, and below 64 tokens llama.cpp
+/// computes flash attention token by token.
 const TILE: usize = 64;
 
-/// The least patience with free_sequences prefixes, as a part of the most.
+/// The lower bound of the prefix TTL, as a part of the upper one.
 const MIN_PREFIX_TTL_FRACTION: f64 = 1.0 / 32.0;
 
-/// Everything that waits, runs or is kept.
 pub(crate) struct Scheduler<R> {
     limits: Limits,
     cache: PrefixCache,
     queue: FairQueue<Request<R>>,
     running: Vec<RunningRequest<R>>,
+    /// Running requests by tag.
     in_flight: HashMap<Tag, usize>,
-    /// Cells that running requests may come to need, shared ones counted once for each.
+    /// Cells that running requests may need. Shared cells are counted once for each request.
     reserved_cells: usize,
-    /// In generated tokens.
+    /// In generated tokens. Adapts to how often kept prefixes are reused.
     prefix_ttl: f64,
     /// Prompt tokens per step while other requests generate, and while none does.
     chunk_while_decoding: usize,
     chunk_alone: usize,
 }
 
-/// How much there is of everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     pub(crate) waiting: usize,
@@ -124,7 +117,6 @@ pub(crate) struct Occupancy {
 }
 
 impl<R> Scheduler<R> {
-    /// A scheduler without anything to do.
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -139,7 +131,7 @@ impl<R> Scheduler<R> {
         }
     }
 
-    /// How long a token of a prompt takes, as measured: the pieces of prompts are cut accordingly.
+    /// Sets the sizes of prompt chunks by the measured time per prompt token.
     pub(crate) fn set_pace(&mut self, seconds_per_token: f64) {
         let within = |seconds: f64| {
             ((seconds / seconds_per_token) as usize / TILE * TILE).max(TILE).min(self.limits.max_step_tokens)
@@ -147,17 +139,16 @@ impl<R> Scheduler<R> {
         (self.chunk_while_decoding, self.chunk_alone) = (within(SECONDS_PER_CHUNK), within(SECONDS_PER_STEP));
     }
 
-    /// A request comes in and waits for its room. Somebody may have to be turned away for it, or it itself.
+    /// Queues a request. If the queue is full, returns the payload of the request that was rejected: this one or
+    /// another.
     pub(crate) fn enqueue(&mut self, request: Request<R>) -> Option<R> {
         self.queue.push(request.tag.clone(), request).map(|request| request.payload)
     }
 
-    /// Whether there is anything to do.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.queue.len() == 0
     }
 
-    /// How much there is of everything.
     pub(crate) fn occupancy(&self) -> Occupancy {
         Occupancy {
             waiting: self.queue.len(),
@@ -168,7 +159,7 @@ impl<R> Scheduler<R> {
         }
     }
 
-    /// Takes out whoever has gone or waited for too long, and frees their room.
+    /// Drops requests whose client has disconnected, and queued ones whose deadline has passed.
     pub(crate) fn sweep(
         &mut self,
         now: Instant,
@@ -198,7 +189,7 @@ impl<R> Scheduler<R> {
         (ops, dropped)
     }
 
-    /// Lets in whoever has room, and says what to compute next.
+    /// Starts the queued requests for which there are cells, and returns what to compute next.
     pub(crate) fn plan(&mut self) -> Step {
         let mut step = Step::default();
         while self.admit_one(&mut step.ops) {}
@@ -207,8 +198,8 @@ impl<R> Scheduler<R> {
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
         }
-        let room = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
-        let mut left = room.min(self.limits.max_step_tokens.saturating_sub(generating));
+        let chunk = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
+        let mut left = chunk.min(self.limits.max_step_tokens.saturating_sub(generating));
         for running in self.running.iter().filter(|running| running.generated == 0) {
             if left == 0 {
                 break;
@@ -218,21 +209,23 @@ impl<R> Scheduler<R> {
         step
     }
 
-    /// What was planned is computed; says what the context must do before the next step.
+    /// Records that a planned batch was decoded. The operations must be applied before the next step.
     pub(crate) fn computed(&mut self, batch: &[BatchEntry]) -> Vec<CellOp> {
         let mut ops = Vec::new();
         for part in batch.chunk_by(|a, b| a.sequence == b.sequence) {
             self.cache.computed(part[0].sequence, part.len(), &mut ops);
         }
         let tokens = batch.iter().filter(|entry| entry.output).count() as u64;
-        let dropped = self.cache.age(tokens, self.prefix_ttl as u64, &mut ops);
-        // Keeping cells costs everyone a little in every step. What is kept in vain makes us less patient, …
-        let least = self.limits.max_prefix_ttl * MIN_PREFIX_TTL_FRACTION;
-        self.prefix_ttl = (self.prefix_ttl * 0.95_f64.powi(dropped as i32)).max(least);
+        let evicted = self.cache.age(tokens, self.prefix_ttl as u64, &mut ops);
+        // Every kept cell slows down every step. A prefix that was evicted unused shortens the TTL, a reused one
+        // lengthens it.
+        let min = self.limits.max_prefix_ttl * MIN_PREFIX_TTL_FRACTION;
+        self.prefix_ttl = (self.prefix_ttl * 0.95_f64.powi(evicted as i32)).max(min);
         ops
     }
 
-    /// The model's next token for a sequence; `end` if it is one that ends the text. Says if the request has ended.
+    /// Adds a sampled token to a sequence; `end` if it is an end-of-generation token. Returns the request if it has
+    /// finished.
     pub(crate) fn generated(
         &mut self,
         sequence: Sequence,
@@ -263,7 +256,6 @@ impl<R> Scheduler<R> {
         (ops, Some(finished))
     }
 
-    /// What belongs to a running sequence.
     pub(crate) fn payload_mut(&mut self, sequence: Sequence) -> Option<&mut R> {
         self.running.iter_mut().find(|running| running.sequence == sequence).map(|running| &mut running.payload)
     }
@@ -280,7 +272,6 @@ impl<R> Scheduler<R> {
         let tag = tag.clone();
         let Some(request) = self.queue.pop(&tag) else { return false };
         if started.revived > request.prompt.len() / 4 {
-            // … and what was kept for a good reason more so.
             self.prefix_ttl = (self.prefix_ttl * 1.25).min(self.limits.max_prefix_ttl);
         }
         self.reserved_cells += request.prompt.len() + request.max_tokens;
@@ -297,8 +288,8 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// One tag alone does not get the last quarter of the slots and of the cells, so that another one finds some at
-    /// once; but everyone may have one request under way.
+    /// No tag alone gets the last quarter of slots and cells, so that another one can start at once. But every tag may
+    /// have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
         let own = self.in_flight.get(tag).copied().unwrap_or(0);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;

@@ -1,4 +1,4 @@
-//! From a conversation to the prompt's tokens, by the model's own chat template.
+//! Turns a conversation into a prompt's tokens with the model's own chat template.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::cache::Token;
 use crate::markup::{Marks, Markup, Piece};
 use crate::model::{Model, ModelError};
 
-/// Writes prompts for a model.
 pub(crate) struct ChatTemplate {
     model: Arc<Model>,
     environment: Environment<'static>,
@@ -21,13 +20,13 @@ pub(crate) struct ChatTemplate {
 
 const TEMPLATE: &str = "chat";
 
-/// The template refuses this conversation, in its own words.
+/// The template rejected the conversation. Holds the template's own message.
 #[derive(Debug, thiserror::Error)]
 #[error("the model's chat template refuses this conversation: {0}")]
 pub(crate) struct TemplateError(String);
 
 impl ChatTemplate {
-    /// Reads the model's template, and tries it.
+    /// Compiles the model's template and renders a short conversation to test it.
     pub(crate) fn new(model: Arc<Model>) -> Result<Self, ModelError> {
         let template = model.template()?;
         let bad = |reason: String| ModelError::BadTemplate(model.file().to_owned(), reason);
@@ -40,13 +39,13 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The tokens of a conversation, up to where the model is to answer.
+    /// The tokens of a conversation, up to where the completion begins.
     pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<Vec<Token>, TemplateError> {
         let messages = request.messages();
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
         let guarded: Vec<_> =
             messages.iter().map(|message| (message.role(), self.markup.guard(message.content(), marks))).collect();
-        // Some templates know no system message, or want the roles to take turns. Then it is said in another way.
+        // Some templates have no system role, or require alternating roles. Then the conversation is rewritten.
         let rendered =
             self.render(&guarded).or_else(|refusal| self.render(&alternating_roles(guarded)).map_err(|_| refusal));
         let rendered =
@@ -73,7 +72,7 @@ impl ChatTemplate {
         self.environment.get_template(TEMPLATE)?.render(context! {
             messages => messages,
             add_generation_prompt => true,
-            // An answer of at most 512 tokens has no room for thoughts.
+            // A completion of at most 512 tokens is too short for reasoning.
             enable_thinking => false,
             bos_token => self.begin.as_str(),
             eos_token => self.end.as_str(),
@@ -81,7 +80,7 @@ impl ChatTemplate {
     }
 }
 
-/// Templates are written for Python's Jinja with trimmed blocks.
+/// Configured like the Jinja environment that templates are written for: Python's, with trimmed blocks.
 fn environment(template: String) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -93,8 +92,7 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// The same conversation without system messages (what they say is put before what the user says) and with neighbours
-/// of the same role made one.
+/// The same conversation with system messages turned into user messages and consecutive messages of one role merged.
 fn alternating_roles(messages: Vec<(Role, String)>) -> Vec<(Role, String)> {
     let mut turns: Vec<(Role, String)> = Vec::new();
     for (role, content) in messages {
@@ -115,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_messages_are_said_by_the_user_where_there_are_none() {
+    fn system_messages_become_user_messages_and_roles_alternate() {
         let said = |role, text: &str| (role, text.to_owned());
         let turns = alternating_roles(vec![
             said(Role::System, "s"),
@@ -127,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_of_the_field_render() {
+    fn a_template_without_a_system_role_renders_and_rejects_one() {
         let gemma = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}";
         let environment = environment(gemma.into()).unwrap();
         let template = environment.get_template(TEMPLATE).unwrap();

@@ -1,6 +1,6 @@
-//! Which settings are fastest differs from machine to machine by more than a factor of two, and nobody should have to
-//! know. So the engine times the few that matter at its first load and keeps the best, with the model's digest and the
-//! CPU's name, in the data folder.
+//! Which decoder settings are fastest depends on the machine, by more than a factor of two. So the engine times the few
+//! that matter when it first loads a model, and stores the best in the data folder, by the model's digest and the CPU's
+//! name.
 
 use std::fmt;
 use std::fs;
@@ -16,26 +16,21 @@ use crate::cache::{CellOp, Sequence};
 use crate::model::{Decoder, Model, Shape};
 use crate::scheduler::BatchEntry;
 
-/// How keys and values are kept.
+/// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvType {
-    /// 16 bits, as llama.cpp does by default.
+    /// llama.cpp's default.
     F16,
-    /// 16 bits with the range of 32.
     Bf16,
-    /// 8 bits in blocks.
+    /// q8_0: 8 bits in blocks with a scale.
     Q8,
 }
 
-/// What is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecoderSettings {
-    /// How keys and values are kept.
     pub kv: KvType,
-    /// Whether attention is computed in one go.
     pub flash_attention: bool,
-    /// Threads that compute.
     pub threads: usize,
 }
 
@@ -52,45 +47,43 @@ impl fmt::Display for DecoderSettings {
     }
 }
 
-/// How fast a choice was, in tokens per second.
+/// In tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// Computing a prompt.
+    /// Prompt processing.
     pub prompt: f64,
-    /// Eight sequences that share a prefix, together.
+    /// Generation by eight sequences with a common prefix, all together.
     pub eight: f64,
-    /// One sequence.
+    /// Generation by one sequence.
     pub one: f64,
 }
 
 impl Speed {
-    /// Seconds for a fair mixture of work; less is better.
+    /// Seconds for a typical mixture of work; less is better.
     fn cost(&self, choice: DecoderSettings) -> f64 {
         let seconds = 1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one;
         if choice.flash_attention { seconds } else { seconds * NO_FLASH_COST_FACTOR }
     }
 }
 
-/// Without flash attention everyone computes with everyone's cells, of which there are few in a trial and many in earnest.
+/// Without flash attention every sequence computes with all cells, of which a trial has few and production has many.
 const NO_FLASH_COST_FACTOR: f64 = 1.5;
 
-/// A choice with the grounds for it, as kept in the data folder.
+/// The chosen settings and what they were measured on, as stored in `tuning.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     model_sha256: String,
     model_bytes: u64,
     model_modified_micros: u64,
     cpu: String,
-    /// What was chosen.
     pub choice: DecoderSettings,
-    /// How fast it was when it was chosen.
     pub speed: Speed,
 }
 
-/// What is tried, and how it fared.
+/// The speed is `None` if the settings do not work on this machine.
 pub type Trial = (DecoderSettings, Option<Speed>);
 
-/// The tuning for a model: the one that was kept, or else a new one.
+/// The stored tuning for a model, or else a new one; and whether it is new.
 pub(crate) fn tuning(
     model: &Model,
     path: &Path,
@@ -99,31 +92,32 @@ pub(crate) fn tuning(
     progress: &mut dyn Progress,
 ) -> std::io::Result<(Tuning, bool)> {
     let file = data_dir.join("tuning.json");
-    let mut kept: Vec<Tuning> =
+    let mut stored: Vec<Tuning> =
         fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    let (bytes, modified) = stamp(path)?;
+    let (bytes, modified) = size_and_modified_micros(path)?;
     let cpu = cpu_name();
-    let same_file = kept.iter().find(|kept| kept.model_bytes == bytes && kept.model_modified_micros == modified);
+    let same_file =
+        stored.iter().find(|tuning| tuning.model_bytes == bytes && tuning.model_modified_micros == modified);
     let digest = match same_file {
-        Some(kept) => kept.model_sha256.clone(),
+        Some(tuning) => tuning.model_sha256.clone(),
         None => digest(path)?,
     };
-    let known = kept.iter().position(|kept| kept.model_sha256 == digest && kept.cpu == cpu);
+    let known = stored.iter().position(|tuning| tuning.model_sha256 == digest && tuning.cpu == cpu);
     if let (Some(at), false) = (known, again) {
-        return Ok((kept.swap_remove(at), false));
+        return Ok((stored.swap_remove(at), false));
     }
     let (choice, speed) = best(model, progress);
     let tuning =
         Tuning { model_sha256: digest, model_bytes: bytes, model_modified_micros: modified, cpu, choice, speed };
     if let Some(at) = known {
-        kept.swap_remove(at);
+        stored.swap_remove(at);
     }
-    kept.push(tuning.clone());
-    keep(&file, &kept)?;
+    stored.push(tuning.clone());
+    write(&file, &stored)?;
     Ok((tuning, true))
 }
 
-fn keep(file: &PathBuf, tunings: &[Tuning]) -> std::io::Result<()> {
+fn write(file: &PathBuf, tunings: &[Tuning]) -> std::io::Result<()> {
     let next = file.with_extension("json.next");
     let mut writer = fs::File::create(&next)?;
     writer.write_all(&serde_json::to_vec_pretty(tunings)?)?;
@@ -131,10 +125,10 @@ fn keep(file: &PathBuf, tunings: &[Tuning]) -> std::io::Result<()> {
     fs::rename(next, file)
 }
 
-fn stamp(path: &Path) -> std::io::Result<(u64, u64)> {
-    let about = fs::metadata(path)?;
-    let modified = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok((about.len(), modified.as_micros() as u64))
+fn size_and_modified_micros(path: &Path) -> std::io::Result<(u64, u64)> {
+    let metadata = fs::metadata(path)?;
+    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((metadata.len(), modified.as_micros() as u64))
 }
 
 fn digest(path: &Path) -> std::io::Result<String> {
@@ -150,7 +144,7 @@ fn digest(path: &Path) -> std::io::Result<String> {
     Ok(base16ct::lower::encode_string(&digest.finalize()))
 }
 
-/// What the system calls the CPU, and how much of it there is.
+/// The CPU's name and the number of its logical cores.
 fn cpu_name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -166,11 +160,11 @@ fn cpus() -> usize {
 }
 
 fn best(model: &Model, progress: &mut dyn Progress) -> (DecoderSettings, Speed) {
-    // llama.cpp keeps quantized values only together with flash attention.
-    const KINDS: [(KvType, bool); 5] =
+    // llama.cpp supports a quantized KV cache only with flash attention.
+    const CANDIDATES: [(KvType, bool); 5] =
         [(KvType::Bf16, true), (KvType::Bf16, false), (KvType::Q8, true), (KvType::F16, true), (KvType::F16, false)];
     let fewer = fewer_threads(cpus());
-    let (mut done, all) = (0, KINDS.len() + fewer.len());
+    let (mut done, all) = (0, CANDIDATES.len() + fewer.len());
     let mut best: Option<(DecoderSettings, Speed)> = None;
     let began = Instant::now();
     let mut attempt = |choice: DecoderSettings| {
@@ -188,7 +182,7 @@ fn best(model: &Model, progress: &mut dyn Progress) -> (DecoderSettings, Speed) 
         best
     };
     let mut chosen = None;
-    for (kv, flash_attention) in KINDS {
+    for (kv, flash_attention) in CANDIDATES {
         chosen = attempt(DecoderSettings { kv, flash_attention, threads: cpus() });
     }
     for threads in fewer {
@@ -200,7 +194,7 @@ fn best(model: &Model, progress: &mut dyn Progress) -> (DecoderSettings, Speed) 
     chosen.unwrap_or((fallback, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }))
 }
 
-/// Half of the CPUs are often all the cores there are; and one less than all leaves room for everything else.
+/// Half of the logical cores are often all physical ones; one less than all leaves a core to other processes.
 fn fewer_threads(cpus: usize) -> Vec<usize> {
     let mut threads = vec![cpus / 2, cpus - 1];
     threads.retain(|threads| *threads > 0);
@@ -208,26 +202,26 @@ fn fewer_threads(cpus: usize) -> Vec<usize> {
     threads
 }
 
-/// After so long, the best so far has to do; the most promising come first.
+/// After this time the best candidate so far is taken. The most promising ones come first.
 const MAX_TUNING_TIME: Duration = Duration::from_secs(8);
 const BATCH_SEQUENCES: u16 = 8;
-/// The largest work that is timed; a slow model gets less of it.
+/// Upper limits of the work in a trial; a slow model gets less.
 const MAX_PREFIX_TOKENS: usize = 160;
 const CHUNK_TOKENS: usize = 32;
 const SUFFIX_TOKENS: usize = 16;
 const MAX_STEPS: usize = 10;
-/// About how long one part of a trial may take.
+/// Target duration of one part of a trial.
 const SECONDS_PER_PART: f64 = 0.25;
 
-/// Times one choice; `None` if it does not work here.
+/// `None` if the settings do not work on this machine.
 fn time(model: &Model, choice: DecoderSettings) -> Option<Speed> {
     let shape = Shape { cells: 1024, sequences: BATCH_SEQUENCES, step: 256 };
     let mut decoder = model.decoder(shape, choice).ok()?;
     let warm_up = timed(&mut decoder, &run(0, 0..SUFFIX_TOKENS))?;
     let warm_up = warm_up.min(timed(&mut decoder, &run(0, SUFFIX_TOKENS..2 * SUFFIX_TOKENS))?);
-    let fits = |seconds: f64, most: usize| ((SECONDS_PER_PART / seconds) as usize).clamp(1, most);
+    let fits = |seconds: f64, max: usize| ((SECONDS_PER_PART / seconds) as usize).clamp(1, max);
 
-    // In pieces, of which the fastest counts: a machine has other things to do, too.
+    // The fastest chunk counts, because other processes may disturb some of them.
     let pieces =
         fits(warm_up * (CHUNK_TOKENS / SUFFIX_TOKENS) as f64, (MAX_PREFIX_TOKENS - 2 * SUFFIX_TOKENS) / CHUNK_TOKENS);
     let prefix = 2 * SUFFIX_TOKENS + pieces * CHUNK_TOKENS;
@@ -261,7 +255,7 @@ fn time(model: &Model, choice: DecoderSettings) -> Option<Speed> {
     Some(Speed { prompt: CHUNK_TOKENS as f64 / prompt, eight: f64::from(BATCH_SEQUENCES) / fastest, one: 1.0 / alone })
 }
 
-/// Tokens of a sequence; which ones does not matter.
+/// Entries for a run of positions. Which tokens they are does not matter.
 fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<BatchEntry> {
     let end = positions.end;
     let entry = |position: usize| BatchEntry {

@@ -1,5 +1,5 @@
-//! The one thread that owns the context. It takes requests from its inbox, asks the scheduler what to do, does it, and
-//! answers.
+//! The one thread that owns the context. It receives requests, computes what the scheduler plans, samples tokens and
+//! responds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,32 +15,31 @@ use crate::sampler::Sampler;
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::text::text_of;
 
-/// What comes into the inbox.
 pub(crate) enum Message {
-    /// A request for a completion.
     Complete(Request<PendingCompletion>),
-    /// Somebody wants to see that the model still decodes.
+    /// Asks to be told once a token has been decoded.
     CheckDecode(oneshot::Sender<()>),
 }
 
-/// What belongs to a request besides its prompt.
+/// What a request carries besides its prompt.
 pub(crate) struct PendingCompletion {
     pub(crate) temperature: f32,
     pub(crate) respond_to: oneshot::Sender<Result<EngineCompletion, NoCapacityError>>,
+    /// The text so far. A token may end within a character.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A completion, and how many tokens of its prompt were found in the cache.
 pub(crate) struct EngineCompletion {
     pub(crate) completion: Completion,
+    /// Tokens of the prompt that were found in the cache.
     pub(crate) cached_tokens: usize,
 }
 
-/// The request found no room in time; nothing was done for it.
+/// The request could not start in time; nothing was computed for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoCapacityError;
 
-/// What the engine is doing, for whoever looks.
+/// Gauges and counters for `GET /status`.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) running: AtomicUsize,
@@ -55,7 +54,6 @@ pub(crate) struct Stats {
     pub(crate) cancelled: AtomicU64,
 }
 
-/// The thread's state.
 pub(crate) struct Worker<'a> {
     model: &'a Model,
     decoder: Decoder<'a>,
@@ -63,13 +61,12 @@ pub(crate) struct Worker<'a> {
     sampler: Sampler,
     inbox: Receiver<Message>,
     stats: Arc<Stats>,
-    /// A sequence beyond the scheduler's, to prove a decode with.
+    /// A sequence that the scheduler does not use, for decode checks.
     spare: Sequence,
     decode_checks: Vec<oneshot::Sender<()>>,
     seconds_per_token: f64,
 }
 
-/// Where requests for the worker go.
 pub(crate) type Inbox = Sender<Message>;
 
 impl<'a> Worker<'a> {
@@ -96,7 +93,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Works until nobody can pending any more.
+    /// Runs until every sender is dropped.
     pub(crate) fn run(mut self) -> Result<(), DecodeError> {
         while self.receive_messages() {
             self.sweep()?;
@@ -113,7 +110,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes in what has come; waits only if there is nothing else to do. False if nobody can pending any more.
+    /// Receives all queued messages; blocks only if there is nothing to compute. False once every sender is dropped.
     fn receive_messages(&mut self) -> bool {
         if self.scheduler.is_idle() {
             match self.inbox.recv() {
@@ -141,14 +138,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Frees the room of those who have hung up, and tells those who waited for too long.
+    /// Drops requests whose client has disconnected or whose deadline has passed.
     fn sweep(&mut self) -> Result<(), DecodeError> {
         let (ops, dropped) = self.scheduler.sweep(Instant::now(), |pending| pending.respond_to.is_closed());
-        for (pending, why) in dropped {
-            if why == DropReason::Disconnected {
+        for (pending, reason) in dropped {
+            if reason == DropReason::Disconnected {
                 self.stats.cancelled.fetch_add(1, Relaxed);
             }
-            reject(pending, why);
+            reject(pending, reason);
         }
         self.decoder.apply(&ops)
     }
@@ -173,7 +170,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Learns from a step that was mostly prompt how long a prompt's token takes.
+    /// Updates the measured time per prompt token from a step that was mostly prompt.
     fn set_pace(&mut self, batch: &[BatchEntry], seconds: f64) {
         const MIN_SAMPLE_TOKENS: usize = 32;
         if batch.len() >= MIN_SAMPLE_TOKENS && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
@@ -182,7 +179,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Draws a sequence's next token.
+    /// Samples a sequence's next token from the logits at that index of the batch.
     fn sample_next(&mut self, at: usize, sequence: Sequence) -> Result<(), DecodeError> {
         let Some(pending) = self.scheduler.payload_mut(sequence) else { return Ok(()) };
         let token: Token = self.sampler.sample(self.decoder.logits(at), pending.temperature);
@@ -203,11 +200,11 @@ impl<'a> Worker<'a> {
 
     fn report_decoded(&mut self) {
         for sender in self.decode_checks.drain(..) {
-            let _ = sender.send(()); // whoever has gone needs no proof
+            let _ = sender.send(()); // the receiver may be gone
         }
     }
 
-    /// Decodes one token apart from everything else.
+    /// Decodes one token on the spare sequence.
     fn check_decode(&mut self) -> Result<(), DecodeError> {
         let entry = BatchEntry { token: 0, position: 0, sequence: self.spare, output: true };
         self.decoder.decode(&[entry])?;
@@ -217,9 +214,8 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Whoever has gone does not hear it.
-fn reject(pending: PendingCompletion, why: DropReason) {
-    if why != DropReason::Disconnected {
+fn reject(pending: PendingCompletion, reason: DropReason) {
+    if reason != DropReason::Disconnected {
         let _ = pending.respond_to.send(Err(NoCapacityError));
     }
 }

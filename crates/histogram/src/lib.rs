@@ -1,7 +1,7 @@
 //! A histogram that is counted while requests run: a few atomic additions, no lock, no allocation.
 //!
-//! Values are integers in the unit of the bucket bounds. A thread that records often has a histogram of its own, so that no two
-//! threads write to the same memory; a reader merges the snapshots.
+//! Values are integers in the unit of the bucket bounds. A thread that records often has a histogram of its own, so
+//! that no two threads write to the same memory; a reader merges the snapshots.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

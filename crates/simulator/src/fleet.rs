@@ -1,5 +1,5 @@
-//! The runtimes. Each computes what its cache does not hold of a prompt, one prompt after the other, and decodes for all its
-//! requests together: the more there are, the slower each token.
+//! The runtimes. Each computes what its cache does not hold of a prompt, one prompt after the other, and decodes for
+//! all its requests together: the more there are, the slower each token.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -263,7 +263,8 @@ impl Simulation {
         }
     }
 
-    /// A hung member passes its health checks, like a runtime whose workers are stuck. Unhealthy ones are checked more often.
+    /// A hung member passes its health checks, like a runtime whose workers are stuck. Unhealthy ones are checked more
+    /// often.
     fn check(&mut self) {
         self.checks += 1;
         for gateway in &mut self.gateways {
