@@ -136,14 +136,11 @@ fn tls_connector() -> Result<TlsConnector, std::io::Error> {
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone().into());
     }
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(std::io::Error::other)?
-        .with_root_certificates(roots)
+        .with_root_certificates(tls_roots::load())
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone().into())
 }
