@@ -6,9 +6,10 @@
 //! three times as large (40 members) still some hundredths more. By the system prompt alone, conversations wander among those
 //! that share it, and a member's load depends on whose system prompts it got: it was slower than either.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 
 use chat::{ChatRequest, Role};
+use siphasher::sip::SipHasher13;
 
 /// How much of each message takes part in the affinity of a conversation.
 const OWN_BYTES: usize = 2_048;
@@ -32,12 +33,9 @@ impl Affinity {
     pub fn of(request: &ChatRequest) -> Self {
         let messages = request.messages();
         let first = messages.first().filter(|first| first.role() == Role::System);
-        let shared = first.and_then(|first| first.content().as_bytes().get(..SHARED_BYTES)).map(|text| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(text);
-            hasher.finish()
-        });
-        let mut own = DefaultHasher::new();
+        let shared =
+            first.and_then(|first| first.content().as_bytes().get(..SHARED_BYTES)).map(|text| stable_hash(&[text]));
+        let mut own = SipHasher13::new();
         for message in messages {
             let text = message.content().as_bytes();
             own.write(&text[..text.len().min(OWN_BYTES)]);
@@ -66,6 +64,13 @@ impl Affinity {
         let is_in_circle = self.shared.is_some_and(|shared| even(shared ^ identity) < circle * deserved);
         if is_in_circle { 1.0 + own } else { own }
     }
+}
+
+/// SipHash-1-3 with zero keys. All replicas must agree on it, whatever their version or machine.
+pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    parts.iter().for_each(|part| hasher.write(part));
+    hasher.finish()
 }
 
 /// A number between 0 and 1.
@@ -103,6 +108,17 @@ mod tests {
         ]);
         assert_eq!(first, second);
         assert_ne!(first, affinity(&[(Role::System, "be brief"), (Role::User, "good bye")]));
+    }
+
+    /// Another value here would move conversations between members while replicas of both versions run.
+    #[test]
+    fn hashes_are_the_same_in_every_version_and_on_every_machine() {
+        assert_eq!(stable_hash(&[]), 0xd1fb_a762_150c_532c);
+        assert_eq!(stable_hash(&[b"http://10.0.0.5:8000/v1", &[0xff]]), 0x370d_afd2_900e_d0b5);
+        let long = "You are a clerk of the harbour office. ".repeat(40);
+        let affinity = affinity(&[(Role::System, &long), (Role::User, "Gr\u{fc}\u{df} Gott")]);
+        assert_eq!(affinity, Affinity { shared: Some(0xa8c9_ca17_d764_9ab6), own: 0x4bbd_7f4a_fe3d_085f });
+        assert_eq!(mixed(1), 0xab16_9ebd_5d0c_32dc);
     }
 
     #[test]

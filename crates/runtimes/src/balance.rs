@@ -6,11 +6,10 @@
 //! mean as well costs as much in latency.) Shares are smaller for those that are slow or silent (`pace`). Members that are
 //! full, silent for too long or broken are asked only if nobody else is left, in that order.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use breaker::{Attempt, Breaker, State, Verdict};
 
 pub use crate::affinity::Affinity;
+use crate::affinity::stable_hash;
 use crate::pace::{Pace, Yardstick};
 
 /// How much more than the mean a member may carry: a quarter.
@@ -116,10 +115,9 @@ enum Standing {
 
 impl Load {
     fn new(name: &str, breaker: Breaker) -> Self {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
         Self {
-            identity: hasher.finish(),
+            // A byte that occurs in no name ends it.
+            identity: stable_hash(&[name.as_bytes(), &[0xff]]),
             place: Place::Taken,
             in_flight: 0,
             breaker,
