@@ -1,11 +1,12 @@
 //! One thread's access to the pool: asks a member, and one other if nothing of a completion arrived.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use breaker::Verdict;
-use chat::{ChatRequest, Completion, RequestId};
+use chat::{ChatRequest, Completion};
+use parking_lot::Mutex;
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Ending, Lease};
@@ -88,7 +89,7 @@ impl PoolClient {
 
     /// This thread's connections to a member. Closes those to members that have left.
     fn idle(&self, member: &Member) -> Arc<Idle> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let version = self.pool.membership_version();
         if self.cleaned_up_for.swap(version, Ordering::Relaxed) != version {
             let names = self.pool.names();
@@ -128,7 +129,7 @@ impl<'a> Attempt<'a> {
         let idle = client.idle(&lease.member);
         let completion = lease.member.complete(&idle, call.request, call.attribution);
         let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
-        lease.ending = Some(ending(&result));
+        lease.ending = ending(&result);
         lease.member.counters().record(&result);
         let error = match result {
             Ok(completion) => {
@@ -211,25 +212,20 @@ struct LeaseGuard<'a> {
     member: Arc<Member>,
     index: usize,
     lease: Option<Lease>,
-    request_id: RequestId,
-    /// `None` until the request has ended.
-    ending: Option<Ending>,
+    ending: Ending,
 }
 
 impl<'a> LeaseGuard<'a> {
     fn acquire(pool: &'a Pool, call: &Call<'_>, excluded: Option<usize>) -> Option<Self> {
         let (lease, member) = pool.choose(call.affinity, excluded)?;
-        let (index, request_id) = (lease.member(), call.attribution.id);
-        Some(Self { pool, member, index, lease: Some(lease), request_id, ending: None })
+        Some(Self { pool, member, index: lease.member(), lease: Some(lease), ending: Ending::silent(Verdict::Unclear) })
     }
 }
 
 impl Drop for LeaseGuard<'_> {
     fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        if self.ending.is_none() {
-            tracing::debug!(request_id = %self.request_id, runtime = self.member.name(), "a completion was cancelled");
+        if let Some(lease) = self.lease.take() {
+            self.pool.release(lease, self.ending);
         }
-        self.pool.release(lease, self.ending.unwrap_or(Ending::silent(Verdict::Unclear)));
     }
 }

@@ -1,7 +1,7 @@
 //! One runtime: how it is asked, and what its answers mean.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use breaker::Verdict;
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
+use parking_lot::{Mutex, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
@@ -155,12 +156,12 @@ pub(crate) struct Idle(Mutex<Vec<Connection>>);
 
 impl Idle {
     fn take(&self) -> Option<Connection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.0.lock().pop()
     }
 
     fn put(&self, connection: Connection) {
         if connection.is_open() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            self.0.lock().push(connection);
         }
     }
 }
@@ -196,7 +197,7 @@ impl Member {
     }
 
     pub(crate) fn set_key(&self, key: Option<&RuntimeKey>) {
-        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key.cloned();
+        *self.key.write() = key.cloned();
     }
 
     /// It gets nothing new.
@@ -216,7 +217,7 @@ impl Member {
         attribution: Attribution<'_>,
     ) -> Result<Completion, MemberError> {
         let body = {
-            let model = self.model.read().unwrap_or_else(PoisonError::into_inner);
+            let model = self.model.read();
             Bytes::from(wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name)))
         };
         let build = || {
@@ -255,7 +256,7 @@ impl Member {
             }
             StatusCode::OK => {
                 if let Some(model) = wire::runtime::parse_first_model(&answer.body) {
-                    *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model);
+                    *self.model.write() = Some(model);
                 }
             }
             _ => {}
@@ -276,12 +277,12 @@ impl Member {
 
     /// Whether it is our own engine, whose health checks decode a token.
     pub(crate) fn is_ours(&self) -> bool {
-        self.model.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|model| model.is_ours)
+        self.model.read().as_ref().is_some_and(|model| model.is_ours)
     }
 
     /// Its model, if it said one.
     pub(crate) fn model(&self) -> Option<Model> {
-        self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.model.read().clone()
     }
 
     /// Sends a request over an idle connection if there is one that still works, else over a new one.
@@ -309,7 +310,7 @@ impl Member {
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("a runtime's path comes from a parsed URL");
         request.headers_mut().insert(header::HOST, self.endpoint.url.host_header.clone());
-        if let Some(key) = &*self.key.read().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(key) = &*self.key.read() {
             request.headers_mut().insert(header::AUTHORIZATION, key.header());
         }
         request

@@ -5,10 +5,11 @@
 //! and nobody else gets that while anything is under way there.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
 use crate::balance::{Affinity, Balance, Ending, Lease};
@@ -294,7 +295,7 @@ impl Pool {
     }
 
     fn membership(&self) -> MutexGuard<'_, Membership> {
-        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+        self.membership.lock()
     }
 
     pub(crate) fn now(&self) -> u64 {
