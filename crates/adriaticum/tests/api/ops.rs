@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, chat_body, unreachable_url, wait_for};
+use testbed::{Behaviour, Connection, FakeRuntime, FakeSearch, Request, Service, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -104,9 +104,9 @@ fn a_runtime_that_serves_requests_is_asked_nothing_else() {
 
 #[test]
 fn where_everything_is_grounded_nothing_is_served_without_search() {
-    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Close));
-    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
-    let url = format!("searxng+http://{}", search.address());
+    let (runtime, search) =
+        (FakeRuntime::start(Behaviour::Echo), FakeSearch::start(Behaviour::Respond(500, "{}".into())));
+    let url = search.url();
     let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &url).set("grounding", "always").start();
     let key = service.key();
     wait_for("trouble", || {
@@ -114,7 +114,7 @@ fn where_everything_is_grounded_nothing_is_served_without_search() {
         let (status, told) = ready(&service);
         (status == 503 && told["parts"]["search"]["ok"] == false).then_some(())
     });
-    search.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": [] }).to_string()));
+    search.set_results(&[]);
     wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 

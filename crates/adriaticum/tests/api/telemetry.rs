@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body, is_request_id, unreachable_url, wait_for};
+use testbed::{
+    Behaviour, FakeRuntime, FakeSearch, Request, Service, chat_body, is_request_id, unreachable_url, wait_for,
+};
 
 use crate::ADRIATICUM;
 use crate::collector::Collector;
@@ -21,16 +23,6 @@ fn figures(service: &Service) -> BTreeMap<String, f64> {
         .map(|line| line.rsplit_once(' ').unwrap())
         .map(|(name, value)| (name.into(), value.parse().unwrap()))
         .collect()
-}
-
-fn searxng(results: Value) -> FakeRuntime {
-    let server = FakeRuntime::start(Behaviour::Close);
-    server.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": results }).to_string()));
-    server
-}
-
-fn searxng_url(server: &FakeRuntime) -> String {
-    format!("searxng+http://{}", server.address())
 }
 
 /// The lines that the log has about requests, once there are that many.
@@ -145,15 +137,15 @@ fn tokens_that_were_not_measured_are_not_counted() {
 
 #[test]
 fn searches_are_counted_by_how_they_ended() {
-    let found = json!([{ "title": "Split", "url": "https://a.example/", "content": "160,577 inhabitants" }]);
-    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(found));
-    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let found = [json!({ "title": "Split", "url": "https://a.example/", "content": "160,577 inhabitants" })];
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&found));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
     let key = service.key();
     service.chat(&key, FACTUAL).completion();
     service.chat(&key, "Write a short poem about the sea.").completion();
-    search.set_health_behaviour(Behaviour::Respond(200, json!({ "query": "q", "results": [] }).to_string()));
+    search.set_results(&[]);
     service.chat(&key, FACTUAL).completion();
-    search.set_health_behaviour(Behaviour::Respond(500, "{}".into()));
+    search.set_behaviour(Behaviour::Respond(500, "{}".into()));
     service.chat(&key, FACTUAL).expect_error("search_unavailable");
     let figures = figures(&service);
     for outcome in ["found", "nothing", "failed"] {
@@ -253,8 +245,7 @@ fn the_log_can_be_silent_about_requests() {
 }
 
 /// The headers of that name that came with the last request, which was for a completion or a search.
-fn passed_on(server: &FakeRuntime, name: &str) -> Vec<String> {
-    let heads = server.heads();
+fn passed_on(heads: &[String], name: &str) -> Vec<String> {
     let head = heads.iter().rfind(|head| head.contains("/chat/completions") || head.contains("/search")).unwrap();
     let lines = head.lines().filter_map(|line| line.split_once(": "));
     lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).collect()
@@ -262,16 +253,16 @@ fn passed_on(server: &FakeRuntime, name: &str) -> Vec<String> {
 
 #[test]
 fn a_callers_trace_goes_on_to_runtime_and_search() {
-    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), searxng(json!([])));
-    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &searxng_url(&search)).start();
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&[]));
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
     let key = service.key();
     let request = Request::chat(&key, chat_body(FACTUAL));
     let good =
         request.clone().header("traceparent", PARENT).header("tracestate", "a=1").add_header("tracestate", "b=2");
     service.send(&good).completion();
-    for asked in [&runtime, &search] {
-        assert_eq!(passed_on(asked, "traceparent"), [PARENT]);
-        assert_eq!(passed_on(asked, "tracestate"), ["a=1,b=2"]);
+    for heads in [runtime.heads(), search.heads()] {
+        assert_eq!(passed_on(&heads, "traceparent"), [PARENT]);
+        assert_eq!(passed_on(&heads, "tracestate"), ["a=1,b=2"]);
     }
     assert_eq!(lines(&service, 1)[0]["trace_id"], TRACE);
     for spoiled in [
@@ -281,29 +272,29 @@ fn a_callers_trace_goes_on_to_runtime_and_search() {
         request.header("tracestate", "a=1"),
     ] {
         service.send(&spoiled).completion();
-        for asked in [&runtime, &search] {
-            assert_eq!(passed_on(asked, "traceparent"), Vec::<String>::new(), "{spoiled:?}");
-            assert_eq!(passed_on(asked, "tracestate"), Vec::<String>::new(), "{spoiled:?}");
+        for heads in [runtime.heads(), search.heads()] {
+            assert_eq!(passed_on(&heads, "traceparent"), Vec::<String>::new(), "{spoiled:?}");
+            assert_eq!(passed_on(&heads, "tracestate"), Vec::<String>::new(), "{spoiled:?}");
         }
     }
 }
 
 #[test]
 fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
-    let (runtime, search, collector) = (FakeRuntime::start(Behaviour::Echo), searxng(json!([])), Collector::new());
-    let setup = ADRIATICUM
-        .service_with(&[&runtime])
-        .set("search.url", &searxng_url(&search))
-        .set("otlp.endpoint", &collector.url());
+    let (runtime, search, collector) =
+        (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&[]), Collector::new());
+    let setup =
+        ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).set("otlp.endpoint", &collector.url());
     let mut service = setup.start();
     let key = service.key();
     let request = Request::chat(&key, chat_body(FACTUAL));
     let id = service.send(&request.clone().header("traceparent", PARENT).header("tracestate", "a=1")).completion().id;
-    let (to_runtime, to_search) = (passed_on(&runtime, "traceparent"), passed_on(&search, "traceparent"));
-    assert_eq!(passed_on(&runtime, "tracestate"), ["a=1"]);
+    let (to_runtime, to_search) =
+        (passed_on(&runtime.heads(), "traceparent"), passed_on(&search.heads(), "traceparent"));
+    assert_eq!(passed_on(&runtime.heads(), "tracestate"), ["a=1"]);
     // Whoever began this one does not want it to be kept.
     service.send(&request.clone().header("traceparent", &PARENT.replace("-01", "-00"))).completion();
-    assert!(passed_on(&runtime, "traceparent")[0].ends_with("-00"));
+    assert!(passed_on(&runtime.heads(), "traceparent")[0].ends_with("-00"));
     service
         .send(&Request::chat("nobody", chat_body("x")).header("traceparent", PARENT))
         .expect_error("invalid_api_key");
