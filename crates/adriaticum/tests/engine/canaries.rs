@@ -1,9 +1,6 @@
-//! One caller's text never shows up in another's answer.
+//! One caller's text never shows up in another caller's completion.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
-use testbed::{Conversation, all_at_once};
+use testbed::{Conversation, all_at_once, seeded_rng};
 
 use crate::embedded::EmbeddedService;
 use crate::run_alone;
@@ -11,21 +8,12 @@ use crate::run_alone;
 const CALLERS: usize = 32;
 const ROUNDS: usize = 2;
 
-/// Ten letters that nobody has thought of before.
-fn secret() -> String {
-    let mut random = RandomState::new().build_hasher().finish();
-    let mut letter = |_| {
-        let letter = b'a' + (random % 26) as u8;
-        random /= 26;
-        char::from(letter)
-    };
-    (0..10).map(&mut letter).collect()
-}
-
 #[test]
 fn no_answer_ever_holds_another_callers_secret() {
     let _alone = run_alone();
     let service = EmbeddedService::shared();
+    let mut rng = seeded_rng();
+    let mut secret = || -> String { (0..10).map(|_| rng.lowercase()).collect() };
     let callers: Vec<_> = (0..CALLERS).map(|_| (service.key(), secret())).collect();
     let mut repeated = 0;
     for round in 0..ROUNDS {
