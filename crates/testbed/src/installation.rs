@@ -107,6 +107,12 @@ impl Installation {
         self.program
     }
 
+    /// Uses SQLite whatever the suite runs on, for what only SQLite does.
+    pub fn use_sqlite(&mut self) {
+        let variable = variable("database_url");
+        self.settings.retain(|(name, _)| *name != variable);
+    }
+
     /// The test's own folder, in which commands run.
     pub fn folder(&self) -> &Path {
         self.folder.path()

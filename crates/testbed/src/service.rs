@@ -23,6 +23,12 @@ impl ServiceBuilder {
         self
     }
 
+    /// Uses SQLite whatever the suite runs on, for what only SQLite does.
+    pub fn on_sqlite(mut self) -> Self {
+        self.0.use_sqlite();
+        self
+    }
+
     pub fn data(mut self, data: PathBuf) -> Self {
         self.0.set_data(data);
         self

@@ -350,10 +350,8 @@ fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
 
 #[test]
 fn a_file_that_is_no_database_is_one_sentence() {
-    if on_postgres() {
-        return;
-    }
-    let installation = ADRIATICUM.install();
+    let mut installation = ADRIATICUM.install();
+    installation.use_sqlite();
     std::fs::create_dir(installation.data()).unwrap();
     std::fs::write(
         installation.data().join("adriaticum.db"),

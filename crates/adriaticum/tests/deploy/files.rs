@@ -99,10 +99,8 @@ fn every_container_is_kept_small_in_its_rights() {
 }
 
 #[test]
-fn units_are_what_systemd_expects() {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        return eprintln!("systemd-analyze is not here: not looked at");
-    }
+#[ignore = "needs systemd-analyze; `tools/test` runs it where systemd is installed"]
+fn systemd_accepts_the_units() {
     // Verified with a program that is there, as it will be where they are used.
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "service")) {
