@@ -1,6 +1,4 @@
-//! The `accounts` commands: for whoever runs the service, also when nobody can sign in any more.
-
-use std::io::Write;
+//! The `accounts` commands, which also work when nobody can sign in to the console.
 
 use format::rfc3339_seconds;
 use serde::Serialize;
@@ -8,6 +6,7 @@ use store::{Account, AccountError, Admin, Email, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
+use crate::output::{print_json, print_line, print_note};
 use crate::serve::open_store;
 use crate::settings::Settings;
 use crate::table::Table;
@@ -23,14 +22,13 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             show_link(settings, &token)
         }
         AccountsCommand::Reset { email } => {
-            let token =
-                store.create_reset_link(admin, &email).await.map_err(|declined| cli_error(&declined, &email))?;
+            let token = store.create_reset_link(admin, &email).await.map_err(|error| cli_error(&error, &email))?;
             show_link(settings, &token)
         }
         AccountsCommand::Role { email, role } => {
             let account = find(&store, admin, &email).await?;
-            store.set_role(admin, account.id, role).await.map_err(|declined| cli_error(&declined, &email))?;
-            say(&format!("{email} is now {role}."))
+            store.set_role(admin, account.id, role).await.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("{email} is now {role}."))
         }
         AccountsCommand::Disable { email } => set_disabled(&store, admin, &email, true).await,
         AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
@@ -38,15 +36,15 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
 }
 
 fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
-    say(&format!("{}/welcome/{}", settings.console.base_url.url, token.reveal()))?;
-    let _ = writeln!(std::io::stderr(), "This link is shown once and works once."); // the link itself is out
+    print_line(&format!("{}/welcome/{}", settings.console.base_url.url, token.reveal()))?;
+    print_note("This link is shown once and works once.");
     Ok(())
 }
 
 async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
     let account = find(store, admin, email).await?;
-    store.set_disabled(admin, account.id, disabled).await.map_err(|declined| cli_error(&declined, email))?;
-    say(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
+    store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
+    print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
 }
 
 async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
@@ -57,10 +55,10 @@ async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account,
 fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
     if json {
         let rows: Vec<_> = accounts.iter().map(JsonAccount::from).collect();
-        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+        return print_json(&rows);
     }
     if accounts.is_empty() {
-        return say("There are no accounts yet. `serve` prints a link for the first one when it starts.");
+        return print_line("There are no accounts yet. `serve` prints a link for the first one when it starts.");
     }
     let mut table = Table::new(&["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"]);
     for account in accounts {
@@ -73,20 +71,16 @@ fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
             account.signed_in_at.map_or_else(|| "never".into(), rfc3339_seconds),
         ]);
     }
-    say(table.to_string().trim_end())
+    print_line(table.to_string().trim_end())
 }
 
-fn cli_error(declined: &AccountError, email: &Email) -> CliError {
-    match declined {
+fn cli_error(error: &AccountError, email: &Email) -> CliError {
+    match error {
         AccountError::NoSuchAccount => {
-            CliError::new(format!("there is no account {email}; `adriaticum accounts list` shows those there are"))
+            CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"))
         }
         other => CliError::new(other.to_string()),
     }
-}
-
-fn say(text: &str) -> Result<(), CliError> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
 #[derive(Serialize)]

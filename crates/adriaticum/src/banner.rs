@@ -78,7 +78,7 @@ impl Banner {
             }
         }
         if let Some(link) = &self.set_up {
-            lines.push(format!("  Set up    {link}  (makes the first account; works once, for a day)"));
+            lines.push(format!("  Set up    {link}  (creates the first account; works once, for a day)"));
         }
         if let FirstKey::Created(key) = &self.key {
             lines.push(format!("  API key   {}  (your first; shown this once)", key.reveal()));
@@ -142,7 +142,7 @@ fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<Stri
     let describe = |member: &MemberStatus| match (faults.iter().find(|(name, _)| *name == member.url), &member.model) {
         (Some((_, fault)), _) => format!("does not answer: {fault}"),
         (None, Some(model)) => format!("model {model}"),
-        (None, None) => "model not told".into(),
+        (None, None) => "model unknown".into(),
     };
     let members = pool.status();
     members.iter().map(|member| format!("  Runtime   {}  ({})", member.url, describe(member))).collect()

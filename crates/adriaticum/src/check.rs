@@ -1,4 +1,4 @@
-//! The `check` command: tries everything that `serve` will need, and says what would not work and how to mend it.
+//! The `check` command: tries everything that `serve` needs, and says what would not work and how to fix it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::local_http;
 use crate::serve::{open_certificates, open_store};
 use crate::settings::Settings;
 
-/// Free room below which the ledger is at risk.
+/// With less, a full disk may soon stop the ledger.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 /// A certificate that expires sooner should have been renewed by now.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
@@ -38,9 +38,9 @@ enum Finding {
 use Finding::{Fail, Note, Pass};
 
 pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, CliError> {
-    let mut findings = vec![("settings", Pass("all readable".into()))];
+    let mut findings = vec![("settings", Pass("all valid".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
-    // Without its folder, everything else that needs it would only find the same fault again.
+    // Without the data folder, everything else that needs it would fail for the same reason.
     let has_folder = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
     findings.push(("api", address(settings.api.listen, "api.listen").await));
     findings.extend(settings.unreachable_api().map(|warning| ("api", Note(warning))));
@@ -77,7 +77,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         writeln!(out, "{mark}  {part:<8}  {text}")?;
     }
     match bad {
-        0 => writeln!(out, "\nEverything that was looked at works.")?,
+        0 => writeln!(out, "\nEverything that was checked works.")?,
         1 => writeln!(out, "\n1 thing would not work.")?,
         bad => writeln!(out, "\n{bad} things would not work.")?,
     }
@@ -85,7 +85,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
 }
 
 fn no_folder() -> Finding {
-    Note("not looked at, because the data folder cannot be used".into())
+    Note("not checked, because the data folder cannot be used".into())
 }
 
 async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
@@ -96,12 +96,12 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     let database = settings.database_location();
     let mut findings = vec![Pass(format!("the database {database} opens"))];
     if let Ok(disk) = rustix::fs::statvfs(&settings.data_dir) {
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        let room = DecimalBytes(free);
-        findings.push(if free < MIN_FREE_BYTES {
-            Fail(format!("only {room} are free for {database}: without room, completions are refused. Free some."))
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let free = DecimalBytes(free_bytes);
+        findings.push(if free_bytes < MIN_FREE_BYTES {
+            Fail(format!("only {free} of disk space are free for {database}: when it is full, completions are refused. Free some."))
         } else {
-            Pass(format!("{room} are free"))
+            Pass(format!("{free} of disk space are free"))
         });
     }
     match store.count_keys().await {
@@ -124,7 +124,7 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
     findings
 }
 
-/// Do certificates and keys fit, for how long, and for the hosts that are served?
+/// Whether certificates match their keys, when they expire, and whether they cover the hosts.
 fn certificates(settings: &Settings) -> Vec<Finding> {
     let certificates = match open_certificates(settings) {
         Ok(Some(certificates)) => certificates,
@@ -155,7 +155,6 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Can one listen there? If not, is it because we do already?
 async fn address(address: SocketAddr, setting: &str) -> Finding {
     match TcpListener::bind(address).await {
         Ok(_) => Pass(format!("{address} is free to listen on")),
@@ -172,18 +171,18 @@ async fn is_ours(address: SocketAddr) -> bool {
     has_request_id || body.contains("· Adriaticum</title>") || body.contains("Adriaticum answers /healthz")
 }
 
-/// Starts the embedded runtime, and asks it for a completion.
+/// Starts the embedded runtime and asks it for a completion.
 async fn embedded(settings: &Settings) -> Finding {
-    let Some((file, (pool, keeper))) = settings.model_file().zip(crate::embedded::prepare(settings)) else {
-        let unset = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-shaped runtime, such as http://127.0.0.1:8000/v1.";
-        return Fail(unset.into());
+    let Some((file, (pool, supervision))) = settings.model_file().zip(crate::embedded::prepare(settings)) else {
+        let missing = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-compatible runtime, such as http://127.0.0.1:8000/v1.";
+        return Fail(missing.into());
     };
     let model = file.display().to_string();
     if !file.is_file() {
         return Fail(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }
-    let supervisor = tokio::spawn(keeper);
-    // The first time includes the tuning.
+    let supervisor = tokio::spawn(supervision);
+    // The first start includes tuning.
     let started = tokio::time::timeout(Duration::from_secs(120), async {
         while pool.availability() == Availability::Starting {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -195,36 +194,36 @@ async fn embedded(settings: &Settings) -> Finding {
         Ok(_) => Fail(format!(
             "{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."
         )),
-        Err(_) => Fail(format!("{model} could not be loaded in two minutes. Look at the messages above.")),
+        Err(_) => Fail(format!("{model} could not be loaded in two minutes. See the messages above.")),
     };
     supervisor.abort();
     let _ = supervisor.await;
     finding
 }
 
-/// Searches once, or says why nothing is searched.
 async fn search(settings: &Settings) -> Finding {
     if settings.grounding.is_none() {
-        return Note("not asked: `grounding` is off".into());
+        return Note("not checked: `grounding` is off".into());
     }
     if let Some(SearchUrl::Remote(url)) = &settings.search.url {
-        let place = url.to_string();
+        let location = url.to_string();
         let checked = match RemoteSearch::new(url.clone(), settings.search.timeout) {
             Ok(remote) => remote.check().await,
             Err(error) => Err(error),
         };
         return match checked {
             Ok(finding) => Pass(finding),
-            Err(error) => Fail(format!("{place}: {error}. Requests that need facts get 503 until then.")),
+            Err(error) => Fail(format!("{location}: {error}. Requests that need facts get 503 until then.")),
         };
     }
     let collections = Indexer::new(settings.index_folder()).list();
     match collections {
         Ok(collections) if collections.is_empty() => {
-            let anyway = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
-            let so = if anyway { "the model is told that nothing was found" } else { "answers are not grounded" };
+            let is_forced = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
+            let consequence =
+                if is_forced { "the model is told that nothing was found" } else { "answers are not grounded" };
             Note(format!(
-                "nothing is indexed, so {so}: index documents with `adriaticum index add DIR`, or set `search.url`"
+                "nothing is indexed, so {consequence}: index documents with `adriaticum index add DIR`, or set `search.url`"
             ))
         }
         Ok(collections) => {
@@ -236,7 +235,7 @@ async fn search(settings: &Settings) -> Finding {
     }
 }
 
-/// Asks a runtime for a real completion of one token.
+/// Asks a runtime for a completion of one token.
 async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     for (_, result) in pool.check().await {
         if let Err(failure) = result {
@@ -259,6 +258,6 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
                 None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),
             }
         }
-        Err(error) => Fail(format!("a completion failed: {error}. Look at the runtime's own log.")),
+        Err(error) => Fail(format!("a completion failed: {error}. See the runtime's own log.")),
     }
 }

@@ -12,14 +12,14 @@ use store::{Email, PostgresUrl, Role};
 /// The help heading of flags that every command has.
 const SETTINGS_HEADING: &str = "Settings";
 const QUICK_START: &str = "\
-To begin: `adriaticum model fetch` gets a small model, and `adriaticum serve` serves it and says what to do next.
-If something does not work: `adriaticum check`.";
+To start: `adriaticum model fetch` downloads a small model, `adriaticum serve` serves it and prints what to do next.
+If something does not work, run `adriaticum check`.";
 
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
 #[command(name = "adriaticum", version, max_term_width = 100, after_help = QUICK_START)]
 pub(crate) struct Cli {
-    /// The configuration file; `adriaticum.toml` in this folder unless given.
+    /// The configuration file; `adriaticum.toml` in the working directory unless given.
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS_HEADING)]
     pub(crate) config: Option<PathBuf>,
     /// The data folder; short for `--set data_dir=DIR`.
@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The settings given as flags.
+    /// Settings given as flags.
     pub(crate) fn overrides(&self) -> Vec<(String, String)> {
         let data_dir = self.data_dir.iter().map(|folder| ("data_dir".to_owned(), folder.clone()));
         data_dir.chain(self.set.iter().cloned()).collect()
@@ -44,7 +44,7 @@ impl Cli {
 pub(crate) enum Command {
     /// Runs the service until SIGTERM or Ctrl-C.
     Serve {
-        /// Creates an API key if there is none, and shows it, this once. On a terminal that is done unasked.
+        /// Creates an API key if there is none, and shows it once. On a terminal, this is the default.
         #[arg(long)]
         first_key: bool,
     },
@@ -53,64 +53,64 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
-    /// Lists the console's accounts, and makes links by which people get in (again).
+    /// Lists the console's accounts, and creates links for invitations and new passwords.
     Accounts {
         #[command(subcommand)]
         command: AccountsCommand,
     },
-    /// Gets a model for the embedded runtime.
+    /// Downloads a model for the embedded runtime.
     Model {
         #[command(subcommand)]
         command: ModelCommand,
     },
-    /// Indexes folders of documents, in which facts are then searched.
+    /// Indexes folders of documents, so that answers can be grounded in them.
     Index {
         #[command(subcommand)]
         command: IndexCommand,
     },
-    /// Says which requests need facts, and why.
+    /// Shows which requests need facts, and why.
     Grounding {
         #[command(subcommand)]
         command: GroundingCommand,
     },
-    /// Shows what was used: sums by outcome and by key, or the requests themselves.
+    /// Shows usage: totals by outcome and by key, or single requests.
     Usage(UsageOptions),
-    /// Copies the SQLite database into a file, also while the service runs, and checks the copy.
+    /// Copies the SQLite database to a file, even while the service runs, and checks the copy.
     Backup {
-        /// The file to be made; it must not be there yet.
+        /// The file to create; it must not exist yet.
         file: PathBuf,
     },
     /// Copies everything from SQLite to PostgreSQL, and checks that both agree.
     Migrate(MigrateOptions),
-    /// Runs the embedded runtime on its own: OpenAI-shaped, for other services of yours.
+    /// Runs the embedded runtime on its own, as an OpenAI-compatible server for other services.
     #[command(args_conflicts_with_subcommands = true)]
     Engine(EngineOptions),
-    /// Says what would not work, and how to mend it.
+    /// Checks what would not work, and says how to fix it.
     Check {
-        /// Also reads every page of the database.
+        /// Also checks every page of the database.
         #[arg(long)]
         deep: bool,
     },
-    /// Asks a running service whether it can serve requests, and says what keeps it from that; for container probes.
+    /// Asks a running service whether it is ready, and prints what is not; for container probes.
     Health {
-        /// Where it tells about its health; the setting `ops.listen` unless given.
+        /// The address of its ops listener; the setting `ops.listen` unless given.
         #[arg(long, value_name = "ADDRESS")]
         ops: Option<SocketAddr>,
     },
     /// Prints every setting in force and where its value came from.
     Config {
-        /// Prints the page of the documentation about all settings instead.
+        /// Prints the documentation of all settings as Markdown instead.
         #[arg(long)]
         markdown: bool,
     },
-    /// Prints what makes a shell complete commands and flags.
+    /// Prints the completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
     /// Prints the manual page, or writes one for each command.
     Man {
-        /// The folder for one page a command.
+        /// Writes one page per command into this folder.
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -136,14 +136,14 @@ pub(crate) struct EngineOptions {
     /// Where to listen: an address such as 127.0.0.1:8090, or unix:PATH.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     pub(crate) listen: engine::Address,
-    /// Ends when standard input does; `serve` starts it so.
+    /// Exits when standard input is closed; set by `serve`.
     #[arg(long, hide = true)]
     pub(crate) supervised: bool,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum EngineCommand {
-    /// Times the settings that matter on this machine once more, and keeps the best.
+    /// Measures the settings that matter on this machine again, and keeps the fastest.
     Tune {
         /// The model's GGUF file; the setting `model` unless given.
         #[arg(long, value_name = "FILE")]
@@ -153,34 +153,34 @@ pub(crate) enum EngineCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Creates a key and prints it, this once.
+    /// Creates a key and prints it. It cannot be shown again.
     Create {
-        /// What to call it.
+        /// The key's name.
         #[arg(value_parser = KeyName::parse)]
         name: KeyName,
-        /// The key may not execute completions.
+        /// Creates the key without permission for completions.
         #[arg(long)]
         without_completions: bool,
-        /// How long the key lives, such as `30d` or `12h`; for good unless given.
+        /// The time until the key expires, such as `30d` or `12h`; never unless given.
         #[arg(long, value_name = "TIME", value_parser = lifetime)]
         expires: Option<Duration>,
     },
-    /// Lists every key; the secrets are not kept and cannot be shown.
+    /// Lists all keys. Their secrets are not stored and cannot be shown.
     List {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Gives a key another name.
+    /// Renames a key.
     Rename {
         /// The key's public id.
         #[arg(value_parser = key_id)]
         id: KeyId,
-        /// What to call it.
+        /// The key's name.
         #[arg(value_parser = KeyName::parse)]
         name: KeyName,
     },
-    /// Ends a key: the very next request with it is refused.
+    /// Revokes a key: the very next request with it is refused.
     Revoke {
         /// The key's public id, or the whole key.
         #[arg(value_parser = key_or_id)]
@@ -188,7 +188,6 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// A key as it is named on the command line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyOrId {
     pub(crate) id: KeyId,
@@ -198,51 +197,51 @@ pub(crate) struct KeyOrId {
 
 #[derive(Subcommand)]
 pub(crate) enum AccountsCommand {
-    /// Lists every account.
+    /// Lists all accounts.
     List {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Prints a link by which somebody can make an account, once.
+    /// Prints a link that creates one account.
     Invite {
-        /// For whom, in your own words.
+        /// Whom it is for, as a note.
         #[arg(default_value = "somebody", value_parser = invited_name)]
         note: String,
-        /// What they may do: admin or developer.
+        /// The role of the account: admin or developer.
         #[arg(long, default_value = "developer")]
         role: Role,
         /// How long the link works.
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = lifetime)]
         expires: Duration,
     },
-    /// Prints a link by which somebody can choose another password, once.
+    /// Prints a link that sets a new password once.
     Reset {
-        /// Whose.
+        /// The account's e-mail address.
         email: Email,
     },
-    /// Changes what somebody may do.
+    /// Changes an account's role.
     Role {
-        /// Whose.
+        /// The account's e-mail address.
         email: Email,
         /// admin or developer.
         role: Role,
     },
-    /// Ends somebody's sessions and keeps them from signing in.
+    /// Disables an account: ends its sessions and refuses sign-in.
     Disable {
-        /// Whom.
+        /// The account's e-mail address.
         email: Email,
     },
-    /// Lets somebody sign in again.
+    /// Enables a disabled account.
     Enable {
-        /// Whom.
+        /// The account's e-mail address.
         email: Email,
     },
 }
 
 #[derive(Subcommand)]
 pub(crate) enum ModelCommand {
-    /// Puts a model into the data folder: SmolLM2-135M-Instruct, unless another is named.
+    /// Downloads a model into the data folder: SmolLM2-135M-Instruct unless `--from` names another.
     Fetch {
         /// A GGUF file on this machine, or OWNER/REPO or OWNER/REPO/FILE.gguf of the Hugging Face hub.
         #[arg(long, value_name = "PATH-OR-REPO")]
@@ -255,12 +254,12 @@ pub(crate) enum ModelCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum IndexCommand {
-    /// Reads the Markdown, text, HTML and PDF files of folders; again, what has changed in them.
+    /// Indexes the Markdown, text, HTML and PDF files of folders, or updates what has changed.
     Add {
         /// Folders of documents.
         #[arg(required = true, value_name = "DIR")]
         folders: Vec<PathBuf>,
-        /// Where the documents are on the web, such as https://docs.example.org/: sources are then cited by these addresses.
+        /// The URL of the documents on the web, such as https://docs.example.org/: sources are cited by it.
         #[arg(long, value_name = "PREFIX")]
         url: Option<String>,
     },
@@ -270,7 +269,7 @@ pub(crate) enum IndexCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Takes folders out of the index; their documents stay where they are.
+    /// Removes folders from the index; the documents themselves stay.
     Remove {
         /// Folders that were added.
         #[arg(required = true, value_name = "DIR")]
@@ -280,19 +279,19 @@ pub(crate) enum IndexCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum GroundingCommand {
-    /// Scores conversations, one JSON object with `messages` a line; prints one JSON object a line.
+    /// Scores conversations, one JSON object with `messages` per line; prints one JSON object per line.
     Score {
         /// The file, or - for standard input.
         file: PathBuf,
     },
-    /// Scores labelled conversations, and prints how often the scorer is right, by language and by category.
+    /// Scores labelled conversations, and prints how often the scorer is right by language and category.
     Judge {
         /// The file, or - for standard input.
         file: PathBuf,
     },
-    /// Says whether a message needs facts, what makes it so, and what would be searched for.
+    /// Shows whether a message needs facts, why, and what would be searched for.
     Explain {
-        /// What somebody says.
+        /// The message.
         text: String,
     },
 }
@@ -308,10 +307,10 @@ pub(crate) struct UsageOptions {
     /// As CSV.
     #[arg(long)]
     pub(crate) csv: bool,
-    /// The requests themselves, newest first, instead of sums.
+    /// Single requests, newest first, instead of totals.
     #[arg(long)]
     pub(crate) requests: bool,
-    /// How many requests at the most.
+    /// Max. number of requests.
     #[arg(long, value_name = "N", default_value_t = 50, requires = "requests")]
     pub(crate) limit: u32,
 }
@@ -329,15 +328,15 @@ fn postgres_url(text: &str) -> Result<PostgresUrl, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "it must be a length of time, such as 30d, 12h or 90m".into())
+    humantime::parse_duration(text).map_err(|_| "it must be a duration, such as 30d, 12h or 90m".into())
 }
 
-/// How long a key or a link may live: not nothing, and not beyond what a calendar shows.
+/// The lifetime of a key or a link. Dates must stay within what a calendar shows.
 fn lifetime(text: &str) -> Result<Duration, String> {
     const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 86_400);
     let lifetime = duration(text)?;
     if lifetime.is_zero() || lifetime > MAX_LIFETIME {
-        return Err("it must be more than no time and at most 100 years".into());
+        return Err("it must be above 0 and at most 100 years".into());
     }
     Ok(lifetime)
 }
@@ -347,7 +346,6 @@ fn key_id(text: &str) -> Result<KeyId, &'static str> {
         .map_err(|_| "a key's public id is the 12 letters and digits after `adria_`; see `adriaticum keys list`")
 }
 
-/// Whom an invitation is for, as it is noted until they have an account.
 fn invited_name(text: &str) -> Result<String, &'static str> {
     KeyName::parse(text).map(String::from).map_err(|_| "a name has 1 to 100 printable characters")
 }

@@ -126,7 +126,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         cells = engine.cells(),
         settings = %choice,
         tuned = if engine.tuned_now { "just now" } else { "before" },
-        "the model is loaded"
+        "model loaded"
     );
     let name = engine.name();
     let (frontend, decode_loop) = engine.split();
@@ -153,7 +153,7 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
         };
         let _ = writeln!(std::io::stdout(), "{name} is served at {base}");
     }
-    let handle = |kind| signal(kind).map_err(|error| CliError::new(format!("signals cannot be caught: {error}")));
+    let handle = |kind| signal(kind).map_err(|error| CliError::new(format!("signals cannot be handled: {error}")));
     let (mut interrupt, mut terminate) = (handle(SignalKind::interrupt())?, handle(SignalKind::terminate())?);
     let stop = async move {
         loop {

@@ -31,7 +31,7 @@ impl fmt::Display for CliError {
 
 impl From<store::StoreError> for CliError {
     fn from(error: store::StoreError) -> Self {
-        Self(format!("the database failed: {error}"))
+        Self(format!("database error: {error}"))
     }
 }
 

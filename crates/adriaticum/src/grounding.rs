@@ -1,4 +1,4 @@
-//! Grounding, put together from the settings; and the `grounding` commands.
+//! The grounder that the settings ask for, and the `grounding` commands.
 
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::cli::GroundingCommand;
 use crate::error::CliError;
 use crate::settings::Settings;
 
-/// What grounds requests; none if the settings say that nothing is to be grounded.
+/// None if `grounding` is off.
 pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
     let local = || LocalSearch::new(settings.index_folder(), settings.search.timeout);
@@ -29,7 +29,7 @@ pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError
     Ok(Some(Grounder::new(mode, search, settings.search.tokens)))
 }
 
-/// Which requests are grounded, in the setting's own word.
+/// The value of the setting `grounding`.
 pub(crate) fn mode(settings: &Settings) -> &'static str {
     match settings.grounding {
         None => "off",
@@ -75,7 +75,7 @@ fn judge(file: &Path) -> Result<(), CliError> {
     for row in scorer::parse_labelled(&text) {
         let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let label = row.required.ok_or_else(|| {
-            CliError::new(format!("{}: {} has no `required` to be held against", file.display(), row.id))
+            CliError::new(format!("{}: {} has no `required` label to compare with", file.display(), row.id))
         })?;
         evaluation.add(&row.lang, &row.category, label, scorer.score(&row.messages).is_required());
     }
@@ -93,9 +93,9 @@ fn explain(text: String) -> Result<(), CliError> {
         writeln!(out, "  - {reason}")?;
     }
     match query::derive(&messages) {
-        Some(query) if score.is_required() => writeln!(out, "Search would be asked: {query}")?,
+        Some(query) if score.is_required() => writeln!(out, "Search query: {query}")?,
         None if score.is_required() => {
-            writeln!(out, "Nothing is left to search for: what it says is code, or personal")?
+            writeln!(out, "No search query is left: the message is only code or personal data")?
         }
         _ => {}
     }

@@ -1,6 +1,5 @@
 //! The `index` commands.
 
-use std::io::Write;
 use std::path::Path;
 
 use format::{count, number};
@@ -9,7 +8,8 @@ use serde::Serialize;
 
 use crate::cli::IndexCommand;
 use crate::error::CliError;
-use crate::progress::{Progress, Unit, note};
+use crate::output::{print_json, print_line, print_note};
+use crate::progress::{Progress, Unit};
 use crate::serve::create_folder;
 use crate::settings::Settings;
 use crate::table::Table;
@@ -21,7 +21,7 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliE
     match command {
         IndexCommand::Add { folders, url } => {
             if url.is_some() && folders.len() > 1 {
-                return Err(CliError::new("each folder has an address of its own: add them one at a time with --url"));
+                return Err(CliError::new("each folder has a URL of its own: add them one at a time with --url"));
             }
             create_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
@@ -32,15 +32,13 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliE
     }
 }
 
-/// An address that ends where a path can go on.
+/// A URL that ends with a slash, or nothing.
 fn checked_prefix(prefix: String) -> Result<String, CliError> {
     let is_web = url::Url::parse(&prefix).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match is_web || prefix.is_empty() {
         true if prefix.is_empty() || prefix.ends_with('/') => Ok(prefix),
         true => Ok(prefix + "/"),
-        false => Err(CliError::new(format!(
-            "{prefix:?} is not an address to put before paths, such as https://docs.example.org/"
-        ))),
+        false => Err(CliError::new(format!("{prefix:?} is not a URL prefix, such as https://docs.example.org/"))),
     }
 }
 
@@ -54,12 +52,12 @@ fn add(indexer: &Indexer, folder: &Path, options: &AddOptions) -> Result<(), Cli
     drop(bar);
     let report = report.map_err(cli_error)?;
     for (file, reason) in report.skipped.iter().take(MAX_SKIPPED_LISTED) {
-        note(&format!("skipped {}: {reason}", file.display()));
+        print_note(&format!("skipped {}: {reason}", file.display()));
     }
     if report.skipped.len() > MAX_SKIPPED_LISTED {
-        note(&format!("… and {} more", report.skipped.len() - MAX_SKIPPED_LISTED));
+        print_note(&format!("… and {} more", report.skipped.len() - MAX_SKIPPED_LISTED));
     }
-    say(&format!("{name}: {}", summary(&report)))
+    print_line(&format!("{name}: {}", summary(&report)))
 }
 
 fn summary(report: &AddReport) -> String {
@@ -68,7 +66,7 @@ fn summary(report: &AddReport) -> String {
         return "no documents; Markdown, text, HTML and PDF files are read".into();
     }
     format!(
-        "{} in {} ({} new, {} changed, {} as before, {} gone, {} skipped)",
+        "{} in {} ({} new, {} changed, {} unchanged, {} removed, {} skipped)",
         count(documents, "document"),
         count(report.passages, "passage"),
         number(report.added),
@@ -82,7 +80,9 @@ fn summary(report: &AddReport) -> String {
 fn remove(indexer: &Indexer, folder: &Path) -> Result<(), CliError> {
     let name = folder.display();
     match indexer.remove(folder).map_err(cli_error)? {
-        Some(collection) => say(&format!("{name}: out of the index, {}.", count(collection.documents, "document"))),
+        Some(collection) => {
+            print_line(&format!("{name}: removed from the index, {}.", count(collection.documents, "document")))
+        }
         None => Err(CliError::new(format!("{name} is not indexed; `adriaticum index list` shows what is"))),
     }
 }
@@ -101,10 +101,10 @@ fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
                 indexed_at: collection.indexed_at.to_string(),
             })
             .collect();
-        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+        return print_json(&rows);
     }
     if collections.is_empty() {
-        return say("Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR");
+        return print_line("Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR");
     }
     let mut table = Table::new(&["FOLDER", ">DOCUMENTS", ">PASSAGES", "CITED AS", "INDEXED"]);
     for collection in &collections {
@@ -116,7 +116,7 @@ fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
             collection.indexed_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         ]);
     }
-    say(table.to_string().trim_end())
+    print_line(table.to_string().trim_end())
 }
 
 #[derive(Serialize)]
@@ -136,8 +136,4 @@ fn cli_error(error: IndexError) -> CliError {
         _ => "",
     };
     CliError::new(format!("{error}.{remedy}"))
-}
-
-fn say(text: &str) -> Result<(), CliError> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
 }

@@ -1,6 +1,5 @@
 //! The `keys` commands.
 
-use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chat::KeyId;
@@ -10,6 +9,7 @@ use store::{KeyRecord, NewKey, Store, Viewer};
 
 use crate::cli::{KeyOrId, KeysCommand};
 use crate::error::CliError;
+use crate::output::{print_json, print_line, print_note};
 use crate::serve::open_store;
 use crate::settings::Settings;
 use crate::table::Table;
@@ -21,24 +21,24 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
             let new = NewKey { name: name.into(), completions: !without_completions, expires_at };
             let key = store.create_key(&Viewer::operator(), new).await?;
-            say(key.reveal())?;
+            print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
-            let _ = writeln!(std::io::stderr(), "{note}"); // the key itself is out
+            print_note(&note);
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
         KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, name.as_str()).await? {
-            true => say(&format!("Renamed {id} to {:?}.", name.as_str())),
+            true => print_line(&format!("Renamed {id} to {:?}.", name.as_str())),
             false => Err(no_such_key(id)),
         },
         KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&Viewer::operator(), id).await?
         {
             Some(at) => {
                 if is_secret {
-                    let advice = "The public id is enough: a whole key that is typed stays in the shell's history.";
-                    let _ = writeln!(std::io::stderr(), "{advice}"); // the key is revoked all the same
+                    let advice = "The public id is enough: a key that is typed in full stays in the shell's history.";
+                    print_note(advice);
                 }
-                say(&format!("Revoked {id} at {}. The next request with it is refused.", rfc3339_seconds(at)))
+                print_line(&format!("Revoked {id} at {}. The next request with it is refused.", rfc3339_seconds(at)))
             }
             None => Err(no_such_key(id)),
         },
@@ -49,10 +49,10 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let keys = store.list_keys(&Viewer::operator()).await?;
     if json {
         let rows: Vec<_> = keys.iter().map(JsonKey::from).collect();
-        return say(&serde_json::to_string_pretty(&rows).expect("plain rows always serialize"));
+        return print_json(&rows);
     }
     if keys.is_empty() {
-        return say("There are no keys yet. Create one with: adriaticum keys create NAME");
+        return print_line("There are no keys yet. Create one with: adriaticum keys create NAME");
     }
     let mut table = Table::new(&["ID", "NAME", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
     let time = |millis: Option<u64>| millis.map_or_else(|| "–".into(), rfc3339_seconds);
@@ -67,15 +67,11 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
             time(key.expires_at),
         ]);
     }
-    say(table.to_string().trim_end())
-}
-
-fn say(text: &str) -> Result<(), CliError> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
+    print_line(table.to_string().trim_end())
 }
 
 fn no_such_key(id: KeyId) -> CliError {
-    CliError::new(format!("there is no key {id}; `adriaticum keys list` shows those there are"))
+    CliError::new(format!("there is no key {id}; `adriaticum keys list` lists all"))
 }
 
 fn now_millis() -> u64 {

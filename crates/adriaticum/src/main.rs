@@ -18,6 +18,7 @@ mod local_http;
 mod log;
 mod migrate;
 mod model;
+mod output;
 mod progress;
 mod reload;
 mod serve;
@@ -37,7 +38,7 @@ use crate::error::CliError;
 use crate::settings::Settings;
 
 fn main() -> ExitCode {
-    // For what speaks TLS without having been told with what; nobody can have chosen before us.
+    // For libraries that use the process's default provider. It fails only if one is installed, and none can be yet.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     match run(cli) {
@@ -50,7 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     match &cli.command {
         Command::Completions { shell } => return docs::completions(*shell),
         Command::Man { dir } => return docs::man_pages(dir.as_deref()),
-        _ => {} // only these two need no configuration
+        _ => {} // everything else needs the configuration
     }
     let (file, flags) = (cli.config.clone(), cli.overrides());
     let load = || Settings::load(file.as_deref(), &flags);
@@ -76,8 +77,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a short command to its end.
 fn block_on<T>(command: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| CliError::new(format!("no runtime for the command: {error}")))?.block_on(command)
+    runtime.map_err(|error| CliError::new(format!("the command could not start: {error}")))?.block_on(command)
 }

@@ -1,4 +1,4 @@
-//! The `migrate` command: from one machine's SQLite file to a PostgreSQL server that many replicas share.
+//! The `migrate` command: copies a SQLite file to a PostgreSQL server.
 
 use std::io::Write;
 
@@ -15,13 +15,13 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
         (Some(file), _) | (None, Database::Sqlite(file)) => file,
         (None, Database::Postgres(_)) => {
             return Err(CliError::new(
-                "`database_url` is a PostgreSQL server already; give the SQLite file to be copied with --from FILE",
+                "`database_url` is a PostgreSQL server already; give the SQLite file to copy with --from FILE",
             ));
         }
     };
     if !from.is_file() {
         let from = from.display();
-        return Err(CliError::new(format!("there is no database {from}: there is nothing to be copied")));
+        return Err(CliError::new(format!("there is no database {from}: there is nothing to copy")));
     }
     let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database.timeout };
     let mut shown: Option<(&str, Progress)> = None;

@@ -1,8 +1,10 @@
 //! Progress of a long command on standard error: a bar on a terminal, otherwise a line for every tenth.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressStyle};
+
+use crate::output::print_note;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
@@ -49,7 +51,7 @@ impl Progress {
     /// `start` of `total` units are done already.
     pub(crate) fn new(what: &str, unit: Unit, total: u64, start: u64) -> Self {
         if start > 0 {
-            note(&format!("{what}: {} of {} are there already.", unit.show(start), unit.show(total)));
+            print_note(&format!("{what}: {} of {} are there already.", unit.show(start), unit.show(total)));
         }
         let output = if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template(unit.template()).expect("the template is well-formed");
@@ -69,17 +71,12 @@ impl Progress {
                 let now = tenths(done, self.total);
                 if now > *printed {
                     let (done, total) = (self.unit.show(done), self.unit.show(self.total));
-                    note(&format!("{}: {} %, {done} of {total}", self.what, now * 10));
+                    print_note(&format!("{}: {} %, {done} of {total}", self.what, now * 10));
                 }
                 *printed = now;
             }
         }
     }
-}
-
-/// Prints a remark on standard error, which scripts that read the output do not see.
-pub(crate) fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}"); // the work goes on if it is closed
 }
 
 fn tenths(done: u64, total: u64) -> u64 {

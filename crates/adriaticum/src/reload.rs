@@ -52,13 +52,13 @@ pub(crate) async fn on_signal(
                 if let Some(certificates) = &certificates {
                     certificates.reload();
                 }
-                tracing::info!(applied = applied.join(", "), "the configuration was read again");
+                tracing::info!(applied = applied.join(", "), "the configuration was reloaded");
                 if !left.is_empty() {
                     tracing::warn!(settings = left.join(", "), "changed settings need a restart and were not applied");
                 }
             }
             Err(error) => {
-                tracing::error!(reason = %error, "the configuration was read again and is wrong; nothing changes");
+                tracing::error!(reason = %error, "the configuration was reloaded and is wrong; nothing changes");
             }
         }
     }
@@ -67,6 +67,10 @@ pub(crate) async fn on_signal(
 /// The settings that differ: those that are applied, and those that need a restart.
 fn partition_changes(old: &Settings, new: &Settings, pool_changes: bool) -> (Vec<&'static str>, Vec<&'static str>) {
     let (applied, left): (Vec<_>, Vec<_>) = old.changes(new).partition(|setting| setting.is_reloadable && pool_changes);
-    let names = |settings: Vec<&Setting>| settings.into_iter().map(|setting| setting.name).collect();
+    let names = |settings: Vec<&'static Setting>| {
+        let mut names: Vec<_> = settings.into_iter().map(|setting| setting.name).collect();
+        names.sort_unstable();
+        names
+    };
     (names(applied), names(left))
 }

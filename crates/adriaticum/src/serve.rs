@@ -49,7 +49,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let _file_size_signal = catch(SignalKind::from_raw(SIGXFSZ))?;
     let certificates = open_certificates(settings)?;
     let tls = certificates.clone().map(Tls::with_certificates).transpose();
-    let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be spoken: {error}")))?;
+    let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be set up: {error}")))?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
@@ -88,7 +88,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
             ops_server.stop().await;
         }
         if cut_off > 0 {
-            tracing::warn!(connections = cut_off, "not everything under way could be finished in time");
+            tracing::warn!(connections = cut_off, "some requests in flight were cut off by the stop timeout");
         }
         if let Some(request_log) = request_log {
             request_log.flush();
@@ -151,7 +151,7 @@ pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certif
         return Ok(None);
     }
     let wrong =
-        |error| CliError::new(format!("TLS cannot be spoken: {error}. Correct `tls.certificate` or `tls.key`."));
+        |error| CliError::new(format!("TLS cannot be set up: {error}. Correct `tls.certificate` or `tls.key`."));
     Certificates::load(settings.certificate_files()).map(Some).map_err(wrong)
 }
 
@@ -182,12 +182,12 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
 pub(crate) fn create_folder(folder: &Path) -> Result<(), CliError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
         let remedy = match error.kind() {
-            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "There is a file of that name: move it away",
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "A file has that name: move it away",
             _ => "Make the folder around it writable",
         };
         let (folder, variable) = (folder.display(), environment_name("data_dir"));
         CliError::new(format!(
-            "the data folder {folder} cannot be made: {error}. {remedy}, or set `data_dir` ({variable}) to another."
+            "the data folder {folder} cannot be created: {error}. {remedy}, or set `data_dir` ({variable}) to another."
         ))
     })
 }

@@ -45,11 +45,11 @@ impl StopSignals {
     /// long to notice.
     pub(crate) async fn run(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
         if self.next().await == StopSignal::Terminate && !drain.is_zero() {
-            tracing::info!(?drain, "draining: requests are still answered, but better sent elsewhere");
+            tracing::info!(?drain, "draining: requests are still answered, but should go elsewhere");
             lifecycle.send_replace(Lifecycle::Draining);
             tokio::time::sleep(drain).await;
         }
-        tracing::info!("stopping: what is under way is finished first; a second signal stops at once");
+        tracing::info!("stopping: requests in flight are finished first; a second signal stops at once");
         lifecycle.send_replace(Lifecycle::Stopping);
     }
 
@@ -72,5 +72,5 @@ fn terminal_is_gone() -> bool {
 
 /// Handles a signal, which then no longer ends the process.
 pub(crate) fn catch(kind: SignalKind) -> Result<Signal, CliError> {
-    signal(kind).map_err(|error| CliError::new(format!("signals cannot be received: {error}")))
+    signal(kind).map_err(|error| CliError::new(format!("signals cannot be handled: {error}")))
 }

@@ -1,4 +1,4 @@
-//! The `usage` command: sums from the roll-ups, or the requests themselves; for people, as JSON or as CSV.
+//! The `usage` command: totals from the roll-ups, or single requests; as a table, JSON or CSV.
 
 use std::io::{BufWriter, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     let store = open_store(settings).await?;
     let since = SystemTime::now().checked_sub(options.since).unwrap_or(UNIX_EPOCH);
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    // Standard output by itself writes line by line, and a report has thousands.
+    // Standard output flushes at every line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
         let query = RequestQuery { since, limit: options.limit, ..RequestQuery::default() };

@@ -130,13 +130,14 @@ impl Service {
         self.send(&Request::chat(key, chat_body(content)))
     }
 
-    /// Sends SIGHUP and waits until the configuration was read again; what was logged meanwhile.
+    /// Sends SIGHUP and waits until the configuration was reloaded; what was logged meanwhile.
     pub fn reload(&self) -> String {
         let before = self.log().len();
         self.signal(Signal::HUP);
-        self.program().wait_for("the configuration being read again", || {
+        self.program().wait_for("the configuration being reloaded", || {
             let log = self.log();
-            let told = log.get(before..).filter(|told| told.contains("was read again") && told.ends_with('\n'));
+            let told =
+                log.get(before..).filter(|told| told.contains("configuration was reloaded") && told.ends_with('\n'));
             told.map(str::to_owned)
         })
     }

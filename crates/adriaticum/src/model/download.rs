@@ -40,7 +40,7 @@ impl RetryPolicy {
             .read_timeout(self.read_timeout);
         client.build().map_err(|error| {
             CliError::new(format!(
-                "nothing can be downloaded: {}. Look at the system's certificates.",
+                "nothing can be downloaded: {}. Check the system's certificates.",
                 root_cause(&error)
             ))
         })
@@ -114,11 +114,11 @@ pub(super) async fn download(
 fn download_error(name: &str, error: SourceError, length: u64) -> CliError {
     let reason = match error {
         SourceError::Transient(reason) | SourceError::Permanent(reason) => reason,
-        SourceError::Stale => "the server does not go on from what has arrived".into(),
+        SourceError::Stale => "the server cannot resume the download".into(),
     };
-    let again = if length > 0 { " to go on with what has arrived" } else { "" };
+    let again = if length > 0 { " to resume" } else { "" };
     CliError::new(format!(
-        "{name} could not be downloaded: {reason}. Look at the network and run the command again{again}, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+        "{name} could not be downloaded: {reason}. Check the network and run the command again{again}, or use a GGUF file of your own: adriaticum model fetch --from PATH."
     ))
 }
 

@@ -20,7 +20,7 @@ use crate::error::{CliError, root_cause};
 
 /// Unless `HF_ENDPOINT` names a mirror.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-const ACCESS_HINT: &str = "; the hub wants you to ask for access there and to set HF_TOKEN";
+const ACCESS_HINT: &str = "; ask for access on the hub and set HF_TOKEN";
 /// How many files a message lists when one has to be chosen.
 const MAX_FILES_LISTED: usize = 20;
 
@@ -60,7 +60,7 @@ impl HubPath {
                 sha256_file(candidate.path()).map_err(|error| model_dir::write_error(candidate.path(), &error))?;
             if digest != *expected {
                 return Err(CliError::new(format!(
-                    "{} is not what it should be: its SHA-256 is {digest} where {expected} was promised. It was not kept. Run the command again.",
+                    "{} is not the expected file: its SHA-256 is {digest} where {expected} was expected. It was not kept. Run the command again.",
                     file.path
                 )));
             }
@@ -108,10 +108,10 @@ impl HubPath {
             ListError::Status(status) => format!("it answers {status}"),
             ListError::Request(error) if error.is_timeout() => "no response in time".into(),
             ListError::Request(error) => root_cause(&error),
-            ListError::Malformed => "its response is no list of files".into(),
+            ListError::Malformed => "its response is not a list of files".into(),
         };
         CliError::new(format!(
-            "there is no file {self} here, and the hub at {hub} cannot be asked for it: {reason}. Look at the network, set HF_ENDPOINT to a mirror, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+            "there is no file {self} here, and the hub at {hub} cannot be reached: {reason}. Check the network, set HF_ENDPOINT to a mirror, or use a GGUF file of your own: adriaticum model fetch --from PATH."
         ))
     }
 }
@@ -166,7 +166,7 @@ impl Hub {
         let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
         let endpoint = Url::parse(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT)).ok().filter(Url::has_host);
         let endpoint = endpoint.ok_or_else(|| {
-            CliError::new(format!("HF_ENDPOINT is no URL of a hub. Correct it, such as to {DEFAULT_ENDPOINT}."))
+            CliError::new(format!("HF_ENDPOINT is not a URL of a hub. Correct it, for example to {DEFAULT_ENDPOINT}."))
         })?;
         Ok(Self { client: retry.client()?, endpoint, token: token() })
     }

@@ -21,7 +21,8 @@ use self::hub::HubPath;
 use self::model_dir::ModelDir;
 use crate::cli::ModelCommand;
 use crate::error::CliError;
-use crate::progress::{Progress, Unit, note};
+use crate::output::print_note;
+use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
 
 /// How much is copied between two updates of the progress bar.
@@ -65,10 +66,10 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
     let (model, source_name) = (model_dir.model_path(), path.display());
     let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
     if identity(path) == identity(&model) {
-        note(&format!("{source_name} is the data folder's model already: nothing to copy."));
+        print_note(&format!("{source_name} is the data folder's model already: nothing to copy."));
         return Ok(summary);
     }
-    note(&format!(
+    print_note(&format!(
         "To use {source_name} where it is, without a copy, set `model` (ADRIATICUM_MODEL) to its path instead."
     ));
     model_dir.require_free_space(summary.bytes)?;

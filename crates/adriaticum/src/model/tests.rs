@@ -158,7 +158,7 @@ fn the_next_run_resumes_where_the_last_was_cut_off() {
         0 => Response::file(&wheel, request).cut_after(half),
         _ => Response::file(&wheel, request),
     });
-    refused(setup.fetch(&server, NO_RETRY), &["carrier 1.0 could not be downloaded", "to go on", "--from PATH"]);
+    refused(setup.fetch(&server, NO_RETRY), &["carrier 1.0 could not be downloaded", "to resume", "--from PATH"]);
     assert_eq!(fs::read(setup.part()).unwrap(), setup.wheel[..half]);
     setup.assert_installed(setup.fetch(&server, NO_RETRY));
     assert_eq!(server.requests()[1].from, Some(half));
@@ -266,7 +266,7 @@ fn a_file_that_is_not_a_package_is_refused() {
     let setup = Setup { wheel: b"<html>Sign in to the network</html>".to_vec(), ..Setup::new() };
     let wheel = setup.wheel.clone();
     let server = FileServer::start(move |_, request| Response::file(&wheel, request));
-    refused(setup.fetch(&server, RETRY_AT_ONCE), &["carrier 1.0 is not what it should be: it cannot be unpacked"]);
+    refused(setup.fetch(&server, RETRY_AT_ONCE), &["carrier 1.0 is not the expected file: it cannot be unpacked"]);
     assert!(files(&setup.data()).is_empty());
 }
 

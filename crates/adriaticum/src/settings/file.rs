@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
 
-const FILE: &str = "adriaticum.toml";
+const DEFAULT_FILE: &str = "adriaticum.toml";
 
 pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, CliError> {
-    let path = file.unwrap_or(Path::new(FILE));
+    let path = file.unwrap_or(Path::new(DEFAULT_FILE));
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => Ok(None),
@@ -21,17 +21,17 @@ pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Cli
 /// The settings in a file: tables become dotted names, arrays comma-separated lists.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(String, String)>, CliError> {
     let wrong = |reason: String| CliError::new(format!("the configuration {} is wrong: {reason}", path.display()));
-    // In our words: the parser's own would repeat the line, and with it a secret that may stand there.
+    // Not the parser's own message, which repeats the line, and with it any secret.
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         wrong(format!("line {line}: {}", error.message()))
     })?;
     let mut settings = Vec::new();
-    let mut waiting: Vec<_> = table.into_iter().collect();
-    while let Some((name, value)) = waiting.pop() {
+    let mut pending: Vec<_> = table.into_iter().collect();
+    while let Some((name, value)) = pending.pop() {
         match value {
             toml::Value::Table(table) => {
-                waiting.extend(table.into_iter().map(|(below, value)| (format!("{name}.{below}"), value)));
+                pending.extend(table.into_iter().map(|(below, value)| (format!("{name}.{below}"), value)));
             }
             toml::Value::Array(list) => {
                 let texts = list.iter().map(|each| each.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();

