@@ -11,7 +11,7 @@ use crate::runtime_table;
 use crate::session::SignedIn;
 use crate::usage;
 
-const KEY: &str = "$ADRIATICUM_API_KEY";
+const KEY_VARIABLE: &str = "$ADRIATICUM_API_KEY";
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let base_url = &user.console.settings.api_base_url;
@@ -45,7 +45,9 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             h2 { "The API" }
             p { "Base URL" }
             (copyable("base-url", base_url))
-            p.quiet { "One endpoint: " code { "POST " (base_url) "/chat/completions" } ", model " code { (chat::MODEL) } "." }
+            p.quiet {
+                "One endpoint: " code { "POST " (base_url) "/chat/completions" } ", model " code { (chat::MODEL) } "."
+            }
             p.quiet { "OpenAPI: " a href="/openapi.json" { "openapi.json" } }
         }
         section.card {
@@ -83,7 +85,9 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                         dd {
                             span class=(light(member.healthy)) {}
                             (format::number(member.in_flight as u64)) " in flight"
-                            @if user.is_admin() && !member.url.starts_with("unix:") { " · " span.quiet { (member.url) } }
+                            @if user.is_admin() && !member.url.starts_with("unix:") {
+                                " · " span.quiet { (member.url) }
+                            }
                         }
                     }
                 }
@@ -94,7 +98,8 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                             None => { span.light {} "not configured: answers are not grounded" }
                             Some(search) => {
                                 span class=(light(search.is_healthy)) {}
-                                (if search.is_healthy { "healthy: answers that need facts are grounded" } else { "unhealthy: requests that need facts get 503" })
+                                @if search.is_healthy { "healthy: answers that need facts are grounded" }
+                                @else { "unhealthy: requests that need facts get 503" }
                                 @if user.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
@@ -113,43 +118,18 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
 }
 
 fn snippets(base_url: &str) -> [(&'static str, String); 4] {
-    let model = chat::MODEL;
-    let body = format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}"#);
     [
-        ("curl", curl(base_url, KEY)),
-        (
-            "Python",
-            format!(
-                "from openai import OpenAI\n\nclient = OpenAI(base_url=\"{base_url}\", api_key=\"…\")\n\
-                 answer = client.chat.completions.create(\n    model=\"{model}\",\n    \
-                 messages=[{{\"role\": \"user\", \"content\": \"Hello!\"}}],\n)\nprint(answer.choices[0].message.content)"
-            ),
-        ),
-        (
-            "JavaScript",
-            format!(
-                "const response = await fetch(\"{base_url}/chat/completions\", {{\n  method: \"POST\",\n  headers: {{\n    \
-                 \"Authorization\": `Bearer ${{process.env.ADRIATICUM_API_KEY}}`,\n    \"Content-Type\": \"application/json\",\n  \
-                 }},\n  body: JSON.stringify({body}),\n}});\nconst answer = await response.json();\n\
-                 console.log(answer.choices[0].message.content);"
-            ),
-        ),
-        (
-            "Rust",
-            format!(
-                "// reqwest with the feature \"json\", serde_json, tokio\nlet answer: serde_json::Value = reqwest::Client::new()\n    \
-                 .post(\"{base_url}/chat/completions\")\n    .bearer_auth(std::env::var(\"ADRIATICUM_API_KEY\")?)\n    \
-                 .json(&serde_json::json!({body}))\n    .send()\n    .await?\n    .json()\n    .await?;\n\
-                 println!(\"{{}}\", answer[\"choices\"][0][\"message\"][\"content\"]);"
-            ),
-        ),
+        ("curl", curl(base_url, KEY_VARIABLE)),
+        ("Python", fill(include_str!("../assets/snippets/request.py"), base_url)),
+        ("JavaScript", fill(include_str!("../assets/snippets/request.js"), base_url)),
+        ("Rust", fill(include_str!("../assets/snippets/request.rs.txt"), base_url)),
     ]
 }
 
 pub(crate) fn curl(base_url: &str, key: &str) -> String {
-    let model = chat::MODEL;
-    format!(
-        "curl {base_url}/chat/completions \\\n  -H \"Authorization: Bearer {key}\" \\\n  -H \"Content-Type: application/json\" \\\n  \
-         -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'"
-    )
+    fill(include_str!("../assets/snippets/request.sh"), base_url).replace("{key}", key)
+}
+
+fn fill(template: &str, base_url: &str) -> String {
+    template.trim_end().replace("{base_url}", base_url).replace("{model}", chat::MODEL)
 }
