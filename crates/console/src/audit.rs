@@ -2,7 +2,7 @@
 
 use maud::html;
 
-use crate::components::{empty, heading, time};
+use crate::components::{columns, data_table, empty, heading, time};
 use crate::console_request::Fields;
 use crate::error::ConsoleResult;
 use crate::layout::Area;
@@ -18,23 +18,23 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let content = html! {
         (heading("Audit log", html! {}))
         @if lines.is_empty() {
-            (empty("No entries yet", html! { p { "Every sign-in and every change of keys and accounts is listed here." } }))
+            (empty("No entries yet", html! {
+                p { "Every sign-in and every change of keys and accounts is listed here." }
+            }))
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Audit log" {
-                table.rows {
-                    thead { tr { th scope="col" { "Time" } th scope="col" { "Actor" } th scope="col" { "Action" } th scope="col" { "Address" } } }
-                    tbody {
-                        @for line in &lines {
-                            tr {
-                                td data-label="Time" { (time(line.at)) }
-                                th scope="row" data-label="Actor" { (line.who) }
-                                td data-label="Action" { (line.what) @if line.subject != line.who { " " strong { (line.subject) } } }
-                                td data-label="Address" { (line.address) }
-                            }
+            (data_table("Audit log", columns(&["Time", "Actor", "Action", "Address"]), html! {
+                @for line in &lines {
+                    tr {
+                        td data-label="Time" { (time(line.at)) }
+                        th scope="row" data-label="Actor" { (line.who) }
+                        td data-label="Action" {
+                            (line.what)
+                            @if line.subject != line.who { " " strong { (line.subject) } }
                         }
+                        td data-label="Address" { (line.address) }
                     }
                 }
-            }
+            }))
             nav.pages aria-label="Pages of the audit log" {
                 @if before != u64::MAX { a.button.plain href="/audit" { "Newest" } }
                 @if let Some(last) = lines.last().filter(|_| more) {

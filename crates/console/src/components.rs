@@ -82,6 +82,31 @@ pub(crate) fn empty(title: &str, content: Markup) -> Markup {
     html! { div.empty { h2 { (title) } (content) } }
 }
 
+/// A table that scrolls by itself where it is wider than the page.
+pub(crate) fn data_table(label: &str, head: Markup, rows: Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(label) {
+            table.rows {
+                thead { tr { (head) } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Column titles. `>` marks a column of numbers, aligned to the right; an empty title one of buttons.
+pub(crate) fn columns(titles: &[&str]) -> Markup {
+    html! {
+        @for title in titles {
+            @match (*title, title.strip_prefix('>')) {
+                ("", _) => th scope="col" { span.hidden { "Actions" } },
+                (title, None) => th scope="col" { (title) },
+                (_, Some(title)) => th.right scope="col" { (title) },
+            }
+        }
+    }
+}
+
 /// What is wrong with a form.
 pub(crate) fn form_error(text: Option<&str>) -> Markup {
     html! { @if let Some(text) = text { p.error role="alert" { (text) } } }

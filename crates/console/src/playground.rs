@@ -14,21 +14,28 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let content = html! {
         (heading("Playground", html! {}))
         p.quiet {
-            "Sends a real request to the API. It is recorded under a key called Playground in your name; message text is not stored."
+            "Sends a real request to the API. It is recorded under a key called Playground in your name; "
+            "message text is not stored."
         }
         noscript { p.error { "The playground needs JavaScript. The overview has an example for curl." } }
         div.playground data-token=(user.csrf_token()) data-model=(chat::MODEL) {
             form.card.fields #ask {
-                label { "System message" textarea name="system" rows="3" maxlength=(limits::CONTENT_CHARS) placeholder="optional" {} }
-                label { "Message" textarea name="user" rows="6" required maxlength=(limits::CONTENT_CHARS) { "What is the Adriatic?" } }
+                label {
+                    "System message"
+                    textarea name="system" rows="3" maxlength=(limits::CONTENT_CHARS) placeholder="optional" {}
+                }
+                label {
+                    "Message"
+                    textarea name="user" rows="6" required maxlength=(limits::CONTENT_CHARS) { "What is the Adriatic?" }
+                }
                 div.pair {
                     label { "Temperature"
-                        input type="number" name="temperature" min=(limits::TEMPERATURE.start()) max=(limits::TEMPERATURE.end())
-                            step="0.1" value="0.7" required;
+                        input type="number" name="temperature" step="0.1" value="0.7" required
+                            min=(limits::TEMPERATURE.start()) max=(limits::TEMPERATURE.end());
                     }
                     label { "Max tokens"
-                        input type="number" name="max_tokens" min=(limits::MAX_TOKENS.start()) max=(limits::MAX_TOKENS.end())
-                            value="128" required;
+                        input type="number" name="max_tokens" value="128" required
+                            min=(limits::MAX_TOKENS.start()) max=(limits::MAX_TOKENS.end());
                     }
                 }
                 button.primary type="submit" disabled { "Send" }

@@ -3,6 +3,8 @@
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
 
+use crate::components::{columns, data_table};
+
 /// Unhealthy runtimes come first, so that they are among those shown.
 const MAX_ROWS: usize = 50;
 /// A runtime that gets less than this part of a full share is called slow.
@@ -12,23 +14,24 @@ const SLOW_SHARE: f64 = 0.5;
 pub(crate) fn table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
     let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
     sorted.sort_by_key(|((good, _), ..)| *good);
-    let columns =
-        ["State", "In flight", "Completed", "Failed", "At capacity", "Retried elsewhere", "Latency", "Per token"];
+    let head = columns(&[
+        "Runtime",
+        "State",
+        ">In flight",
+        ">Completed",
+        ">Failed",
+        ">At capacity",
+        ">Retried elsewhere",
+        ">Latency",
+        ">Per token",
+    ]);
     html! {
         h2 { "Runtimes" }
-        div.scroll tabindex="0" role="region" aria-label="Runtimes" {
-            table.rows {
-                thead { tr {
-                    th scope="col" { "Runtime" }
-                    @for column in columns { th.right[column != "State"] scope="col" { (column) } }
-                } }
-                tbody {
-                    @for ((good, state), at, member) in sorted.iter().take(MAX_ROWS) {
-                        (line(&name(member, *at, show_urls), *good, state, member))
-                    }
-                }
+        (data_table("Runtimes", head, html! {
+            @for ((good, state), at, member) in sorted.iter().take(MAX_ROWS) {
+                (line(&name(member, *at, show_urls), *good, state, member))
             }
-        }
+        }))
         @if runtimes.len() > MAX_ROWS {
             p.quiet { (format::number((runtimes.len() - MAX_ROWS) as u64)) " more." }
         }

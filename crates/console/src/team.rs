@@ -6,7 +6,9 @@ use http::StatusCode;
 use maud::{Markup, html};
 use store::{Account, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
 
-use crate::components::{button_form, copyable, csrf_field, form_error, heading, sentence, time, time_or};
+use crate::components::{
+    button_form, columns, copyable, csrf_field, data_table, form_error, heading, sentence, time, time_or,
+};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
@@ -14,6 +16,7 @@ use crate::session::SignedIn;
 
 /// The value in the form, its label, and days.
 const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
+const DEFAULT_EXPIRY: &str = "7";
 const MAX_NOTE_CHARS: usize = 120;
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
@@ -28,21 +31,32 @@ async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
     let content = html! {
         (heading("Team", html! { a.button.primary href="#invite" { "Invite" } }))
         (notice)
-        (people(user, &accounts))
+        (member_table(user, &accounts))
         section.card {
             h2 { "Pending links" }
-            @if links.is_empty() { p.quiet { "None. Invitations and password reset links are listed here until they are used or expire." } }
-            @else { (link_table(user, &links)) }
+            @if links.is_empty() {
+                p.quiet { "None. Invitations and password reset links are listed here until they are used or expire." }
+            } @else {
+                (link_table(user, &links))
+            }
         }
         section.card #invite {
             h2 { "Invite a team member" }
             p.quiet { "This creates a link to share. Whoever opens it chooses their own e-mail address and password." }
             form.fields method="post" action="/team/invitations" {
                 (csrf_field(user))
-                label { "For" input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address" autocomplete="off"; }
+                label {
+                    "For"
+                    input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address"
+                        autocomplete="off";
+                }
                 label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
                 label { "Expires after"
-                    select name="life" { @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[value == "7"] { (says) } } }
+                    select name="life" {
+                        @for (value, label, _) in EXPIRY_CHOICES {
+                            option value=(value) selected[value == DEFAULT_EXPIRY] { (label) }
+                        }
+                    }
                 }
                 button.primary type="submit" { "Create link" }
             }
@@ -51,33 +65,29 @@ async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
     Ok(user.page(Area::Team, "Team", content))
 }
 
-fn people(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
+fn member_table(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
     let me = user.viewer().account().map(|account| account.id);
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Team members" {
-            table.rows {
-                thead { tr {
-                    th scope="col" { "Name" } th scope="col" { "E-mail" } th scope="col" { "Role" } th scope="col" { "Joined" }
-                    th scope="col" { "Last signed in" } th scope="col" { "State" } th scope="col" { span.hidden { "Actions" } }
-                } }
-                tbody {
-                    @for account in accounts {
-                        @let disabled = account.disabled_at.is_some();
-                        tr.over[disabled] {
-                            th scope="row" data-label="Name" { (account.name) @if me == Some(account.id) { " " span.quiet { "(you)" } } }
-                            td data-label="E-mail" { (account.email) }
-                            td data-label="Role" { (account.role) }
-                            td data-label="Joined" { (time(account.created_at)) }
-                            td data-label="Last signed in" { (time_or(account.signed_in_at, "never")) }
-                            td data-label="State" {
-                                @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
-                            }
-                            td.actions { (actions(user, account)) }
-                        }
+        @let head = columns(&["Name", "E-mail", "Role", "Joined", "Last signed in", "State", ""]);
+        (data_table("Team members", head, html! {
+            @for account in accounts {
+                @let disabled = account.disabled_at.is_some();
+                tr.over[disabled] {
+                    th scope="row" data-label="Name" {
+                        (account.name)
+                        @if me == Some(account.id) { " " span.quiet { "(you)" } }
                     }
+                    td data-label="E-mail" { (account.email) }
+                    td data-label="Role" { (account.role) }
+                    td data-label="Joined" { (time(account.created_at)) }
+                    td data-label="Last signed in" { (time_or(account.signed_in_at, "never")) }
+                    td data-label="State" {
+                        @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
+                    }
+                    td.actions { (actions(user, account)) }
                 }
             }
-        }
+        }))
     }
 }
 
@@ -101,31 +111,23 @@ fn actions(user: &SignedIn<'_>, account: &Account) -> Markup {
 
 fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Links" {
-            table.rows {
-                thead { tr {
-                    th scope="col" { "For" } th scope="col" { "Purpose" } th scope="col" { "Created by" } th scope="col" { "Expires" }
-                    th scope="col" { span.hidden { "Actions" } }
-                } }
-                tbody {
-                    @for link in links {
-                        tr {
-                            th scope="row" data-label="For" { (link.note) }
-                            td data-label="Purpose" {
-                                @match &link.purpose {
-                                    LinkPurpose::SetUp => "set up",
-                                    LinkPurpose::Join(role) => { "invitation as " (role) },
-                                    LinkPurpose::Reset(_) => "password reset",
-                                }
-                            }
-                            td data-label="Created by" { (link.made_by) }
-                            td data-label="Expires" { (time(link.expires_at)) }
-                            td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
+        (data_table("Links", columns(&["For", "Purpose", "Created by", "Expires", ""]), html! {
+            @for link in links {
+                tr {
+                    th scope="row" data-label="For" { (link.note) }
+                    td data-label="Purpose" {
+                        @match &link.purpose {
+                            LinkPurpose::SetUp => "set up",
+                            LinkPurpose::Join(role) => { "invitation as " (role) },
+                            LinkPurpose::Reset(_) => "password reset",
                         }
                     }
+                    td data-label="Created by" { (link.made_by) }
+                    td data-label="Expires" { (time(link.expires_at)) }
+                    td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
                 }
             }
-        }
+        }))
     }
 }
 
@@ -134,7 +136,11 @@ async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token
     let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
     let notice = html! {
         p.message role="status" { (message) }
-        section.card { h2 { "Share this link" } p { "It is shown only once and works once." } (copyable("link", &link)) }
+        section.card {
+            h2 { "Share this link" }
+            p { "It is shown only once and works once." }
+            (copyable("link", &link))
+        }
     };
     page_with(user, notice).await
 }
