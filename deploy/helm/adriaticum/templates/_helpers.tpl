@@ -18,7 +18,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* What no container here needs. */}}
+{{/* Privileges that no container here needs. */}}
 {{- define "adriaticum.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -35,7 +35,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* All runtimes: our own by the name that resolves to each of them, and others. */}}
+{{/* All runtimes: our own by the headless service's name, and others. */}}
 {{- define "adriaticum.runtimeUrls" -}}
 {{- $urls := .Values.runtimeUrls -}}
 {{- if .Values.runtimes.enabled }}{{ $urls = prepend $urls (printf "http://%s-runtimes:8090/v1" (include "adriaticum.name" .)) }}{{ end -}}
