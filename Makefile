@@ -1,12 +1,12 @@
-# Everything one does with this repository. `make run` and `make test` need Rust, a C compiler, Python and make, and
-# install the rest (`tools/prepare`); `make bench` fetches its peers into the user's cache by itself.
+# `make run` and `make test` need Rust, a C compiler, Python and make, and install the rest (`tools/prepare`).
+# `make bench` downloads the programs that it compares into the user's cache.
 
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: run build dist portable release prepare test bare lint openapi scorer bench bench-quick
 
-# Without a model (no network, say) the service runs all the same, and says what is missing.
+# Without a model (no network, say) the service still starts, and says what is missing.
 run: build
 	@-$(TARGET)/release/adriaticum model fetch --if-needed
 	@$(TARGET)/release/adriaticum serve --first-key
@@ -14,15 +14,15 @@ run: build
 build: prepare
 	@tools/build
 
-# Optimised as a whole, for benchmarks: in $(TARGET)/dist. `make release` makes an archive of such a program.
+# Optimised as a whole, for benchmarks: in $(TARGET)/dist. `make release` packs such a program into an archive.
 dist: prepare
 	$(CARGO) build --profile dist --locked -p adriaticum
 
-# For other machines: the engine's kernels for every CPU, chosen at run time. docs/building.md says more.
+# For other machines: the engine's kernels for every CPU, chosen at run time. See docs/building.md.
 portable: prepare
 	tools/portable $(TARGET)/portable
 
-# An archive with checksums, the same bytes from the same commit. docs/building.md says more.
+# A reproducible archive with checksums. See docs/building.md.
 release: prepare
 	tools/release
 
@@ -32,7 +32,7 @@ prepare:
 test:
 	@tools/test
 
-# The same on a Debian that has nothing, as a new user has it; needs root. `tools/bare` says more.
+# A first request and all tests on a bare Debian, as a new user has it; needs root. See `tools/bare`.
 bare:
 	tools/bare first-answer
 	tools/bare make test
@@ -43,11 +43,11 @@ lint: prepare
 	python3 -m py_compile bench/*.py
 	tools/deny
 
-# Writes docs/openapi.json anew, from the code.
+# Rewrites docs/openapi.json from the code.
 openapi: prepare
 	REWRITE_OPENAPI=1 $(CARGO) test --release --locked -p adriaticum --test openapi description_is_public
 
-# Trains the scorer on the labelled rows of crates/grounding/data. docs/grounding.md says what comes before and after.
+# Trains the scorer on the labelled rows of crates/grounding/data. See docs/grounding.md for the steps around it.
 scorer:
 	$(CARGO) run --release --locked -p grounding --example train
 
