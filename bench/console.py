@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long does the console take for its pages over ten million recorded requests and ten thousand keys?
 
-Fills a database with `crates/store/examples/fill.rs`, serves it, signs in as an administrator, and asks for each page
-again and again over one kept connection. Loopback only; everything is removed afterwards.
+Fills a database with `crates/store/examples/fill.rs`, serves it, signs in as an administrator, and requests each page
+repeatedly over one connection. Loopback only; everything is removed afterwards.
 
     python3 bench/console.py [--keys 10000] [--requests 10000000] [--runs 21] [--results bench/RESULTS.md]
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 import installing
 import machine
 import report
-from gateways import clean_up_when_told_to_end, make_folder, say, started
+from gateways import clean_up_on_signals, make_folder, say, started
 from peers import Adriaticum, InstantRuntime
 from processes import Failed, free_port, wait_for_port
 
@@ -50,7 +50,7 @@ PAGES = (
 
 
 class Browser:
-    """A visitor with cookies, over one connection."""
+    """A browser with cookies, over one connection."""
 
     def __init__(self, port: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -71,7 +71,7 @@ class Browser:
         return response.status, response.read().decode()
 
     def join(self, link: str) -> None:
-        """Makes an account by an invitation, and is signed in from then on."""
+        """Creates an account from an invitation, which also signs in."""
         path = urllib.parse.urlsplit(link).path
         _status, page = self.ask("GET", path)
         token = re.search(r'name="token" value="([^"]+)"', page)
@@ -85,7 +85,7 @@ class Browser:
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="console-", dir=bench_folder) as name:
@@ -144,7 +144,7 @@ def busiest_key(browser: Browser) -> str:
 
 
 def measure(browser: Browser, path: str, runs: int) -> tuple[list[float], int]:
-    """Milliseconds of each run, and the size of the page."""
+    """The duration of each run in milliseconds, and the size of the page."""
     times, size = [], 0
     for _ in range(runs):
         start = time.perf_counter()

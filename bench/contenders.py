@@ -1,8 +1,8 @@
 """The servers that the engine table compares: our whole service with its embedded model, and llama.cpp's own server.
 
-All get the same model file and listen on loopback only. llama.cpp's server runs in its default settings, from a wheel
-that must work on any machine, and from a build for this one if there is such; from the latter a second time with
-a bf16 cache, which is what an operator who measures would choose on some machines.
+All use the same model file and listen on loopback only. llama.cpp's server runs with its default settings: from a wheel
+that works on any machine, and from a build for this machine, if there is one. The latter also runs with a bf16 cache,
+which is faster on some machines.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ class Embedded(Adriaticum):
 
     setup = "the whole service: key looked up, a durable row before each answer, the engine in a process of its own"
     start_seconds = START_SECONDS
-    known_fault: ClassVar[None] = None  # none is forgiven
+    known_fault: ClassVar[None] = None  # no fault is retried
 
     def environment(self) -> dict[str, str]:
         settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model)}
-        del settings["ADRIATICUM_RUNTIME_URLS"]  # without any, the embedded runtime answers
+        del settings["ADRIATICUM_RUNTIME_URLS"]  # without it, the embedded runtime is used
         return settings
 
 
 @dataclass
 class LlamaCpp(Peer):
-    """llama.cpp's server, which tells over HTTP how many requests it works on at a time."""
+    """llama.cpp's server."""
 
     model: Path
 
     start_seconds = START_SECONDS
-    # Now and then a small model writes bytes that are not UTF-8; that becomes a 500 (llama.cpp's issue 27543).
+    # A small model sometimes generates bytes that are not UTF-8, which is a 500 (llama.cpp's issue 27543).
     known_fault: ClassVar[str] = "The model produced output that does not match the expected"
 
     def environment(self) -> dict[str, str]:
-        # It would take any setting from a variable LLAMA_ARG_…
+        # LLAMA_ARG_… variables would change its settings.
         return {name: value for name, value in super().environment().items() if not name.startswith("LLAMA_ARG_")}
 
     def features(self) -> str:
-        """What of the CPU its kernels use, by its own account."""
+        """The CPU features that it reports to use."""
         raise NotImplementedError
 
     def slots(self) -> int:
-        """Asked for while it runs."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/props", timeout=10) as answer:
-            return json.load(answer)["total_slots"]
+        """Requests that it processes at a time. The server must be running."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/props", timeout=10) as response:
+            return json.load(response)["total_slots"]
 
 
 class Wheel(LlamaCpp):
@@ -103,7 +103,7 @@ class Native(LlamaCpp):
         ]
 
     def features(self) -> str:
-        # It tells only when it is about to load a model, and at this verbosity; one that does not exist is enough.
+        # It prints them only at this verbosity and when it loads a model; a missing file is enough.
         missing, port = str(self.folder / "no-model"), str(free_port())
         return _features(_output([str(self.program), "-m", missing, "--port", port, "--log-verbosity", "4"]))
 
@@ -118,7 +118,7 @@ Contender = Embedded | LlamaCpp
 
 
 def _output(command: list[str]) -> str:
-    """All that the program prints, whatever its exit code."""
+    """The output of the program, whatever its exit code."""
     try:
         return subprocess.run(
             command, timeout=PROBE_SECONDS, text=True, errors="replace",
@@ -129,7 +129,7 @@ def _output(command: list[str]) -> str:
 
 
 def _features(said: str) -> str:
-    """From llama.cpp's line of system information, `CPU : SSE3 = 1 | AVX512 = 0 | …`, what is there."""
+    """The enabled features in llama.cpp's system information, `CPU : SSE3 = 1 | AVX512 = 0 | …`."""
     line = re.search(r"\bCPU : (.* = .*)", said)
     return ", ".join(re.findall(r"(\w+) = 1\b", line[1])) if line else "unknown"
 

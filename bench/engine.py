@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How fast does our service answer with its embedded model, beside llama.cpp's own server with the same file?
+"""How fast is our service with its embedded model, compared with llama.cpp's own server with the same file?
 
-The contenders take turns, several repetitions of them: each is started, answers the same chats as the others, and is
-stopped before the next one starts. Loopback only; whatever was started is gone afterwards, also after Ctrl-C. The
-tables go to standard output and, with --results, to a file.
+In each repetition the contenders take turns: each is started, gets the same chats as the others, and is stopped before
+the next one starts. Loopback only. All processes are stopped afterwards, also after Ctrl-C. The tables go to standard
+output and, with --results, to a file.
 
     python3 bench/engine.py [--quick] [--repeat 3] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
                             [--native PATH/llama-server] [--binary PATH] [--results bench/RESULTS.md]
@@ -30,23 +30,23 @@ import machine
 import prompts
 import report
 from contenders import Contender, Embedded, LlamaCpp, Native, NativeBf16, Wheel
-from gateways import clean_up_when_told_to_end, make_folder, say, started
+from gateways import clean_up_on_signals, make_folder, say, started
 from processes import Failed, ProcessTree, free_port
 
 CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16")
 FETCH_SECONDS = 1800
-ASK_AGAIN_SECONDS = 0.02
+RETRY_BACKOFF_SECONDS = 0.02
 
 
 @dataclass
 class Record:
-    """What the repetitions found out about one contender."""
+    """The results of one contender."""
 
     contender: Contender
     version: str
     details: str = ""
-    first_start: float | None = None  # seconds to its first answer ever, if that is another kind of start
-    starts: list[float] = field(default_factory=list)  # seconds to the first answer
+    first_start: float | None = None  # seconds to the first completion, including tuning
+    starts: list[float] = field(default_factory=list)  # seconds to the first completion
     measurements: dict[prompts.Scenario, list[chats.Measurement]] = field(default_factory=dict)
 
     def row(self) -> engine_report.Row:
@@ -58,7 +58,7 @@ class Record:
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     model = arguments.model or fetch_model(arguments.binary, bench_folder / "engine")
@@ -77,9 +77,9 @@ def parse_arguments() -> argparse.Namespace:
     scenarios = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
-    parser.add_argument("--model", type=Path, help="a GGUF file; the default model is fetched unless given")
-    parser.add_argument("--native", type=Path, help="a llama-server built on this machine, to be compared as well")
-    parser.add_argument("--repeat", type=int, help="how often everything is measured; medians are reported (3)")
+    parser.add_argument("--model", type=Path, help="a GGUF file (default: the default model, downloaded)")
+    parser.add_argument("--native", type=Path, help="a llama-server built on this machine, to compare as well")
+    parser.add_argument("--repeat", type=int, help="number of repetitions, of which medians are reported (3)")
     parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(scenarios)}")
     parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; the native ones with --native")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the engine is replaced")
@@ -108,7 +108,7 @@ def chosen(parser: argparse.ArgumentParser, what: str, wanted: str | None, avail
 
 
 def fetch_model(binary: Path, folder: Path) -> Path:
-    """The default model, fetched by our own program the first time."""
+    """The default model; downloaded by our own program on the first run."""
     model = folder / "model.gguf"
     if not model.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def describe_model(model: Path) -> str:
 
 
 def compare(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Record]:
-    """Runs all repetitions. The first thing that goes wrong ends them."""
+    """Runs all repetitions. The first failure ends them."""
     records = [prepare(make_contender(name, arguments, model, folder)) for name in arguments.contenders]
     for repetition in range(1, arguments.repeat + 1):
         scenarios = [
@@ -141,7 +141,7 @@ def compare(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Re
 
 
 def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder: Path) -> Contender:
-    own, port = make_folder(folder, name), 0  # it gets another port with each start
+    own, port = make_folder(folder, name), 0  # each start sets another port
     match name:
         case "adriaticum":
             return Embedded(own, port, 0, arguments.binary, model)
@@ -154,12 +154,12 @@ def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder
 
 
 def prepare(contender: Contender) -> Record:
-    """Installs the contender and, if it is ours, lets it tune itself, so that all later starts are alike."""
+    """Installs the contender. Ours also tunes itself, so that all later starts are alike."""
     contender.install()
     record = Record(contender, contender.version())
     if isinstance(contender, Embedded):
         say(f"first start: {contender.name}")
-        with answering(contender, 0) as (_tree, _server, seconds):
+        with responding(contender, 0) as (_tree, _server, seconds):
             record.first_start = seconds
     return record
 
@@ -167,7 +167,7 @@ def prepare(contender: Contender) -> Record:
 def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Scenario, list[prompts.Chat]]]) -> None:
     """Starts the contender, measures it in each scenario, and stops it."""
     contender = record.contender
-    with answering(contender, repetition) as (tree, server, seconds):
+    with responding(contender, repetition) as (tree, server, seconds):
         record.starts.append(seconds)
         if isinstance(contender, LlamaCpp) and not record.details:
             record.details = f"; {contender.slots()} slots; CPU features: {contender.features()}"
@@ -187,9 +187,9 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
 
 
 @contextlib.contextmanager
-def answering(contender: Contender, repetition: int) -> Iterator[tuple[ProcessTree, chats.Server, float]]:
-    """The contender once it has given its first answer, and the seconds that took from its start."""
-    contender.port = free_port()  # llama.cpp's server cannot have one back at once that it has just used
+def responding(contender: Contender, repetition: int) -> Iterator[tuple[ProcessTree, chats.Server, float]]:
+    """Yields the contender after its first completion, with the seconds since its start."""
+    contender.port = free_port()  # llama.cpp's server cannot reuse its port at once
     begin = time.monotonic()
     with started(contender) as tree:
         server = chats.Server(contender.port, contender.headers(), contender.known_fault)
@@ -201,8 +201,8 @@ def answering(contender: Contender, repetition: int) -> Iterator[tuple[ProcessTr
                 break
             except Failed as reason:
                 if time.monotonic() - begin > contender.start_seconds:
-                    raise Failed(f"{contender.name} did not answer: {reason}\n{tree.last_words()}") from reason
-            time.sleep(ASK_AGAIN_SECONDS)
+                    raise Failed(f"{contender.name} did not respond: {reason}\n{tree.last_words()}") from reason
+            time.sleep(RETRY_BACKOFF_SECONDS)
         yield tree, server, time.monotonic() - begin
 
 

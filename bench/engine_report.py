@@ -11,13 +11,11 @@ from chats import Measurement
 from contenders import Native, Wheel
 from prompts import SCENARIOS, Scenario
 
-YARDSTICKS = (Native.name, Wheel.name)  # the first one that was measured
+BASELINES = (Native.name, Wheel.name)  # the first of these that was measured
 
 
 @dataclass
 class Row:
-    """All that is to be said about one contender."""
-
     name: str
     version: str
     setup: str
@@ -43,7 +41,7 @@ def _about(scenario: Scenario) -> str:
 
 
 def _table(scenario: Scenario, rows: list[Row]) -> str:
-    yardstick = next((row for name in YARDSTICKS for row in rows if row.name == name), None)
+    yardstick = next((row for name in BASELINES for row in rows if row.name == name), None)
     of = f"÷ {yardstick.name}" if yardstick else "ratio"
     lines = [
         f"| contender | requests/s | tokens/s | slowest–quickest repetition | {of} | p50 | p95 | tokens per request, "
@@ -74,7 +72,7 @@ def _cells(scenario: Scenario, row: Row, yardstick: float | None) -> list[str]:
 
 
 def _compared(scenario: Scenario, row: Row) -> float:
-    """The figure by which contenders are compared in this scenario."""
+    """The figure that this scenario compares."""
     measure = Measurement.requests_per_second if scenario.compares_requests else Measurement.tokens_per_second
     return statistics.median(map(measure, row.measurements[scenario]))
 
@@ -86,12 +84,12 @@ def _setup(row: Row) -> str:
 
 
 def _remark(row: Row) -> str | None:
-    """How often a fault was forgiven that the contender is known for."""
-    answers = [answer for measured in row.measurements.values() for one in measured for answer in one.answers]
-    faults = sum(answer.faults for answer in answers)
+    """How often the contender's known fault was retried."""
+    completions = [each for measured in row.measurements.values() for one in measured for each in one.completions]
+    faults = sum(each.faults for each in completions)
     if not faults:
         return None
     return (
-        f"- {row.name} answered {faults:,} times with 500 beside its {len(answers):,} answers: it cannot read what the "
-        "model wrote. Such a request was sent again, and the time of both counts."
+        f"- {row.name} responded {faults:,} times with 500 beside its {len(completions):,} completions: it cannot read "
+        "what the model wrote. Such a request was retried, and the time of both counts."
     )

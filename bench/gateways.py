@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How many requests per second do gateways pass on, how quickly, and at what cost?
+"""How many requests per second do gateways forward, how fast, and at what cost?
 
-Behind every gateway stands the same instant runtime, so that what is measured is the gateway. The peers take turns,
-several rounds of them, and nothing else of ours runs during a turn. Everything happens on loopback, and whatever was
-started is gone afterwards, also after Ctrl-C. The tables go to standard output and, with --results, to a file.
+All gateways have the same instant runtime behind them, so that only the gateway is measured. In each round the peers
+take turns, and nothing else of ours runs during a turn. Loopback only. All processes are stopped afterwards, also after
+Ctrl-C. The tables go to standard output and, with --results, to a file.
 
     python3 bench/gateways.py [--quick] [--only nginx,adriaticum] [--seconds 10] [--rounds 3]
                               [--binary PATH] [--results bench/RESULTS.md]
@@ -29,25 +29,25 @@ import installing
 import load
 import machine
 import report
-from peers import ANSWER, CORES, Adriaticum, InstantRuntime, LiteLLM, Nginx, Peer, Portkey
+from peers import COMPLETION_TEXT, CORES, Adriaticum, InstantRuntime, LiteLLM, Nginx, Peer, Portkey
 from processes import Failed, ProcessTree, free_port, wait_for_port
 
 CONNECTIONS = (32, 1)
 PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Nginx, Adriaticum, Portkey, LiteLLM)}
-SHORTEST_SECONDS = 3
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MIN_SECONDS = 3
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
 class Record:
-    """What the rounds found out about one peer."""
+    """The results of one peer."""
 
     peer: Peer
     version: str = ""
     loads: dict[int, list[load.Load]] = field(default_factory=lambda: {count: [] for count in CONNECTIONS})
     requests: int = 0  # warm-ups included
     remarks: list[str] = field(default_factory=list)
-    after_load: str | None = None  # what the peer said last
+    after_load: str | None = None  # the peer's last remark
     failed: bool = False
 
     def row(self) -> report.Row:
@@ -58,7 +58,7 @@ class Record:
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=bench_folder) as folder:
@@ -80,8 +80,8 @@ def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
-    parser.add_argument("--seconds", type=int, help="of each measurement (10)")
-    parser.add_argument("--rounds", type=int, help="of turns; medians are reported (3)")
+    parser.add_argument("--seconds", type=int, help="duration of each measurement (10)")
+    parser.add_argument("--rounds", type=int, help="number of rounds, of which medians are reported (3)")
     parser.add_argument("--only", help=f"some of the peers, separated by commas: {','.join(PEERS)}")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on gateways is replaced")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 seconds, nginx and adriaticum only")
@@ -100,7 +100,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> list[Record]:
-    """Runs all rounds. A peer that fails is out of the later ones; the others go on."""
+    """Runs all rounds. A peer that fails is skipped in later ones."""
     installing.debian_tool("wrk")
     runtime = InstantRuntime(make_folder(folder, "runtime"), free_port(), 0)
     runtime.install()
@@ -130,7 +130,7 @@ def make_folder(parent: Path, name: str) -> Path:
 
 
 def prepare(record: Record) -> bool:
-    """Installs the peer; one that cannot be had is left out, with the reason as a remark."""
+    """Installs the peer. One that cannot be installed is left out, with the reason as a remark."""
     try:
         record.peer.install()
         record.version = record.peer.version()
@@ -143,11 +143,11 @@ def prepare(record: Record) -> bool:
 def take_turn(record: Record, runtime: InstantRuntime, seconds: int) -> None:
     """Starts the peer, measures it at each number of connections, and stops it."""
     peer = record.peer
-    seconds = max(min(SHORTEST_SECONDS, seconds), round(seconds * peer.share_of_time))
+    seconds = max(min(MIN_SECONDS, seconds), round(seconds * peer.share_of_time))
     try:
         with started(peer) as tree:
             headers = peer.headers()
-            wait_for_answer(peer, tree, headers)
+            wait_for_completion(peer, tree, headers)
             warm_up_seconds = peer.warm_up_seconds
             for count in CONNECTIONS:
                 warm_up = load.apply(tree, peer.port, headers, count, warm_up_seconds)
@@ -169,14 +169,14 @@ def take_turn(record: Record, runtime: InstantRuntime, seconds: int) -> None:
 
 @contextlib.contextmanager
 def started(peer: Peer) -> Iterator[ProcessTree]:
-    """The peer, listening, for as long as the block lasts."""
+    """Runs the peer; it listens when the block begins."""
     with ProcessTree(peer.command(), peer.folder, peer.environment()) as tree:
         wait_for_port(tree, peer.port, peer.start_seconds)
         yield tree
 
 
-def wait_for_answer(peer: Peer, tree: ProcessTree, headers: dict[str, str]) -> None:
-    """Returns when a request gets 200 and the runtime's own text: only such a peer is worth measuring."""
+def wait_for_completion(peer: Peer, tree: ProcessTree, headers: dict[str, str]) -> None:
+    """Waits until a request gets 200 with the runtime's own text."""
     body = load.REQUEST.read_bytes()
     headers = headers | {"Content-Type": "application/json"}
     deadline = time.monotonic() + peer.start_seconds
@@ -184,12 +184,12 @@ def wait_for_answer(peer: Peer, tree: ProcessTree, headers: dict[str, str]) -> N
     while time.monotonic() < deadline:
         tree.require_alive()
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", peer.port, timeout=load.SLOWEST_ANSWER_SECONDS)
+            connection = http.client.HTTPConnection("127.0.0.1", peer.port, timeout=load.RESPONSE_TIMEOUT_SECONDS)
             with contextlib.closing(connection):
                 connection.request("POST", load.COMPLETIONS, body, headers)
-                answer = connection.getresponse()
-                said = f"{answer.status} {answer.read().decode(errors='replace')}"
-            if answer.status == 200 and json.loads(said[4:])["choices"][0]["message"]["content"] == ANSWER:
+                response = connection.getresponse()
+                said = f"{response.status} {response.read().decode(errors='replace')}"
+            if response.status == 200 and json.loads(said[4:])["choices"][0]["message"]["content"] == COMPLETION_TEXT:
                 return
         except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
             said = f"{said} ({error!r})"
@@ -208,7 +208,7 @@ def method(arguments: argparse.Namespace) -> str:
 
 
 def remark(record: Record, text: str) -> None:
-    """For the report in one line; in full to whoever watches the run."""
+    """One line for the report; the whole text to standard error."""
     record.remarks.append(text.partition("\n")[0].rstrip(":"))
     say(text)
 
@@ -217,16 +217,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def clean_up_when_told_to_end() -> None:
-    """Turns the signals that end a program into an exception, so that every `with` block closes."""
-    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+def clean_up_on_signals() -> None:
+    """Turns signals into an exception, so that every `with` block cleans up."""
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
     def leave(number: int, _frame: object) -> NoReturn:
-        for other in heeded:
-            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleaning up
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
         raise SystemExit(128 + number)
 
-    for number in heeded:
+    for number in handled:
         signal.signal(number, leave)
 
 

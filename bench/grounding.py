@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long does grounding take before a search server is even asked: the built-in index, and the scorer?
+"""How long do the built-in index and the scorer take?
 
-Builds the examples of the crate `grounding` with cargo, runs `index_bench` (and `scorer_bench`, where there is one) several
+Builds the examples of the crate `grounding` with cargo, runs `index_bench` (and `scorer_bench`, if it exists) several
 times, and takes medians. The texts and questions are always the same; everything is removed afterwards.
 
     python3 bench/grounding.py [--passages 100000] [--runs 3] [--results bench/RESULTS.md]
@@ -22,14 +22,14 @@ from pathlib import Path
 import installing
 import machine
 import report
-from gateways import clean_up_when_told_to_end, say
+from gateways import clean_up_on_signals, say
 from processes import Failed
 
 BUILD_SECONDS = 3600
 RUN_SECONDS = 1800
 EXAMPLES = machine.REPOSITORY / "crates/grounding/examples"
 PROFILE = "CARGO_PROFILE_RELEASE_"
-# From here on, other programs have cores that the figures would need.
+# Above this load, other programs distort the figures.
 BUSY = 0.5
 
 Figures = dict[str, float]
@@ -54,7 +54,7 @@ SCORER: tuple[Line, ...] = (
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="grounding-", dir=bench_folder) as name:
@@ -63,7 +63,7 @@ def main() -> int:
         build()
         index = [run(arguments, folder, "index_bench", str(arguments.passages)) for _ in range(arguments.runs)]
         scorer = []
-        # The source decides: a program in the target folder may be left over from another branch.
+        # Check the source: a program in the target folder may be from another branch.
         if (EXAMPLES / "scorer_bench.rs").exists():
             scorer = [run(arguments, folder, "scorer_bench") for _ in range(arguments.runs)]
     text = render(facts, arguments.runs, index, scorer)
@@ -85,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def circumstances() -> list[str]:
-    """What would make the figures worse than they need be. Ask before the build, which is a load of its own."""
+    """Conditions that distort the figures. Call this before the build, which is itself a load."""
     found = []
     if os.getloadavg()[0] > BUSY:
         found.append("the machine was busy with other things: a quiet one is quicker")
@@ -103,7 +103,7 @@ def build() -> None:
 
 
 def run(arguments: argparse.Namespace, folder: Path, example: str, *parameters: str) -> Figures:
-    """One run's figures, which are its only line of JSON."""
+    """The figures of one run, which prints them as one line of JSON."""
     command = [arguments.examples / example, *parameters]
     environment = os.environ | {"TMPDIR": str(folder)}
     done = subprocess.run(command, env=environment, check=True, timeout=RUN_SECONDS, stdout=subprocess.PIPE, text=True)

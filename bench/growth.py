@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Does a request take longer when there are a million keys, or ten million recorded requests? Does `usage`?
+"""Do a million keys, or ten million recorded requests, make requests or `usage` slower?
 
-Fills databases with `crates/store/examples/fill.rs`, serves each in turn before the same instant runtime, and reports
+Fills databases with `crates/store/examples/fill.rs`, serves each in turn with the same instant runtime, and reports
 the cost per request and the time that `adriaticum usage` takes. Loopback only; everything is removed afterwards.
 
-    python3 bench/growth.py [--keys 1000000] [--requests 10000000] [--seconds 5] [--rounds 3] [--results bench/RESULTS.md]
+    python3 bench/growth.py [--keys 1000000] [--requests 10000000] [--seconds 5] [--rounds 3]
+                            [--results bench/RESULTS.md]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import installing
 import load
 import machine
 import report
-from gateways import clean_up_when_told_to_end, make_folder, say, started, wait_for_answer
+from gateways import clean_up_on_signals, make_folder, say, started, wait_for_completion
 from peers import Adriaticum, InstantRuntime
 from processes import Failed, free_port
 
@@ -33,7 +34,7 @@ FILL_SECONDS = 1800
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     installing.debian_tool("wrk")
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prepare(size: tuple[int, int], arguments: argparse.Namespace, folder: Path, runtime_port: int) -> Adriaticum:
-    """A server's folder, with its database filled."""
+    """Creates a data folder with a filled database."""
     keys, requests = size
     own = make_folder(folder, f"{keys}-{requests}")
     (own / "data").mkdir()
@@ -87,7 +88,7 @@ def prepare(size: tuple[int, int], arguments: argparse.Namespace, folder: Path, 
 
 
 def time_usage(peer: Adriaticum) -> float:
-    """Milliseconds for `adriaticum usage --since 30d`, the program's own start included; the median of some runs."""
+    """Median milliseconds of `adriaticum usage --since 30d`, with the start of the program."""
     command = [peer.binary, "usage", "--since", "30d", "--json"]
     times = []
     for _ in range(USAGE_RUNS):
@@ -100,7 +101,7 @@ def time_usage(peer: Adriaticum) -> float:
 def measure(peer: Adriaticum, seconds: int) -> load.Load:
     with started(peer) as tree:
         headers = peer.headers()
-        wait_for_answer(peer, tree, headers)
+        wait_for_completion(peer, tree, headers)
         load.apply(tree, peer.port, headers, CONNECTIONS, 1)
         return load.apply(tree, peer.port, headers, CONNECTIONS, seconds)
 

@@ -1,7 +1,7 @@
-"""Gets the programs that the benchmark compares, once, at pinned versions.
+"""Installs the programs that the benchmark compares, once, at pinned versions.
 
-Debian's packages go to the system (which takes root), the others to the user's cache. A program that cannot be had
-raises `Unavailable`: its peer is left out of the tables with that reason.
+Debian's packages are installed in the system (which needs root), the others in the user's cache. A program that cannot
+be installed raises `Unavailable`: its peer is left out of the tables with that reason.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "npm": "npm"}
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adriaticum"
 PEERS = CACHE / "peers"
-LIMIT_SECONDS = 1200
+INSTALL_TIMEOUT_SECONDS = 1200
 SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 class Unavailable(Exception):
-    """A program is not here and cannot be installed; the message says why and what would help."""
+    """A program is missing and cannot be installed; the message says why, and what would help."""
 
 
 def debian_tool(name: str) -> str:
-    """The path of a program that Debian packages, installed first if need be."""
+    """The path of a program from Debian's packages; installs it if necessary."""
     path = _which(name)
     if path is None:
         package = DEBIAN_PACKAGES[name]
@@ -59,7 +59,7 @@ def portkey_server() -> Path:
 
 
 def litellm_command() -> Path:
-    """The `litellm` command in a virtual environment of its own."""
+    """The `litellm` command in its virtual environment."""
     folder = PEERS / f"litellm-{LITELLM_VERSION}"
     command = folder / "bin/litellm"
     if not command.exists():
@@ -68,7 +68,7 @@ def litellm_command() -> Path:
 
 
 def xllamacpp_python() -> Path:
-    """The Python of a virtual environment in which `xllamacpp` can be imported."""
+    """The Python of a virtual environment with `xllamacpp`."""
     folder = PEERS / f"xllamacpp-{XLLAMACPP_VERSION}"
     if not any(folder.glob(f"lib/python*/site-packages/xllamacpp-{XLLAMACPP_VERSION}.dist-info/RECORD")):
         _install_from_pypi(f"xllamacpp=={XLLAMACPP_VERSION}", folder)
@@ -76,12 +76,12 @@ def xllamacpp_python() -> Path:
 
 
 def _which(name: str) -> str | None:
-    # Debian's nginx lives in /usr/sbin, which is not on every user's PATH.
+    # Debian's nginx is in /usr/sbin, which is not in every user's PATH.
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 
 
 def _install_from_pypi(package: str, folder: Path) -> None:
-    """Makes `folder` a virtual environment that holds the package."""
+    """Creates a virtual environment with the package in `folder`."""
     _install("a virtual environment", [sys.executable, "-m", "venv", "--clear", str(folder)])
     _install(package, [str(folder / "bin/pip"), "install", package])
 
@@ -90,7 +90,7 @@ def _install(what: str, command: list[str], environment: dict[str, str] | None =
     print(f"installing {what}: {' '.join(command)}", file=sys.stderr, flush=True)
     try:
         subprocess.run(
-            command, env=environment, check=True, timeout=LIMIT_SECONDS, text=True,
+            command, env=environment, check=True, timeout=INSTALL_TIMEOUT_SECONDS, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
     except subprocess.CalledProcessError as error:
@@ -102,7 +102,7 @@ def _install(what: str, command: list[str], environment: dict[str, str] | None =
 
 @contextlib.contextmanager
 def _services_left_alone() -> Iterator[None]:
-    """Keeps Debian from starting a system-wide nginx when its package is unpacked (exit 101 means: do not)."""
+    """Keeps Debian from starting nginx when it installs the package (exit 101 denies it)."""
     if SERVICE_POLICY.exists():
         yield
         return

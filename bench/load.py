@@ -1,7 +1,7 @@
-"""Load on one gateway, by wrk, and what it measured.
+"""Load on one gateway by wrk, and its measurements.
 
-One wrk thread for every peer and both connection counts: on two otherwise idle cores it took about 7.2 µs of
-CPU per request against 8.3 µs with two threads, and nginx answered some 9 % more requests beside it.
+wrk uses one thread for every peer and both connection counts. On two otherwise idle cores it took about 7.2 µs of CPU
+per request, against 8.3 µs with two threads, and nginx served some 9 % more requests beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from processes import Failed, ProcessTree
 HERE = Path(__file__).resolve().parent
 REQUEST = HERE / "request.json"
 COMPLETIONS = "/v1/chat/completions"
-SLOWEST_ANSWER_SECONDS = 30  # wrk counts longer ones as errors
+RESPONSE_TIMEOUT_SECONDS = 30  # wrk counts longer ones as errors
 MEMORY_SAMPLE_SECONDS = 0.1
 
 
@@ -30,15 +30,15 @@ class Load:
     seconds: float
     p50_us: float
     p99_us: float
-    statuses: int  # answers of 400 and above
-    sockets: int  # connects, reads and writes that failed, and timeouts
-    resident_bytes: int  # the highest sum seen while it ran
+    statuses: int  # responses with status 400 and above
+    sockets: int  # failed connects, reads and writes, and timeouts
+    resident_bytes: int  # peak of the sum over its processes
     cpu_seconds: float  # of the gateway's processes
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the rounds say together: medians, but the highest memory and all the errors."""
+    """Over all rounds: medians, but the highest memory and the sum of errors."""
 
     per_second: float
     slowest_round: float
@@ -52,22 +52,22 @@ class Figures:
 
 
 def apply(tree: ProcessTree, port: int, headers: dict[str, str], connections: int, seconds: int) -> Load:
-    """Keeps `connections` requests under way for `seconds`, each connection sending when it has its answer."""
+    """Keeps `connections` requests in flight for `seconds`, one per connection."""
     command = [
         "wrk", "--threads", "1", "--connections", str(connections), "--duration", f"{seconds}s",
-        "--timeout", f"{SLOWEST_ANSWER_SECONDS}s", "--script", str(HERE / "post.lua"),
+        "--timeout", f"{RESPONSE_TIMEOUT_SECONDS}s", "--script", str(HERE / "post.lua"),
         f"http://127.0.0.1:{port}{COMPLETIONS}", "--", str(REQUEST),
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     pids = tree.pids()
     resident = 0
     cpu_before = tree.cpu_seconds()
-    deadline = time.monotonic() + seconds + SLOWEST_ANSWER_SECONDS
+    deadline = time.monotonic() + seconds + RESPONSE_TIMEOUT_SECONDS
     wrk = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         while wrk.poll() is None:
             if time.monotonic() > deadline:
-                raise Failed(f"wrk did not end {SLOWEST_ANSWER_SECONDS} s after its time")
+                raise Failed(f"wrk did not end {RESPONSE_TIMEOUT_SECONDS} s after its time")
             resident = max(resident, tree.resident_bytes(pids))
             time.sleep(MEMORY_SAMPLE_SECONDS)
     finally:
@@ -85,7 +85,7 @@ def apply(tree: ProcessTree, port: int, headers: dict[str, str], connections: in
 
 
 def together(loads: list[Load]) -> Figures:
-    """One figure per measure from the rounds' loads, of which there must be at least one."""
+    """Combines the loads of all rounds. There must be at least one."""
     rates = [load.requests / load.seconds for load in loads]
     return Figures(
         per_second=statistics.median(rates), slowest_round=min(rates), quickest_round=max(rates),

@@ -1,4 +1,4 @@
-"""What the figures depend on besides the programs: this machine, its disk, and the code that was measured."""
+"""What the figures depend on: this machine, its disk, and the commit that was measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLUSHES = 100
 
 
 def describe(data_folder: Path, results: Path | None) -> list[str]:
-    """Sentences for the head of the report. Ask before the load starts."""
+    """Lines for the head of the report. Call this before the load starts."""
     now = datetime.datetime.now(datetime.UTC)
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -36,7 +36,7 @@ def _cpu_model() -> str:
 
 
 def _commit(results: Path | None) -> str:
-    """The short hash, with + if the tree differs from it; the report's own file does not count as a difference."""
+    """The short hash, with + if the tree differs from it. The report's own file is ignored."""
     ours = [f":(exclude){results.resolve()}"] if results and results.resolve().is_relative_to(REPOSITORY) else []
     head = _git("rev-parse", "--short", "HEAD")
     return (head or "none") + ("+" if _git("status", "--porcelain", "--", str(REPOSITORY), *ours) else "")
@@ -57,7 +57,7 @@ def _filesystem(folder: Path) -> str:
 
 
 def _flush_ms(folder: Path) -> float:
-    """What durability costs here at least, whatever writes."""
+    """The minimum cost of durability on this disk, in milliseconds."""
     path = folder / "flush"
     times = []
     with path.open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""The gateways that are compared, and the instant runtime behind them: how each is configured and started.
+"""How the compared gateways, and the instant runtime behind them, are configured and started.
 
 Every peer is set up as its documentation recommends for production and speed: one worker per core where it has
 workers, connections kept alive, no access log, no telemetry. All listen on loopback only.
@@ -20,51 +20,51 @@ import installing
 from processes import Failed, free_port
 
 CORES = len(os.sched_getaffinity(0))
-ANSWER = "The Danube flows through Vienna and empties into the Black Sea."
+COMPLETION_TEXT = "The Danube flows through Vienna and empties into the Black Sea."
 
 
 @dataclass
 class Peer:
-    """A gateway in front of the instant runtime. The class attributes are for the peers below to say."""
+    """A gateway in front of the instant runtime. Subclasses set the class attributes."""
 
-    folder: Path  # its own, on a real disk, kept for the whole run
+    folder: Path  # on a real disk, kept for the whole run
     port: int
     runtime_port: int
 
     name: ClassVar[str]
-    setup: ClassVar[str]  # what the report says about how it runs and what it does
+    setup: ClassVar[str]  # its description in the report
     warm_up_seconds: ClassVar[int] = 2
     start_seconds: ClassVar[int] = 20
-    share_of_time: ClassVar[float] = 1.0  # slow peers need less of it for a steady figure
+    share_of_time: ClassVar[float] = 1.0  # slow peers are measured for less time
 
     def install(self) -> None:
-        """Makes sure that it can be started, or raises `Unavailable`."""
+        """Installs it, or raises `Unavailable`."""
 
     def version(self) -> str:
         raise NotImplementedError
 
     def command(self) -> list[str]:
-        """What starts it, once its configuration is written to its folder."""
+        """Writes its configuration to its folder, and returns its command line."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
     def headers(self) -> dict[str, str]:
-        """What a caller must send beside the body. Asked for when the peer listens."""
+        """Headers that a caller must send. The peer must be listening."""
         return {"Authorization": "Bearer sk-bench"}
 
     def after_load(self, requests: int) -> str | None:
-        """A sentence for the report, found out while the peer still runs after `requests` of them."""
+        """A remark for the report, measured while the peer still runs, after `requests` requests."""
         return None
 
     def after_stop(self, exit_code: int) -> str | None:
-        """A sentence for the report if it did not end as it should."""
+        """A remark for the report if it did not stop properly."""
         return None
 
 
 class InstantRuntime(Peer):
-    """Answers any completion at once with the same text, and counts its requests."""
+    """Responds to any request at once with the same completion, and counts requests."""
 
     name = "instant runtime"
     setup = "nginx, 1 worker, a fixed answer"
@@ -74,7 +74,7 @@ class InstantRuntime(Peer):
 
     def command(self) -> list[str]:
         usage = {"prompt_tokens": 41, "completion_tokens": 14, "total_tokens": 55}
-        choice = {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}
+        choice = {"index": 0, "message": {"role": "assistant", "content": COMPLETION_TEXT}, "finish_reason": "stop"}
         completion = {
             "id": "chatcmpl-instant", "object": "chat.completion", "created": 1735689600, "model": "instant",
             "choices": [choice], "usage": usage,
@@ -86,9 +86,9 @@ class InstantRuntime(Peer):
             location / {{ return 200 '{json.dumps(completion)}'; }}""")
 
     def served(self) -> int:
-        """How many requests it has answered before this question."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/counted", timeout=5) as answer:
-            _accepted, _handled, requests = answer.read().splitlines()[2].split()
+        """The number of requests served, without this one."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/counted", timeout=5) as response:
+            _accepted, _handled, requests = response.read().splitlines()[2].split()
         return int(requests) - 1
 
 
@@ -169,7 +169,7 @@ class Adriaticum(Peer):
 
     def run(self, *arguments: str) -> str:
         command = " ".join(["adriaticum", *arguments])
-        # In its own folder, so that no adriaticum.toml of the reader's is taken for ours.
+        # In its own folder, so that no other adriaticum.toml is read.
         try:
             done = subprocess.run(
                 [self.binary, *arguments], cwd=self.folder, env=self.environment(), check=True,
@@ -185,7 +185,7 @@ class Adriaticum(Peer):
 class Portkey(Peer):
     name = "portkey"
     setup = f"`@portkey-ai/gateway`, {CORES} processes by Node's cluster module; no keys, no record"
-    warm_up_seconds = 8  # its just-in-time compiler takes that long to reach full speed
+    warm_up_seconds = 8  # its just-in-time compiler needs that long
 
     def install(self) -> None:
         installing.portkey_server()
@@ -233,7 +233,7 @@ class LiteLLM(Peer):
         return dict(os.environ) | {
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_LOG": "ERROR",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it asks the network for prices when it starts
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it downloads prices when it starts
         }
 
 
@@ -279,7 +279,7 @@ http {
 
 
 def _nginx(folder: Path, workers: int, port: int, upstream: str, locations: str) -> list[str]:
-    """Writes an nginx configuration that touches nothing outside `folder`; returns what starts it."""
+    """Writes an nginx configuration that uses nothing outside `folder`; returns the command line."""
     config = folder / "nginx.conf"
     config.write_text(NGINX_CONFIG.substitute(
         folder=folder, workers=workers, port=port, upstream=upstream, locations=locations,

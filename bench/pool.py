@@ -1,4 +1,4 @@
-"""The balance over a simulated fleet: runs the simulation and keeps its tables."""
+"""Runs the simulation of the balance over a fleet, and writes its tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIMULATE = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "simulator
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, help="the file whose section is replaced; printed only, if not given")
+    parser.add_argument("--results", type=Path, help="a Markdown file whose section on the pool is replaced")
     parser.add_argument("--quick", action="store_true", help="without the large fleet")
     options = parser.parse_args()
     command = [*SIMULATE, *(["--quick"] if options.quick else [])]

@@ -1,5 +1,5 @@
--- What wrk sends, and how it reports. Called as: wrk … -s post.lua URL -- BODY_FILE "Name: value"…
--- The request is formatted once, so that Lua costs nothing while the load runs.
+-- The requests and the report of wrk. Usage: wrk … -s post.lua URL -- BODY_FILE "Name: value"…
+-- The request is formatted once, so that Lua costs nothing under load.
 
 function init(args)
   local file = assert(io.open(args[1], "rb"))

@@ -1,7 +1,7 @@
-"""Programs that the benchmark starts: each with all that it spawns, what they cost, and their certain end.
+"""The processes that the benchmark starts: what they cost, and that they are stopped.
 
-A program gets a session of its own. Whatever it forks stays in that session, which is how its processes are
-found again, counted together and ended together. Everything is read from /proc.
+A program gets its own session. Its child processes stay in that session, so they can be found, measured and stopped
+together. Everything is read from /proc.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ STOP_SECONDS = 15
 
 
 class Failed(Exception):
-    """A program did not do what was asked of it; the message says which, and shows the end of its output."""
+    """A program failed; the message says which one, and shows the end of its output."""
 
 
 class ProcessTree:
-    """A running program. Use it as a context manager: on the way out nothing of it is left."""
+    """A running program with its child processes. As a context manager it stops all of them."""
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]):
         self.name = Path(command[0]).name
-        self.exit_code = 0  # the leader's, once it has stopped
+        self.exit_code = 0  # of the leader, after it has stopped
         self._log = folder / f"{self.name}.log"
         try:
             with self._log.open("ab") as log:
@@ -47,7 +47,7 @@ class ProcessTree:
         self.stop()
 
     def stop(self) -> None:
-        """Asks the leader to end, as an operator would, then ends by force whatever is left."""
+        """Sends SIGTERM to the leader, then kills what is left."""
         try:
             self._leader.terminate()
             self._leader.wait(STOP_SECONDS)
@@ -62,16 +62,16 @@ class ProcessTree:
             self.exit_code = self._leader.wait()
 
     def pids(self) -> list[int]:
-        """The living processes of the session."""
+        """The running processes of the session."""
         candidates = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
         return [pid for pid in candidates if (stat := _stat(pid)) and stat.session == self._leader.pid and stat.alive]
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, of the processes that live now."""
+        """User and system time of the running processes."""
         return sum(stat.cpu_ticks for pid in self.pids() if (stat := _stat(pid))) / CLOCK_TICKS
 
     def resident_bytes(self, pids: list[int]) -> int:
-        """Resident memory now, added up over `pids`; pages that they share count for each."""
+        """Resident memory, summed over `pids`; shared pages count for each."""
         return sum(_resident_pages(pid) for pid in pids) * PAGE_BYTES
 
     def require_alive(self) -> None:
@@ -83,7 +83,7 @@ class ProcessTree:
 
 
 def wait_for_port(tree: ProcessTree, port: int, seconds: float) -> None:
-    """Returns when something listens on the loopback port."""
+    """Waits until something listens on the loopback port."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         tree.require_alive()
@@ -95,7 +95,7 @@ def wait_for_port(tree: ProcessTree, port: int, seconds: float) -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody holds, below the range from which the kernel takes ports for clients."""
+    """A free loopback port, below the kernel's range for client ports."""
     for port in random.sample(range(20_000, 32_000), 200):
         with socket.socket() as probe:
             try:
@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 class _Stat:
-    """The fields of /proc/PID/stat that matter here; proc(5) numbers them from the pid, the state is the third."""
+    """Fields of /proc/PID/stat from the state on, which is the third in proc(5)."""
 
     def __init__(self, text: str):
         fields = text.rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""What is asked of the engines: scenarios, and chats made up from word lists.
+"""The scenarios for the engines, and chats generated from word lists.
 
-The same repetition number always gives the same chats, so that contenders can be compared; another number gives
-others, so that no cache of an earlier repetition can answer. Within a repetition no two chats begin with the same
-word, unless they share a system prompt. All stays within the limits of our API.
+The same repetition number always gives the same chats, so that contenders can be compared. Another number gives other
+chats, so that no cache of an earlier repetition helps. Within a repetition no two chats begin with the same word,
+unless they share a system prompt. All chats are within the limits of our API.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONG_NOTES = 88  # make a prompt of about 1,500 tokens
 
 @dataclass(frozen=True)
 class Scenario:
-    """A number of conversations, so many at a time, each turn of which waits for the answer to the one before."""
+    """A number of conversations, `at_a_time` in parallel. Each turn waits for the completion before."""
 
     name: str
     about: str
@@ -26,7 +26,7 @@ class Scenario:
     quick_conversations: int
     max_tokens: int
     turns: int = 1
-    compares_requests: bool = False  # by requests/s, where most of the work is in the prompts; else by tokens/s
+    compares_requests: bool = False  # if most of the work is in the prompts; else tokens/s
 
     def title(self) -> str:
         return f"{self.name}, {self.at_a_time} at a time"
@@ -43,7 +43,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Chat:
-    """What one caller says, in turn; the answers come from the model."""
+    """What one caller says; the completions in between come from the model."""
 
     questions: tuple[str, ...]
     max_tokens: int
@@ -51,14 +51,14 @@ class Chat:
 
 
 def make(repetition: int, quick: bool) -> list[tuple[Scenario, list[Chat]]]:
-    """All scenarios with their chats, in the order in which they are to be run."""
+    """All scenarios with their chats, in the order in which they run."""
     words = random.Random(f"repetition {repetition}")
     names = iter(words.sample(NAMES, len(NAMES)))
     return [(scenario, _chats(scenario, words, names, quick)) for scenario in SCENARIOS]
 
 
 def first(repetition: int) -> Chat:
-    """A short chat like no other, for the first answer of a server."""
+    """A short chat like no other, for the first completion of a server."""
     words = random.Random(f"first of repetition {repetition}")
     return Chat((f"{repetition}. {_question(words)}",), max_tokens=8)
 
@@ -103,7 +103,7 @@ def _house_rules(name: str, words: random.Random) -> str:
     return f"{name} has a museum of crafts, and you answer its visitors. The house rules:\n" + "\n".join(rules)
 
 
-# English names only: others draw a small model into other scripts.
+# English names only: with others a small model switches to other scripts.
 NAMES = """
 Abigail Adam Albert Alexander Alfred Alice Amanda Amy Andrew Angela Anna Anthony Arthur Barbara Benjamin Bernard Betty
 Brian Caroline Catherine Charles Charlotte Christopher Clara Daniel David Deborah Dennis Diana Donald Dorothy Douglas

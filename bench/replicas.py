@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What do one, two and three replicas over one PostgreSQL carry, and where does the time go?
+"""What is the capacity of one, two and three replicas over one PostgreSQL, and what does a request cost?
 
-Replicas stand before the same instant runtime, each with its own share of the connections. CPU time is told apart by
-who spends it: the replicas, PostgreSQL, and what only the benchmark needs (load and runtime). On a machine with few cores
-the sum over replicas cannot grow; what a request costs tells what more cores would carry. Beside that, what PostgreSQL
-takes in by itself: rows from several writers, and look-ups of keys. Loopback only; everything is removed afterwards.
+The replicas use the same instant runtime, and each gets its share of the connections. CPU time is measured separately
+for the replicas, for PostgreSQL, and for the benchmark itself (load and runtime). On a machine with few cores the
+total cannot grow with replicas; the cost of a request says what more cores would carry. It also measures PostgreSQL by
+itself: rows from several writers, and key lookups. Loopback only; everything is removed afterwards.
 
     python3 bench/replicas.py [--seconds 6] [--rounds 3] [--results bench/RESULTS.md]
 """
@@ -30,7 +30,7 @@ import installing
 import load
 import machine
 import report
-from gateways import clean_up_when_told_to_end, make_folder, say, started, wait_for_answer
+from gateways import clean_up_on_signals, make_folder, say, started, wait_for_completion
 from peers import Adriaticum, InstantRuntime
 from processes import CLOCK_TICKS, Failed, ProcessTree, free_port, wait_for_port
 
@@ -41,7 +41,7 @@ PROGRAMS = Path("/usr/lib/postgresql")
 
 
 class Postgres:
-    """A server with a data folder of its own, run by somebody who is not root."""
+    """A PostgreSQL server with its own data folder. It never runs as root, which PostgreSQL refuses."""
 
     def __init__(self, folder: Path):
         self.folder, self.port = folder, free_port()
@@ -57,19 +57,19 @@ class Postgres:
             yield tree
 
     def database(self, name: str) -> str:
-        """The URL of a new database."""
+        """Creates a database and returns its URL."""
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "bench", name)
         return f"postgres://bench@127.0.0.1:{self.port}/{name}?sslmode=disable"
 
     def cpu_seconds(self) -> float:
-        """User and system time so far of the server, its children and those that have ended."""
+        """User and system time of the server and its children, exited ones included."""
         postmaster = int((self.folder / "data/postmaster.pid").read_text().split()[0])
         total = 0.0
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError, IndexError, ValueError):
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 if int(entry) == postmaster:
-                    total += sum(int(ticks) for ticks in fields[11:15])  # with its children that have ended
+                    total += sum(int(ticks) for ticks in fields[11:15])  # with exited children
                 elif int(fields[1]) == postmaster:
                     total += int(fields[11]) + int(fields[12])
         return total / CLOCK_TICKS
@@ -100,7 +100,7 @@ class Postgres:
 
 
 class Replica(Adriaticum):
-    """One of several over a PostgreSQL database."""
+    """A replica over a PostgreSQL database."""
 
     database: str = ""
 
@@ -110,7 +110,7 @@ class Replica(Adriaticum):
 
 @dataclass
 class Round:
-    """What one round found out."""
+    """The results of one round."""
 
     requests: int
     seconds: float
@@ -129,7 +129,7 @@ class Record:
 
 def main() -> int:
     arguments = parse_arguments()
-    clean_up_when_told_to_end()
+    clean_up_on_signals()
     installing.debian_tool("wrk")
     with tempfile.TemporaryDirectory(prefix="replicas-") as name:
         folder = Path(name)
@@ -178,12 +178,12 @@ def make_replica(folder: Path, runtime: InstantRuntime, database: str, arguments
 
 
 def measure(peers: list[Adriaticum], postgres: Postgres, seconds: int) -> Round:
-    """All replicas at once, each with its share of the connections."""
+    """Measures all replicas at once, each with its share of the connections."""
     with contextlib.ExitStack() as stack:
         trees = [stack.enter_context(started(peer)) for peer in peers]
         headers = peers[0].headers()
         for peer, tree in zip(peers, trees):
-            wait_for_answer(peer, tree, headers)
+            wait_for_completion(peer, tree, headers)
         share = CONNECTIONS // len(peers)
 
         def apply(time_of_it: int) -> list[load.Load]:
@@ -205,7 +205,7 @@ def measure(peers: list[Adriaticum], postgres: Postgres, seconds: int) -> Round:
 
 
 def take_in(postgres: Postgres, arguments: argparse.Namespace, writers: int, keys: int) -> tuple[int, float]:
-    """How many rows (or look-ups, without writers) a second, and PostgreSQL's CPU time for each, in microseconds."""
+    """Rows (without writers: key lookups) per second, and PostgreSQL's CPU time for each in microseconds."""
     say(f"{writers} writers, {keys:,} keys" if writers else "look-ups")
     figures = []
     for turn in range(arguments.rounds):

@@ -1,4 +1,4 @@
-"""The tables, as Markdown, and their place in the file of results."""
+"""Renders the tables as Markdown, and writes them into the file of results."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from pathlib import Path
 
 from load import Figures
 
-YARDSTICK = "nginx"
+BASELINE = "nginx"
 
 
 @dataclass
 class Row:
-    """All that is to be said about one peer."""
-
     name: str
     version: str
     setup: str
-    figures: dict[int, Figures]  # by connections; empty if it could not be measured
+    figures: dict[int, Figures]  # by connections; empty if not measured
     remarks: list[str] = field(default_factory=list)
 
 
@@ -34,7 +32,7 @@ def render(machine: list[str], method: str, rows: list[Row]) -> str:
 
 
 def write(results: Path, name: str, text: str) -> None:
-    """Puts `text` between the markers of that name in `results`; the rest of the file stays as it is."""
+    """Replaces what is between the markers of that name in `results`."""
     begin_mark, end_mark = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     section = f"{begin_mark}\n{text}{end_mark}\n"
     old = results.read_text() if results.exists() else "# Benchmark results\n\n"
@@ -52,9 +50,9 @@ def _setup(row: Row) -> str:
 
 
 def _table(rows: list[Row], connections: int) -> str:
-    yardstick = next((row.figures.get(connections) for row in rows if row.name == YARDSTICK), None)
+    yardstick = next((row.figures.get(connections) for row in rows if row.name == BASELINE), None)
     lines = [
-        f"| gateway | requests/s | slowest–quickest round | ÷ {YARDSTICK} | p50 | p99 | p99 ÷ {YARDSTICK} "
+        f"| gateway | requests/s | slowest–quickest round | ÷ {BASELINE} | p50 | p99 | p99 ÷ {BASELINE} "
         "| CPU per request | resident, peak | errors |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
