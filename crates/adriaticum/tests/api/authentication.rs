@@ -1,4 +1,4 @@
-//! Part 5, authentication: one header, one place for a key, one refusal for whatever is wrong with it.
+//! Part 5, authentication: one header for the key, and the same error for whatever is wrong with it.
 
 use testbed::{Behaviour, FakeRuntime, Request, Response, Service, chat_body, wait_for};
 
@@ -11,7 +11,7 @@ fn service() -> (FakeRuntime, Service) {
 }
 
 #[test]
-fn a_key_is_shaped_as_published() {
+fn a_key_has_the_published_format() {
     let key = ADRIATICUM.install().key();
     let (id, secret) = key.strip_prefix("adria_").and_then(|rest| rest.split_once('_')).unwrap();
     assert_eq!((id.len(), secret.len()), (12, 43 + 6), "{key}");
@@ -20,7 +20,7 @@ fn a_key_is_shaped_as_published() {
 }
 
 #[test]
-fn the_scheme_has_no_case_and_any_number_of_spaces() {
+fn the_scheme_is_case_insensitive_and_takes_any_number_of_spaces() {
     let (_runtime, service) = service();
     let key = service.key();
     for value in
@@ -163,7 +163,7 @@ fn a_key_expires_by_itself() {
 }
 
 #[test]
-fn a_key_without_permission_is_known_but_may_not() {
+fn a_key_without_permission_gets_403() {
     let (runtime, service) = service();
     let key = service.key_with("reader", &["--without-completions"]);
     service.chat(&key, "hello").expect_error("insufficient_permission");
@@ -180,14 +180,14 @@ fn id_of(key: &str) -> &str {
     &key["adria_".len()..][..12]
 }
 
-/// Everything of a response but what must differ.
+/// A response without its request id.
 fn without_id(response: &Response) -> (u16, Vec<(String, String)>, String) {
     let id = response.error().request_id;
     let headers = response.headers.iter().filter(|(name, _)| !["x-request-id", "date"].contains(&name.as_str()));
     (response.status, headers.cloned().collect(), String::from_utf8_lossy(&response.body).replace(&id, ""))
 }
 
-/// A key's other characters, completed by their CRC-32 in six digits of base62.
+/// Appends the checksum: CRC-32 in six digits of base62.
 fn with_checksum(covered: &str) -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut crc = u32::MAX;

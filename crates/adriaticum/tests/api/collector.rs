@@ -1,4 +1,4 @@
-//! A collector of traces: takes what is sent by OTLP over HTTP, and tells what it was.
+//! A fake trace collector: receives OTLP over HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -48,7 +48,7 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
-    /// Every span so far, in the order in which they began.
+    /// All spans so far, in the order of their start.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let bodies = self.bodies.lock().unwrap();
         let requests = bodies.iter().map(|body| ExportTraceServiceRequest::decode(body.as_slice()).unwrap());
@@ -58,7 +58,7 @@ impl Collector {
         spans
     }
 
-    /// Whether that text was in anything that was sent.
+    /// Whether anything received contains that text.
     pub(crate) fn received(&self, text: &str) -> bool {
         let within = |body: &Vec<u8>| body.windows(text.len()).any(|window| window == text.as_bytes());
         self.bodies.lock().unwrap().iter().any(within)
@@ -87,7 +87,7 @@ impl From<opentelemetry_proto::tonic::trace::v1::Span> for Span {
     }
 }
 
-/// Takes one request and accepts it; `None` at the connection's end.
+/// Receives and accepts one request; `None` at the end of the connection.
 fn take(mut socket: &TcpStream, bodies: &Mutex<Vec<Vec<u8>>>) -> Option<()> {
     let mut reader = BufReader::new(socket);
     let mut head = String::new();

@@ -22,7 +22,7 @@ fn id_of(key: &str) -> String {
     key["adria_".len()..][..12].to_owned()
 }
 
-/// Must fail with that code and one complaint that says all of this.
+/// Fails with that code and one error message that contains all of this.
 fn refuses(output: &Output, code: i32, says: &[&str]) {
     assert_eq!(output.code, Some(code), "{output:?}");
     assert_eq!(output.stdout, "", "{output:?}");
@@ -30,7 +30,7 @@ fn refuses(output: &Output, code: i32, says: &[&str]) {
     says.iter().for_each(|part| assert!(output.stderr.contains(part), "without {part}: {output:?}"));
 }
 
-/// Must fail with one sentence on one line, and nothing else.
+/// Fails with one sentence on one line, and nothing else.
 fn complains(output: &Output, says: &[&str]) {
     refuses(output, 1, says);
     assert!(output.stderr.starts_with("adriaticum: ") && output.stderr.lines().count() == 1, "{output:?}");
@@ -72,7 +72,7 @@ fn keys_are_renamed_and_revoked_by_their_id() {
     installation.run_ok(&["keys", "rename", &id, "  другое имя 🗝 "]);
     assert_eq!(keys(&installation)[0]["name"], "другое имя 🗝");
     assert_eq!(keys(&installation)[1]["name"], "test");
-    // As it stands in the key, too.
+    // Also as it is written in the key.
     installation.run_ok(&["keys", "rename", &format!("adria_{id}"), "again"]);
     assert_eq!(keys(&installation)[0]["name"], "again");
 
@@ -80,14 +80,14 @@ fn keys_are_renamed_and_revoked_by_their_id() {
     let revoked = keys(&installation);
     assert_eq!((&revoked[0]["state"], &revoked[1]["state"]), (&json!("revoked"), &json!("active")));
     assert!(revoked[0]["revoked_at"].is_string());
-    // Once is for good: a second time changes nothing.
+    // Revoking again changes nothing.
     installation.run_ok(&["keys", "revoke", &id]);
     assert_eq!(keys(&installation), revoked);
     assert_eq!(keys(&installation)[1]["id"], json!(id_of(&other)));
 }
 
 #[test]
-fn a_key_that_was_used_says_when() {
+fn a_key_shows_when_it_was_last_used() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (used, unused) = (service.key(), service.key());
@@ -113,7 +113,7 @@ fn an_expiry_is_counted_from_now() {
     assert_eq!(keys(&installation).last().unwrap()["state"], "expired");
 }
 
-/// Whatever is accepted must not spoil the list.
+/// Whatever is accepted can be listed.
 #[test]
 fn an_expiry_in_the_far_future_is_refused_or_listed() {
     let installation = ADRIATICUM.install();
@@ -163,16 +163,16 @@ fn wrong_input_is_refused_and_changes_nothing() {
     assert_eq!(keys(&installation), before);
 }
 
-/// A key that would never work is a mistake, not a wish.
+/// A key that would never work is a mistake.
 #[test]
-fn an_expiry_of_no_time_is_refused() {
+fn an_expiry_of_zero_is_refused() {
     let installation = ADRIATICUM.install();
     refuses(&installation.run(&["keys", "create", "a", "--expires", "0s"]), 2, &["--expires"]);
     assert_eq!(keys(&installation).len(), 0);
 }
 
 #[test]
-fn usage_of_nothing_is_nothing() {
+fn usage_without_requests_is_zero() {
     let installation = ADRIATICUM.install();
     assert_eq!(installation.rows(), Vec::<Value>::new());
     let sums = installation.usage();
@@ -208,7 +208,7 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
         let line = line(name);
         assert!(line.contains(value) && line.contains(origin), "{value}, {origin}: {line}");
     }
-    // Every name that others rely on is there, and the whole is a configuration file itself.
+    // Every documented name is printed, and the output is a valid configuration file.
     for name in [
         "data_dir",
         "database_url",
@@ -257,7 +257,7 @@ fn unknown_settings_name_the_nearest_known() {
 }
 
 #[test]
-fn wrong_values_are_told_with_their_origin_and_how_to_write_them() {
+fn wrong_values_are_reported_with_their_origin_and_format() {
     let installation = ADRIATICUM.install();
     for (name, value, says) in [
         ("api.listen", "localhost:8080", "127.0.0.1:8080"),
@@ -307,7 +307,7 @@ fn secrets_in_settings_are_never_printed() {
 }
 
 #[test]
-fn an_address_in_use_is_one_sentence() {
+fn an_address_in_use_is_reported_in_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let mut installation = ADRIATICUM.install();
@@ -321,7 +321,7 @@ fn an_address_in_use_is_one_sentence() {
 }
 
 #[test]
-fn a_data_folder_that_cannot_be_is_one_sentence() {
+fn an_unusable_data_folder_is_reported_in_one_sentence() {
     let mut installation = ADRIATICUM.install();
     let file = installation.folder().join("file");
     std::fs::write(&file, "not a folder").unwrap();
@@ -335,7 +335,7 @@ fn a_data_folder_that_cannot_be_is_one_sentence() {
 }
 
 #[test]
-fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
+fn files_are_readable_by_their_owner_only_in_any_folder() {
     let mut installation = ADRIATICUM.install();
     complains(&installation.run(&["--data-dir", "", "keys", "list"]), &["`data_dir`", "folder"]);
     let shared = installation.folder().join("shared");
@@ -349,7 +349,7 @@ fn what_is_kept_is_for_its_owner_alone_in_any_folder() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_one_sentence() {
+fn a_file_that_is_no_database_is_reported_in_one_sentence() {
     let mut installation = ADRIATICUM.install();
     installation.use_sqlite();
     std::fs::create_dir(installation.data()).unwrap();
@@ -363,7 +363,7 @@ fn a_file_that_is_no_database_is_one_sentence() {
     }
 }
 
-/// What `check` says and how it exits, line by line: the mark, the part, and some words.
+/// The exit code and the lines of `check`: mark, part, and some words of each.
 fn checks(output: &Output, code: i32, lines: &[(&str, &str, &str)]) {
     assert_eq!(output.code, Some(code), "{output:?}");
     for (mark, part, words) in lines {
@@ -373,7 +373,7 @@ fn checks(output: &Output, code: i32, lines: &[(&str, &str, &str)]) {
 }
 
 #[test]
-fn check_says_what_would_not_work_and_how_to_mend_it() {
+fn check_reports_what_would_fail_and_how_to_fix_it() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut installation = ADRIATICUM.install();
     let database = if on_postgres() { "postgres://127.0.0.1" } else { "adriaticum.db" };
@@ -425,7 +425,7 @@ fn check_counts_an_unusable_data_folder_once() {
 }
 
 #[test]
-fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
+fn a_key_can_be_revoked_by_its_full_text_with_a_warning() {
     let installation = ADRIATICUM.install();
     let key = installation.key();
     let output = installation.run(&["keys", "revoke", &key]);
@@ -436,7 +436,7 @@ fn a_key_is_revoked_by_the_whole_of_it_too_with_a_word_of_advice() {
 }
 
 #[test]
-fn check_beside_a_running_service_knows_it() {
+fn check_recognizes_a_running_service() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let address = service.address().to_string();
@@ -447,7 +447,7 @@ fn check_beside_a_running_service_knows_it() {
 }
 
 #[test]
-fn version_and_help_are_to_be_had() {
+fn version_and_help_are_printed() {
     let installation = ADRIATICUM.install();
     let output = installation.run(&["--version"]);
     assert_eq!(
@@ -460,9 +460,9 @@ fn version_and_help_are_to_be_had() {
     }
 }
 
-/// `adriaticum config | head -1` must not end in a panic, nor a service whose greeting finds no room.
+/// `adriaticum config | head -1` must not end in a panic, nor may a service whose banner cannot be written.
 #[test]
-fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
+fn unwritable_output_is_reported_in_one_sentence_and_does_not_prevent_serving() {
     let mut installation = ADRIATICUM.install();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     for arguments in [&["config"][..], &["keys", "list"], &["keys", "list", "--json"], &["usage"], &["check"]] {
@@ -470,7 +470,7 @@ fn output_that_cannot_be_written_is_one_sentence_and_no_reason_not_to_serve() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{arguments:?}: {stderr}");
     }
-    // It cannot say where it listens, so it is told: an address that nothing else here uses.
+    // It cannot print its address, so it gets one that nothing else here uses.
     let address = TcpListener::bind("127.0.0.78:0").unwrap().local_addr().unwrap();
     installation.set("api.listen", &address.to_string());
     let mut serving = installation.command(&["serve"]).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Connection hygiene: timeouts that fire, caps that are fair, and bodies that are drained or invited.
+//! Connections: timeouts, fair limits, `100 Continue`, and bodies that are drained.
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
@@ -10,27 +10,27 @@ use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, TIMEOUT, cha
 
 use crate::ADRIATICUM;
 
-const SHORT: &str = "300ms";
-/// A little less than `SHORT`: clocks are read on both sides.
-const NEARLY_SHORT: Duration = Duration::from_millis(280);
-/// Far from every timeout that is not set by the test.
-const SOON: Duration = Duration::from_secs(7);
+const SHORT_TIMEOUT: &str = "300ms";
+/// A little less than `SHORT_TIMEOUT`: the clocks of both sides differ.
+const MIN_TIMEOUT: Duration = Duration::from_millis(280);
+/// Shorter than every default timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(7);
 
 fn echoing() -> FakeRuntime {
     FakeRuntime::start(Behaviour::Echo)
 }
 
-/// Must be closed without a word, after `SHORT` and long before anything else would close it.
+/// The connection is closed without a response, after `SHORT_TIMEOUT` and before any default timeout.
 fn assert_times_out(connection: &mut Connection, what: &str) {
     let began = Instant::now();
     connection.assert_closed();
-    assert!((NEARLY_SHORT..SOON).contains(&began.elapsed()), "{what}: {:?}", began.elapsed());
+    assert!((MIN_TIMEOUT..MAX_TIMEOUT).contains(&began.elapsed()), "{what}: {:?}", began.elapsed());
 }
 
 #[test]
 fn a_head_must_arrive_in_time() {
     let runtime = echoing();
-    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT_TIMEOUT).start();
     let request = Request::chat(&service.key(), chat_body("hello"));
     let head = request.head();
     for start in [&b""[..], b"P", b"PO", b"POST /v1/chat", &head[..head.len() - 2], b"\r\n"] {
@@ -44,28 +44,28 @@ fn a_head_must_arrive_in_time() {
     connection.send(&head[..20]);
     assert_times_out(&mut connection, "the second head");
 
-    // A byte now and then does not help.
+    // A byte now and then does not extend the timeout.
     let mut connection = service.connect();
     let began = Instant::now();
     for byte in head.chunks(1) {
-        if began.elapsed() > SOON || !connection.send_while_open(byte) {
+        if began.elapsed() > MAX_TIMEOUT || !connection.send_while_open(byte) {
             break;
         }
         thread::sleep(Duration::from_millis(20));
     }
     connection.assert_closed();
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < MAX_TIMEOUT);
     assert_eq!(runtime.requests().len(), 1);
 }
 
 #[test]
 fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
     let runtime = echoing();
-    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT_TIMEOUT).start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let mut connection = service.connect();
     connection.send(&request).response().completion();
-    thread::sleep(2 * NEARLY_SHORT);
+    thread::sleep(2 * MIN_TIMEOUT);
     connection.send(&request[..20]);
     assert_times_out(&mut connection, "a head after a pause");
 }
@@ -73,17 +73,17 @@ fn a_head_must_arrive_in_time_also_on_a_connection_that_was_idle() {
 #[test]
 fn a_body_must_keep_arriving() {
     let runtime = echoing();
-    let service = ADRIATICUM.service_with(&[&runtime]).set("api.body_timeout", SHORT).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.body_timeout", SHORT_TIMEOUT).start();
     let request = Request::chat(&service.key(), chat_body("hello"));
     for bytes in [request.bytes(), request.clone().chunked(10).bytes()] {
         let mut connection = service.connect();
         let began = Instant::now();
         let message = connection.send(&bytes[..bytes.len() - 7]).response().expect_error("invalid_request");
         assert!(message.contains("in time"), "{message}");
-        assert!((NEARLY_SHORT..SOON).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((MIN_TIMEOUT..MAX_TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
         connection.assert_closed();
     }
-    // A byte now and then does not help for ever.
+    // A byte now and then does not extend it for ever.
     let slow = request.clone().body(vec![b' '; 10_000]);
     let mut connection = service.connect();
     let mut sender = connection.second_handle();
@@ -95,7 +95,7 @@ fn a_body_must_keep_arriving() {
         }
     });
     connection.response().expect_error("invalid_request");
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < MAX_TIMEOUT);
     connection.assert_closed();
     drip.join().unwrap();
     assert_eq!(runtime.requests().len(), 0);
@@ -104,7 +104,7 @@ fn a_body_must_keep_arriving() {
 
 #[test]
 fn an_idle_connection_is_closed() {
-    idle_connections_are_closed(SHORT);
+    idle_connections_are_closed(SHORT_TIMEOUT);
 }
 
 #[test]
@@ -114,8 +114,10 @@ fn an_idle_connection_is_closed_also_if_a_head_has_longer() {
 
 fn idle_connections_are_closed(head_timeout: &str) {
     let runtime = echoing();
-    let setup =
-        ADRIATICUM.service_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", head_timeout);
+    let setup = ADRIATICUM
+        .service_with(&[&runtime])
+        .set("api.idle_timeout", SHORT_TIMEOUT)
+        .set("api.head_timeout", head_timeout);
     let service = setup.start();
     let request = Request::chat(&service.key(), chat_body("hello"));
     let mut connection = service.connect();
@@ -124,18 +126,18 @@ fn idle_connections_are_closed(head_timeout: &str) {
     let mut connection = service.connect();
     connection.send(request.without("Authorization").bytes()).response().expect_error("invalid_api_key");
     assert_times_out(&mut connection, "after a refusal");
-    // HTTP/2 that says nothing but its preface and empty settings, or not even that.
+    // HTTP/2 with only its preface and empty settings, or not even that.
     for preface in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], b"PRI * HT"] {
         let mut connection = service.connect();
         connection.send(preface);
         let began = Instant::now();
         connection.read_to_end();
-        assert!((NEARLY_SHORT..SOON).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((MIN_TIMEOUT..MAX_TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
 
 #[test]
-fn a_request_under_way_is_not_idle() {
+fn a_request_in_flight_is_not_idle() {
     let runtime = FakeRuntime::start(Behaviour::EchoAfter(Duration::from_millis(900)));
     let short = ["api.head_timeout", "api.idle_timeout", "api.body_timeout"];
     let setup = short.iter().fold(ADRIATICUM.service_with(&[&runtime]), |setup, name| setup.set(name, "200ms"));
@@ -144,11 +146,11 @@ fn a_request_under_way_is_not_idle() {
 }
 
 #[test]
-fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
+fn connections_over_the_limit_are_refused_and_other_addresses_get_in() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
-    // One address may hold four of five places.
+    // One address may hold four of five connections.
     let mut held: Vec<_> = (0..4).map(|_| service.connect()).collect();
     held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     for _ in 0..3 {
@@ -160,7 +162,7 @@ fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
     }
     let mut other = Connection::connect_from(Ipv4Addr::new(127, 0, 0, 2).into(), service.address());
     other.send(&request).response().completion();
-    // Those inside are still served, and a place given back is a place.
+    // Open connections are still served, and a closed one frees a slot for the next.
     held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     drop(other);
     held.pop();
@@ -171,7 +173,7 @@ fn connections_over_the_cap_are_told_so_and_others_are_not_kept_out() {
 }
 
 #[test]
-fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
+fn requests_over_the_limit_are_refused_and_other_keys_get_in() {
     let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "5").start();
     let (greedy, modest) = (service.key(), service.key());
@@ -186,7 +188,7 @@ fn requests_over_the_cap_are_told_so_and_other_keys_are_not_kept_out() {
         response.expect_error("service_unavailable");
         assert!(response.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{response:?}");
     };
-    // Alone, a key gets four of five places; the last is for others.
+    // One key gets at most four of five slots; the last is for others.
     let mut held: Vec<_> = (1..=4).map(|count| begin(&greedy, count)).collect();
     (0..3).for_each(|_| refuse(&greedy));
     held.push(begin(&modest, 5));
@@ -214,11 +216,11 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
         ("413", large.clone(), "payload_too_large"),
         ("413, chunked", large.clone().chunked(5_000), "payload_too_large"),
     ] {
-        // The whole body first, and only then a look at the response, as simple clients do.
+        // The whole body is sent before the response is read, as simple clients do.
         let response = service.connect().send(request.bytes()).response();
         assert_eq!(response.error().code, code, "{what}");
     }
-    // The connection of a body with a length can be used again.
+    // With a `Content-Length` the connection can be used again.
     let mut connection = service.connect();
     connection.send(large.bytes()).response().expect_error("payload_too_large");
     connection.send(large.body(chat_body("hello")).bytes()).response().completion();
@@ -248,7 +250,7 @@ fn a_refusal_reaches_a_client_that_never_stops_sending() {
 }
 
 #[test]
-fn a_body_is_invited_only_once_the_key_is_accepted() {
+fn continue_is_sent_only_once_the_key_is_accepted() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
@@ -268,10 +270,10 @@ fn a_body_is_invited_only_once_the_key_is_accepted() {
         (request.clone().header("Host", "example.com"), "not_found"),
         (request.clone().body(vec![b' '; 262_145]), "payload_too_large"),
     ] {
-        // Only the head is sent: the next thing to come is the refusal, not an invitation.
+        // Only the head is sent: the next response is the error, not `100 Continue`.
         let mut connection = service.connect();
         connection.send(request.head()).response().expect_error(code);
-        // What was not invited is not read as a request either.
+        // An uninvited body is not read as a request either.
         let sent_all_the_same = Request::chat(&key, chat_body("smuggled")).bytes();
         connection.send_while_open(sent_all_the_same);
         assert!(connection.try_response().is_none());
@@ -287,7 +289,7 @@ fn requests_sent_at_once_are_answered_in_their_order() {
     let mut connection = service.connect();
     let contents: Vec<_> = (0..12).map(|number| format!("number {number}")).collect();
     let requests = contents.iter().map(|content| {
-        // Refusals in between keep their place, too.
+        // Errors in between keep their order, too.
         let refused = Request::chat("nonsense", chat_body("refused")).bytes();
         [Request::chat(&key, chat_body(content)).bytes(), refused].concat()
     });
@@ -313,7 +315,7 @@ fn a_request_may_arrive_byte_by_byte() {
 }
 
 #[test]
-fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
+fn a_client_that_asks_to_close_gets_its_response_and_the_close() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut connection = service.connect();
@@ -322,7 +324,7 @@ fn a_client_that_wants_to_close_gets_its_answer_and_the_end() {
     connection.assert_closed();
 }
 
-/// The cap on connections is worth nothing if the descriptors run out below it: some are needed for the runtimes.
+/// Connections are limited by the file descriptors, too: some are needed for the runtimes.
 #[test]
 fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
     let runtime = echoing();
@@ -352,7 +354,7 @@ fn few_file_descriptors_mean_fewer_connections_not_failing_requests() {
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_others_waiting() {
+fn silent_connections_do_not_delay_others() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -364,7 +366,7 @@ fn connections_that_say_nothing_do_not_keep_others_waiting() {
     }
     let began = Instant::now();
     service.chat(&key, "hello").completion();
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < MAX_TIMEOUT);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn one_address_serves_both_hosts() {
 }
 
 #[test]
-fn one_address_for_one_host_is_refused_with_a_sentence() {
+fn sharing_an_address_needs_different_hosts() {
     let mut installation = ADRIATICUM.install();
     installation.set("api.listen", "127.0.0.1:18099");
     installation.set("console.listen", "127.0.0.1:18099");
@@ -73,13 +73,13 @@ fn one_address_for_one_host_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_service_can_do_without_its_console() {
+fn the_console_can_be_turned_off() {
     let service = ADRIATICUM.service().set("console.listen", "none").start();
     assert!(service.banner_value("Console").is_none() && service.banner_value("Set up").is_none());
 }
 
 #[test]
-fn an_operator_lists_invites_and_is_refused_with_a_sentence() {
+fn the_accounts_command_lists_invites_and_reports_errors() {
     let mut installation = ADRIATICUM.install();
     installation.set("console.listen", "127.0.0.1:8091");
     let link = installation.run_ok(&["accounts", "invite", "Ada", "--role", "admin", "--expires", "2d"]);

@@ -1,4 +1,4 @@
-//! What was acknowledged is never lost and never counted twice: not by SIGKILL, not by a full disk.
+//! What was acknowledged is never lost and never counted twice, whether by SIGKILL or by a full disk.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -58,7 +58,7 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
     assert_eq!(service.run(&["check", "--deep"]).stdout.matches("sound").count(), 1);
 }
 
-/// Every id with its status; more rows than these may be there, of requests that were cut off.
+/// Every id has one row with its status. There may be more rows, of requests that were cut off.
 fn assert_each_is_there_once(installation: &Installation, acknowledged: &[(String, u16)]) {
     let rows = installation.rows();
     let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
@@ -113,7 +113,7 @@ impl Drop for Disk {
 
 #[test]
 #[ignore = "mounts a tmpfs, which only root may; `tools/test` runs it where it can"]
-fn a_full_disk_is_told_before_inference_and_service_resumes_by_itself() {
+fn a_full_disk_is_reported_before_inference_and_service_resumes() {
     let disk = Disk::mount(8 << 20);
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).on_sqlite().data(disk.path().join("data")).start();
@@ -121,7 +121,7 @@ fn a_full_disk_is_told_before_inference_and_service_resumes_by_itself() {
 }
 
 #[test]
-fn a_limit_on_file_sizes_is_told_before_inference_and_service_resumes_by_itself() {
+fn a_file_size_limit_is_reported_before_inference_and_service_resumes() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     survives_a_limit_on_file_sizes(&ADRIATICUM.service_with(&[&runtime]).on_sqlite().start(), &runtime);
 }
@@ -148,7 +148,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
             return true;
         }
         response.expect_error("service_unavailable");
-        // What was run already, and may yet be recorded, is not run again behind the caller's back.
+        // A completion that was computed and may still be recorded is not to be retried.
         let should_retry = if runtime.requests().len() == asked { "true" } else { "false" };
         assert_eq!(response.header("x-should-retry"), Some(should_retry), "{response:?}");
         false
@@ -156,7 +156,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
     for _ in 0..2 {
         (0..10).for_each(|_| assert!(ask_once()));
         fill();
-        // A few rows may still fit; the first that does not is told after inference, all later ones before.
+        // A few rows may still fit. The first that does not fails after inference, all later ones before.
         let fitted = (0..100).take_while(|_| ask_once()).count();
         assert!(fitted < 100, "the disk is not full");
         let asked = runtime.requests().len();
@@ -167,7 +167,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
         assert!(!figures.contains("adriaticum_requests_not_recorded_total 0\n"), "{figures}");
         assert!(!figures.contains("adriaticum_ledger_commits_failed_total 0\n"), "{figures}");
 
-        // Keys are still read, and other faults still win.
+        // Keys are still checked, and other errors still win.
         service.chat("nonsense", "hello").expect_error("invalid_api_key");
         service.chat(&weak, "hello").expect_error("insufficient_permission");
         service.send(&Request::chat(&key, "{")).expect_error("invalid_request");
@@ -181,7 +181,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
     assert_eq!(service.usage()["requests"], service.rows().len());
 }
 
-/// Where the log stands on the disk that is full, of all disks.
+/// The log may be on the same full disk.
 #[test]
 fn a_log_that_cannot_be_written_does_no_harm() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));

@@ -1,5 +1,4 @@
-//! Part 1: the API is served on its own host only. Whoever asks for it anywhere else gets `not_found`, whatever else is
-//! there.
+//! Part 1: the API is served on its own host only. Everywhere else it is `not_found`, whatever else is served there.
 
 use std::net::SocketAddr;
 
@@ -69,7 +68,7 @@ fn on_one_address_the_consoles_host_does_not_serve_the_api() {
 }
 
 #[test]
-fn what_is_sent_to_the_wrong_place_is_logged_under_its_id() {
+fn requests_to_the_wrong_address_are_logged_with_their_id() {
     let service = ADRIATICUM.service().start();
     let mut connection = Connection::connect(address_of(&service, "Console"));
     let refused = connection.send(Request::chat("x", chat_body("Hello!")).bytes()).response().error();

@@ -6,7 +6,7 @@ use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
-/// A body with one good message and these members beside it.
+/// A body with one valid message and these members.
 fn with(members: &str) -> String {
     format!(r#"{{"model":"adriaticum","messages":[{{"role":"user","content":"hi"}}]{members}}}"#)
 }
@@ -17,7 +17,7 @@ fn messages(list: &str) -> String {
 }
 
 #[test]
-fn what_is_not_asked_for_has_its_default() {
+fn omitted_parameters_have_defaults() {
     accepted(&[
         (with(""), json!({ "temperature": 0.7, "max_tokens": 248 })),
         (with(r#","temperature":0"#), json!({ "temperature": 0.0, "max_tokens": 248 })),
@@ -46,7 +46,7 @@ fn the_same_request_may_be_written_in_any_valid_json() {
     ]);
 }
 
-/// A body, and what its refusal must say: the member, the bound and what was sent.
+/// A body, and what its error message must contain: the member, the limit and what was sent.
 type Invalid<'a> = (String, &'a [&'a str]);
 
 #[test]
@@ -92,7 +92,7 @@ fn what_is_not_utf_8_is_refused() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
-    // A byte alone, an overlong slash, a surrogate, a value above the last; UTF-16 of a good body.
+    // A lone byte, an overlong slash, a surrogate, a value above the last; UTF-16 of a valid body.
     for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"] {
         let mut body = br#"{"model":"adriaticum","messages":[{"role":"user","content":""#.to_vec();
         body.extend_from_slice(bytes);
@@ -152,7 +152,7 @@ fn what_openais_clients_send_gets_a_hint_of_its_own() {
 }
 
 #[test]
-fn members_that_stand_twice_are_refused() {
+fn repeated_members_are_refused() {
     refused(&[
         (with(r#","model":"adriaticum""#), &["`model`", "more than once"]),
         (with(r#","\u006dodel":"adriaticum""#), &["`model`", "more than once"]),
@@ -165,7 +165,7 @@ fn members_that_stand_twice_are_refused() {
 }
 
 #[test]
-fn members_that_are_missing_are_named() {
+fn missing_members_are_named() {
     refused(&[
         ("{}".into(), &["`model`", "required"]),
         (r#"{"messages":[{"role":"user","content":"a"}]}"#.into(), &["`model`", "required"]),
@@ -177,7 +177,7 @@ fn members_that_are_missing_are_named() {
 }
 
 #[test]
-fn values_of_another_kind_are_refused_with_what_was_sent() {
+fn values_of_the_wrong_type_are_refused_with_what_was_sent() {
     let kinds = [
         ("null", "null"),
         ("true", "a boolean"),
@@ -210,7 +210,7 @@ fn values_of_another_kind_are_refused_with_what_was_sent() {
     let mut cases: Vec<(String, [&str; 3])> = Vec::new();
     for (member, expected, good) in members {
         for (value, kind) in kinds.iter().filter(|(_, kind)| !good.contains(kind)) {
-            // A number where an integer belongs is shown itself.
+            // A number that is no integer is shown as it is.
             let sent = if (*member, *kind) == ("`max_tokens`", "a number") { "1.5" } else { kind };
             cases.push((one(member, value), [member, expected, sent]));
         }
@@ -263,7 +263,7 @@ fn numbers_far_out_of_bounds_are_shown_as_they_were_sent() {
 }
 
 #[test]
-fn only_plain_json_is_taken_by_its_headers() {
+fn only_uncompressed_json_is_accepted() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let request = Request::chat(&service.key(), chat_body("hi"));
@@ -300,7 +300,7 @@ fn only_plain_json_is_taken_by_its_headers() {
     assert_eq!(runtime.requests().len(), asked);
 }
 
-/// Each body is completed, and the runtime is asked for all of what stands beside it.
+/// Each body is completed, and the runtime's request contains the members beside it.
 fn accepted(cases: &[(String, Value)]) {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
@@ -310,7 +310,7 @@ fn accepted(cases: &[(String, Value)]) {
         let asked = runtime.requests().pop().unwrap();
         let members: Vec<_> = asked.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(members, ["max_tokens", "messages", "model", "stream", "temperature"], "{asked}");
-        // The name that the runtime itself gives to its model.
+        // The runtime's own name of its model.
         assert_eq!((&asked["model"], &asked["stream"]), (&json!("scripted"), &json!(false)));
         for (name, value) in expected.as_object().unwrap() {
             assert_eq!(asked[name], *value, "{body}");
@@ -318,7 +318,7 @@ fn accepted(cases: &[(String, Value)]) {
     }
 }
 
-/// Each body is a 400 that says all of what stands beside it, in reasonable length; the runtime is never asked.
+/// Each body is a 400 whose message contains all words beside it and is not too long; the runtime gets no request.
 fn refused(cases: &[Invalid]) {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service: Service = ADRIATICUM.service_with(&[&runtime]).start();

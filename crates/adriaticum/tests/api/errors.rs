@@ -1,4 +1,4 @@
-//! Part 7, errors: the exact envelope for each, which one wins, and what is never told.
+//! Part 7, errors: the exact envelope of each, which one wins, and what is never disclosed.
 
 use std::thread;
 
@@ -26,7 +26,7 @@ const FAULTS: [(Fault, u16, &str); 6] = [
     (Fault::Content, 400, "invalid_request"),
 ];
 
-/// Every combination of faults gets the error of its first fault; the request without fault gets what is behind.
+/// Every combination of faults gets the error of its first fault; a valid request gets `without_fault`.
 fn first_fault_wins(service: &Service, without_fault: (u16, &str)) {
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
     for chosen in 0..1 << FAULTS.len() {
@@ -63,7 +63,7 @@ fn the_first_fault_wins_over_a_runtime_that_is_down() {
 }
 
 #[test]
-fn the_first_fault_wins_over_no_room() {
+fn the_first_fault_wins_over_no_capacity() {
     let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "1").start();
     let mut held = service.connect();
@@ -76,7 +76,7 @@ fn the_first_fault_wins_over_no_room() {
 }
 
 #[test]
-fn every_error_says_whether_the_same_request_is_worth_sending_again() {
+fn every_error_says_whether_a_retry_makes_sense() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let unreachable = unreachable_url();
     let failing = ADRIATICUM.service_with(&[&runtime]).start();
@@ -115,7 +115,7 @@ fn every_error_says_whether_the_same_request_is_worth_sending_again() {
 }
 
 #[test]
-fn the_header_of_a_body_that_is_not_json_counts_as_its_content() {
+fn a_wrong_content_type_ranks_with_an_invalid_body() {
     let service = ADRIATICUM.service().start();
     let plain = Request::chat(&service.key(), chat_body("hello")).header("Content-Type", "text/plain");
     service.send(&plain).expect_error("invalid_request");
@@ -249,7 +249,7 @@ fn hosts(base_url: &str, cases: &[HostCase]) {
 
 /// User names do not belong to a host, and a port is a number: RFC 9110, 7.2.
 #[test]
-fn what_is_no_host_is_not_found() {
+fn an_invalid_host_is_not_found() {
     hosts(
         "http://localhost:8080/v1",
         &[
@@ -261,7 +261,7 @@ fn what_is_no_host_is_not_found() {
 }
 
 #[test]
-fn http_1_0_gets_the_same_answers() {
+fn http_1_0_gets_the_same_responses() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let old = |request: &Request| String::from_utf8(request.bytes()).unwrap().replacen("HTTP/1.1", "HTTP/1.0", 1);
@@ -279,7 +279,7 @@ fn http_1_0_gets_the_same_answers() {
 }
 
 #[test]
-fn http_2_gets_the_same_answers() {
+fn http_2_gets_the_same_responses() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
@@ -312,7 +312,7 @@ fn http_2_gets_the_same_answers() {
         cases.into_iter().map(|(request, status, code)| (request, (status, code.map(str::to_owned)))).unzip();
     let outcomes: Vec<_> = client.send(requests).iter().map(Response::outcome).collect();
     assert_eq!(outcomes, expected);
-    // Many at once over one connection.
+    // Many streams at once on one connection.
     let many = (0..50).map(|n| Http2Client::request(&key, chat_body(&format!("number {n}")))).collect();
     for (n, response) in client.send(many).iter().enumerate() {
         assert_eq!(response.completion().content, format!("number {n}"));
@@ -343,7 +343,7 @@ fn nothing_of_a_runtime_reaches_the_caller() {
         [301, 400, 401, 403, 404, 413, 422, 429, 500, 503]
             .map(|status| (Behaviour::Respond(status, error.clone()), "inference_error")),
     );
-    // What is no part of the response is not passed on with it.
+    // Other members of the runtime's response are not passed on.
     let silent = format!(r#"{{"choices":[{{"message":{{"content":null,"refusal":"{SECRET}"}}}}]}}"#);
     for reply in [Behaviour::Respond(200, silent), Behaviour::completion("x", SECRET, None)] {
         runtime.set_behaviour(reply);
@@ -370,7 +370,7 @@ fn nothing_of_a_runtime_reaches_the_caller() {
 }
 
 #[test]
-fn every_answer_has_a_request_id_of_its_own() {
+fn every_response_has_its_own_request_id() {
     let service = ADRIATICUM.service().start();
     let key = service.key();
     let ids: Vec<Vec<String>> = thread::scope(|scope| {
@@ -388,7 +388,7 @@ fn every_answer_has_a_request_id_of_its_own() {
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 100);
-    // A caller's own id is not taken over.
+    // A caller's own id is ignored.
     let given = Request::chat(&key, "").add_header("X-Request-Id", &all[0]);
     assert_ne!(service.send(&given).error().request_id, all[0]);
 }

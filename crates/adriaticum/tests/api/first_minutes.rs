@@ -1,4 +1,5 @@
-//! The first five minutes: what somebody sees who starts the service for the first time, and what works when pasted.
+//! The first five minutes: what the service prints when it is started for the first time, and that it works when
+//! pasted.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -16,7 +17,7 @@ fn installation(runtime: &FakeRuntime) -> Installation {
     installation
 }
 
-/// The service as it is started on a terminal; what is written to the process is typed there.
+/// The service started on a terminal; the process's standard input is the keyboard.
 fn on_a_terminal(installation: &Installation) -> Command {
     let service = installation.command(&["serve"]);
     let mut terminal = Command::new("script");
@@ -64,7 +65,7 @@ fn the_first_key_is_shown_once_with_a_line_that_works_when_pasted() {
 }
 
 #[test]
-fn a_key_is_for_a_person_and_not_for_a_log() {
+fn without_a_terminal_no_key_is_created_or_shown() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = started(installation(&runtime), &[]);
     assert!(service.banner_value("API key").is_none());
@@ -89,7 +90,7 @@ fn on_a_terminal_the_key_is_shown_unasked_and_ctrl_c_stops_cleanly() {
 }
 
 #[test]
-fn a_service_goes_with_the_terminal_that_it_was_started_on() {
+fn a_service_stops_with_its_terminal() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let installation = installation(&runtime);
     let mut terminal = on_a_terminal(&installation);
@@ -101,7 +102,7 @@ fn a_service_goes_with_the_terminal_that_it_was_started_on() {
 }
 
 #[test]
-fn a_model_that_is_not_there_is_told_and_how_to_get_it() {
+fn a_missing_model_is_reported_with_how_to_fetch_it() {
     let mut installation = ADRIATICUM.install();
     installation.set("model", "");
     let service = started(installation, &["--first-key"]);
@@ -111,7 +112,7 @@ fn a_model_that_is_not_there_is_told_and_how_to_get_it() {
 }
 
 #[test]
-fn a_runtime_that_does_not_answer_is_told() {
+fn an_unreachable_runtime_is_reported() {
     let mut installation = ADRIATICUM.install();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     installation.set("runtime.urls", &format!("http://{gone}/v1"));

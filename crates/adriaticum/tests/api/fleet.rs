@@ -1,5 +1,5 @@
-//! Many runtimes: members that come and go while requests are under way, that are slow, hang or are full, and that want
-//! a key.
+//! Many runtimes: members that come and go while requests are in flight, that are slow, hang or are saturated, and that
+//! need a key.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -42,18 +42,18 @@ fn members_come_and_go_without_a_failed_request() {
         let told = service.reload();
         assert!(told.contains("runtime.urls") && !told.contains("restart"), "{told}");
         new.wait_for_requests(10);
-        // Whoever was there before had something under way at the most.
+        // Removed members may still get requests that were in flight, but no others.
         let before = (old.requests().len(), sent.load(Ordering::Relaxed));
         wait_for("many more requests", || (sent.load(Ordering::Relaxed) > before.1 + 100).then_some(()));
         assert!(old.requests().len() <= before.0 + 4);
-        // And back.
+        // And back again.
         service.configure(&urls(&[&old]));
         service.reload();
         old.wait_for_requests(before.0 + 20);
     });
 }
 
-/// Tells threads to stop, also if the test fails before.
+/// Stops the threads, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -63,7 +63,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn a_member_that_leaves_finishes_what_it_has() {
+fn a_removed_member_finishes_its_requests_in_flight() {
     let (leaving, staying) = (FakeRuntime::start(Behaviour::EchoWhenReleased), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_from_file(&urls(&[&leaving])).start();
     let key = service.key();
@@ -99,7 +99,7 @@ fn a_wrong_configuration_changes_nothing() {
 }
 
 #[test]
-fn what_needs_a_restart_is_said() {
+fn settings_that_need_a_restart_are_reported() {
     let (runtime, other) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
@@ -111,7 +111,7 @@ fn what_needs_a_restart_is_said() {
     service.chat(&key, "hello").completion();
     assert_eq!((runtime.requests().len(), other.requests().len()), (0, 1), "what can be applied is");
 
-    // From runtimes to the embedded one and back takes a restart.
+    // Switching between remote runtimes and the embedded one needs a restart.
     service.configure("");
     service.reload();
     wait_for("the warning", || service.log().contains(r#""settings":"runtime.urls""#).then_some(()));
@@ -152,7 +152,7 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
             .all(|head| !head.to_ascii_lowercase().replace("authorization: bearer quagga", "").contains("quagga"))
     );
 
-    // Other keys are taken over by those that stay.
+    // Members that stay take over changed keys.
     service.configure(&file("Quagga-new", "Quagga-other"));
     service.reload();
     ask_both();
@@ -168,7 +168,7 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
 }
 
 #[test]
-fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
+fn an_invalid_runtime_key_is_refused_without_being_printed() {
     let installation = ADRIATICUM.install();
     for setting in ["runtime.key=Quag ga", "runtime.urls=http://Quag%20ga@a/v1", "runtime.urls=http://Qua:gga@a/v1"] {
         let output = installation.run(&["--set", setting, "config"]);
@@ -177,7 +177,7 @@ fn a_key_that_cannot_be_one_is_refused_without_being_repeated() {
     }
 }
 
-/// Status, code and `Retry-After` of a response from a service before runtimes that reply so.
+/// Status, code and `Retry-After` of a response, given how the runtimes behave.
 fn refusal(replies: &[Behaviour]) -> (u16, String, Option<String>) {
     let runtimes: Vec<_> = replies.iter().map(|reply| FakeRuntime::start(reply.clone())).collect();
     let service = ADRIATICUM.service_with(&runtimes.iter().collect::<Vec<_>>()).start();
@@ -187,7 +187,7 @@ fn refusal(replies: &[Behaviour]) -> (u16, String, Option<String>) {
 }
 
 #[test]
-fn saturation_is_passed_back() {
+fn saturation_is_passed_on_to_callers() {
     let later = |status, seconds| Behaviour::RespondRetryAfter(status, "{}".into(), seconds);
     let now = |status| Behaviour::Respond(status, "{}".into());
     let engine =
@@ -213,7 +213,7 @@ fn saturation_is_passed_back() {
 }
 
 #[test]
-fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
+fn a_saturated_runtime_is_avoided_for_its_retry_after() {
     let (full, other) =
         (FakeRuntime::start(Behaviour::RespondRetryAfter(429, "{}".into(), 60)), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_with(&[&full, &other]).start();
@@ -225,13 +225,13 @@ fn a_full_runtime_is_left_alone_for_as_long_as_it_says() {
 }
 
 #[test]
-fn a_runtime_that_comes_back_alone_serves_everyone_at_once() {
+fn the_only_runtime_serves_everyone_as_soon_as_it_recovers() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     (0..4).for_each(|_| drop(service.chat(&key, "hello").expect_error("inference_error")));
     runtime.set_behaviour(Behaviour::EchoWhenReleased);
-    // One tries; the others need not be refused once a health check was passed after the last failure.
+    // After a passed health check all are served at once, not only a first trial request.
     let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
     let before = checks();
     wait_for("a health check and the next", || (checks() >= before + 2).then_some(()));
@@ -277,13 +277,13 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
 }
 
 #[test]
-fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
+fn a_hanging_runtime_is_avoided_long_before_the_timeout() {
     let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
     let [hung, others @ ..] = &runtimes;
     let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
     let mut number = 0;
-    // Asks the next question; gives the connection if it is stuck with the runtime that hangs.
+    // Sends the next request; returns the connection if it is stuck with the hanging runtime.
     let mut ask_next = || {
         number += 1;
         let others = || others.iter().map(|other| other.requests().len()).sum::<usize>();
@@ -303,12 +303,12 @@ fn a_runtime_that_hangs_is_left_alone_long_before_the_timeout() {
     while stuck.is_empty() {
         stuck.extend(ask_next());
     }
-    // The others have answered a hundred times over, and this one not once.
+    // The others have completed a hundred requests, and this one none.
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(5) {
         stuck.extend(ask_next());
     }
-    // Once its callers have given up it is idle, as the next ones would be who did; and still it is left alone.
+    // After its callers have disconnected it is idle, and is still avoided.
     let mut give_up = {
         let mut given_up = 0;
         move |connection: Connection| {
@@ -335,7 +335,7 @@ fn a_name_of_this_machine_is_one_runtime() {
 }
 
 #[test]
-fn a_member_that_is_not_there_may_join() {
+fn an_unreachable_member_may_join() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();

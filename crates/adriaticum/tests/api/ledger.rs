@@ -1,4 +1,4 @@
-//! The ledger: every answered request with a valid key, exactly once, as the `usage` command shows it.
+//! The ledger: every request with a valid key, exactly once, as the `usage` command shows it.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::ADRIATICUM;
 
 const FIGURES: [&str; 3] = ["prompt_tokens", "completion_tokens", "total_tokens"];
 
-/// A request's id and what the ledger must say about it: status, code, the three figures.
+/// A request's id and its expected row: status, code, and the three token counts.
 type Expected = (String, Value);
 
-/// Sends one request of every kind and tells what is to be found of them.
+/// Sends one request of every kind; the rows to expect.
 fn one_of_each(runtime: &FakeRuntime, service: &Service, keys: &[String; 2]) -> Vec<Expected> {
     let measured = json!({ "prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42 });
     let partly = json!({ "prompt_tokens": 5 });
@@ -43,7 +43,7 @@ fn one_of_each(runtime: &FakeRuntime, service: &Service, keys: &[String; 2]) -> 
         expected.as_array_mut().unwrap().push(json!(request_key(&request)));
         (id, expected)
     };
-    // These have no key to be recorded under.
+    // Without a valid key there is no row.
     for unknown in [good.clone().without("Authorization"), good.clone().target("/"), good.clone().header("Host", "x")] {
         service.send(&unknown).error();
     }
@@ -56,7 +56,7 @@ fn request_key(request: &Request) -> String {
 }
 
 #[test]
-fn every_answered_request_is_there_once_with_its_outcome() {
+fn every_request_is_recorded_once_with_its_outcome() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
@@ -84,7 +84,7 @@ fn every_answered_request_is_there_once_with_its_outcome() {
 }
 
 #[test]
-fn every_sum_equals_its_rows() {
+fn every_total_equals_the_sum_of_its_rows() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
@@ -114,7 +114,7 @@ fn every_sum_equals_its_rows() {
 }
 
 #[test]
-fn the_same_figures_come_as_csv_and_as_a_table() {
+fn csv_and_table_show_the_same_numbers() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let keys = [service.key(), service.key_with("weak", &["--without-completions"])];
@@ -171,7 +171,7 @@ fn rows_are_limited_and_the_newest_come_first() {
 }
 
 #[test]
-fn old_rows_go_and_their_sums_stay() {
+fn old_rows_are_pruned_and_their_totals_stay() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -185,7 +185,7 @@ fn old_rows_go_and_their_sums_stay() {
     service.chat(&key, "hello").completion();
 }
 
-/// Requests, then each figure's sum and of how many it was measured.
+/// Requests, then each token count's sum and how many requests measured it.
 type Figures = Vec<Value>;
 
 fn figures(sum: &Value) -> Figures {

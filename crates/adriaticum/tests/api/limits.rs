@@ -1,11 +1,11 @@
-//! Part 8, limits: each at its bound and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
+//! Part 8, limits: each at the limit and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
 
 use serde_json::json;
 use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
-const LARGEST: usize = 262_144;
+const MAX_BODY_BYTES: usize = 262_144;
 
 struct Fixture {
     runtime: FakeRuntime,
@@ -21,7 +21,7 @@ impl Fixture {
         Self { runtime, service, key }
     }
 
-    /// Sends messages with these contents; the runtime must be asked if and only if the response is a completion.
+    /// Sends messages with these contents; the runtime gets a request if and only if the response is a completion.
     fn outcome(&self, contents: &[String]) -> Result<(), String> {
         let messages: Vec<_> = contents.iter().map(|text| json!({ "role": "user", "content": text })).collect();
         let body = json!({ "model": "adriaticum", "messages": messages }).to_string();
@@ -43,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// Must be a 400 that says all of this.
+/// It is a 400 whose message contains all of this.
 fn assert_says(outcome: Result<(), String>, says: &[&str]) {
     let message = outcome.expect_err("beyond the bound");
     assert!(message.starts_with("invalid_request "), "{message}");
@@ -60,14 +60,14 @@ fn a_body_may_have_262144_bytes_and_not_one_more() {
     let ways: [fn(Request) -> Request; 4] = [
         |request| request,
         |request| request.chunked(1_000),
-        |request| request.chunked(LARGEST),
+        |request| request.chunked(MAX_BODY_BYTES),
         |request| request.chunked(usize::MAX),
     ];
     for way in ways {
         let request = |bytes| way(Request::chat(&fixture.key, sized(bytes)));
-        assert_eq!(fixture.outcome_of(&request(LARGEST - 1)), Ok(()));
-        assert_eq!(fixture.outcome_of(&request(LARGEST)), Ok(()));
-        for bytes in [LARGEST + 1, 2 * LARGEST] {
+        assert_eq!(fixture.outcome_of(&request(MAX_BODY_BYTES - 1)), Ok(()));
+        assert_eq!(fixture.outcome_of(&request(MAX_BODY_BYTES)), Ok(()));
+        for bytes in [MAX_BODY_BYTES + 1, 2 * MAX_BODY_BYTES] {
             let refusal = fixture.outcome_of(&request(bytes)).unwrap_err();
             assert!(refusal.starts_with("payload_too_large ") && refusal.contains("262144"), "{refusal}");
         }
@@ -77,8 +77,8 @@ fn a_body_may_have_262144_bytes_and_not_one_more() {
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let fixture = Fixture::new();
-    // Only the head: nobody needs to see the body to know.
-    let head = Request::chat(&fixture.key, vec![b' '; LARGEST + 1]).head();
+    // The head alone is refused.
+    let head = Request::chat(&fixture.key, vec![b' '; MAX_BODY_BYTES + 1]).head();
     fixture.service.send_bytes(&head).expect_error("payload_too_large");
     let absurd = Request::chat(&fixture.key, "").bytes();
     let absurd =
@@ -102,7 +102,7 @@ fn one_to_twenty_messages() {
 #[test]
 fn ten_thousand_characters_in_a_message_whatever_their_bytes() {
     let fixture = Fixture::new();
-    // One, two, three and four bytes each; and letters made of two scalar values, each of which counts.
+    // Characters of one to four bytes, and letters of two scalar values, which count as two.
     for character in ["a", "é", "語", "🦀", "e\u{301}"] {
         let scalars = character.chars().count();
         let text = |count: usize| character.repeat(count / scalars);

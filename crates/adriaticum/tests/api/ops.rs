@@ -1,4 +1,4 @@
-//! What operators' tools are told: alive, ready, and the figures.
+//! The ops listener: liveness, readiness and metrics.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ fn ready(service: &Service) -> (u16, Value) {
     (status, serde_json::from_str(&body).unwrap())
 }
 
-/// Waits until it is ready: a runtime is asked first, which may take a moment.
+/// Waits until it is ready, which a probe of the runtime decides.
 fn wait_until_ready(service: &Service) -> Value {
     wait_for("readiness", || Some(ready(service)).filter(|(status, _)| *status == 200)).1
 }
 
-/// The value of a figure, by its name with its labels.
+/// The value of a metric, by its name with its labels.
 fn figure(service: &Service, name: &str) -> Option<f64> {
     let (status, text) = service.get_ops("/metrics");
     assert_eq!(status, 200);
@@ -35,7 +35,7 @@ fn a_service_that_can_serve_is_alive_and_ready() {
 }
 
 #[test]
-fn what_keeps_it_from_serving_is_told_in_a_sentence() {
+fn readiness_says_what_prevents_serving() {
     let nobody = unreachable_url();
     for (setting, value, reason) in [("runtime.urls", nobody.as_str(), "answers"), ("model", "none", "no runtime")] {
         let service = ADRIATICUM.service().set(setting, value).start();
@@ -51,7 +51,7 @@ fn what_keeps_it_from_serving_is_told_in_a_sentence() {
 }
 
 #[test]
-fn readiness_comes_and_goes_with_the_runtime() {
+fn readiness_follows_the_runtime() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -68,7 +68,7 @@ fn readiness_comes_and_goes_with_the_runtime() {
 }
 
 #[test]
-fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
+fn a_runtime_that_is_reachable_but_completes_nothing_is_not_ready() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (status, told) = wait_for("the answer of the runtime", || {
@@ -94,7 +94,7 @@ fn a_runtime_that_only_says_that_it_is_there_does_not_count() {
 }
 
 #[test]
-fn a_runtime_that_serves_requests_is_asked_nothing_else() {
+fn a_runtime_that_serves_requests_is_not_probed() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     service.chat(&service.key(), "hello").completion();
@@ -103,7 +103,7 @@ fn a_runtime_that_serves_requests_is_asked_nothing_else() {
 }
 
 #[test]
-fn where_everything_is_grounded_nothing_is_served_without_search() {
+fn readiness_needs_search_where_everything_is_grounded() {
     let (runtime, search) =
         (FakeRuntime::start(Behaviour::Echo), FakeSearch::start(Behaviour::Respond(500, "{}".into())));
     let url = search.url();
@@ -119,7 +119,7 @@ fn where_everything_is_grounded_nothing_is_served_without_search() {
 }
 
 #[test]
-fn figures_tell_of_the_service_and_of_each_runtime() {
+fn metrics_cover_the_service_and_each_runtime() {
     let (runtime, other) = (FakeRuntime::start(Behaviour::EchoWhenReleased), unreachable_url());
     let url = runtime.url();
     let service = ADRIATICUM.service().set("runtime.urls", &format!("{url},{other}")).start();
@@ -151,7 +151,7 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
     let failed = format!("adriaticum_runtime_requests_failed_total{{runtime=\"{url}\",why=\"status\"}}");
     assert_eq!(figure(&service, &failed), Some(0.0));
 
-    // Every figure says what it is.
+    // Every metric has a help text.
     let (_, text) = service.get_ops("/metrics");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
@@ -164,7 +164,7 @@ fn figures_tell_of_the_service_and_of_each_runtime() {
 }
 
 #[test]
-fn nothing_else_is_there() {
+fn other_paths_are_not_found() {
     let service = ADRIATICUM.service().start();
     for (method, path, status) in [
         ("GET", "/", 404),
@@ -178,13 +178,13 @@ fn nothing_else_is_there() {
         assert_eq!(response.status, status, "{method} {path}");
         assert_eq!(response.header("allow").is_some(), status == 405);
     }
-    // Nor is it where callers come.
+    // The API's listener does not serve them.
     let request = Request::chat("", "").without("Authorization").method("GET").target("/readyz");
     service.send(&request).expect_error("not_found");
 }
 
 #[test]
-fn a_service_can_do_without_it() {
+fn the_ops_listener_can_be_turned_off() {
     let service = ADRIATICUM.service().set("ops.listen", "none").start();
     assert!(service.banner_value("Ops").is_none());
     let output = service.run(&["health"]);
@@ -192,7 +192,7 @@ fn a_service_can_do_without_it() {
 }
 
 #[test]
-fn it_needs_an_address_of_its_own() {
+fn the_ops_listener_needs_its_own_address() {
     for other in ["api.listen", "console.listen"] {
         let mut installation = ADRIATICUM.install();
         installation.set(other, "127.0.0.1:18098");
@@ -203,7 +203,7 @@ fn it_needs_an_address_of_its_own() {
 }
 
 #[test]
-fn a_command_asks_for_those_who_have_no_client() {
+fn the_health_command_queries_the_ops_listener() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     wait_until_ready(&service);
@@ -224,7 +224,7 @@ fn a_command_asks_for_those_who_have_no_client() {
 }
 
 #[test]
-fn many_who_look_do_not_disturb_callers() {
+fn many_probes_do_not_disturb_callers() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();

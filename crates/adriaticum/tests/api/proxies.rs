@@ -1,4 +1,4 @@
-//! Behind proxies: whom a request is from, and who may say so.
+//! Behind proxies: which address a request is from, and which proxies are trusted to say so.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::ADRIATICUM;
 const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// Somebody at the console, without a browser.
+/// A signed-in client of the console, without a browser.
 struct Visitor {
     console: SocketAddr,
     origin: String,
@@ -19,7 +19,7 @@ struct Visitor {
 }
 
 impl Visitor {
-    /// Makes an account, from that address, with that header.
+    /// Creates an account, from that address, with that header.
     fn join(service: &Service, peer: IpAddr, forwarded_for: &str) -> Self {
         let origin = service.banner_value("Console").unwrap();
         let console = format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap();
@@ -49,13 +49,13 @@ impl Visitor {
         Connection::connect_from(self.peer, self.console).send(request.bytes()).response()
     }
 
-    /// The page with the list of sessions, and where each is from.
+    /// The account page, which lists sessions with their addresses.
     fn account(&self) -> String {
         String::from_utf8(self.send("GET", "/account", "").body).unwrap()
     }
 }
 
-/// A cookie that a response sets, as it is sent back.
+/// A cookie that a response sets, as the client sends it.
 fn cookie(response: &Response, name: &str) -> String {
     let set = response.headers.iter().filter(|(header, _)| header == "set-cookie").map(|(_, value)| value);
     let found = set.filter_map(|value| value.split(';').next()).find(|pair| pair.starts_with(name));
@@ -71,7 +71,7 @@ fn a_trusted_proxy_says_who_the_visitor_is() {
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn forwarded_headers_of_others_are_ignored() {
     let service = ADRIATICUM.service().set("trusted_proxies", "127.0.0.1").start();
     let page = Visitor::join(&service, STRANGER, "203.0.113.9").account();
     assert!(page.contains("127.0.0.2") && !page.contains("203.0.113.9"), "{page}");

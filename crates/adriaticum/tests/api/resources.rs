@@ -1,6 +1,6 @@
-//! Part 2, resources and their fields: the completion object, its usage figures, and the messages that lead to it.
+//! Part 2, resources and their fields: the completion object, its usage, and the messages.
 //!
-//! The exact member sets of completion and error are checked for every response of every test, in the harness.
+//! The harness checks the exact members of completion and error in every test.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ fn a_completion_is_exactly_the_object_of_the_specification() {
     assert_eq!(completed.finish_reason, "stop");
     assert_eq!(completed.tokens, [Some(11), Some(5), Some(16)]);
     assert!((before..=unix_seconds()).contains(&completed.created), "{completed:?}");
-    // Nothing of the runtime's own: its ids, its model's name, its extra members.
+    // Nothing from the runtime: neither its ids, nor its model's name, nor extra members.
     assert!(!String::from_utf8_lossy(&response.body).contains("cmpl-7"));
 }
 
@@ -45,7 +45,7 @@ fn token_figures_are_the_runtimes_own_or_null() {
     let cases: &[(Option<Value>, [Option<u64>; 3])] = &[
         (Some(usage(3, 4, 7)), [Some(3), Some(4), Some(7)]),
         (Some(usage(0, 0, 0)), [Some(0), Some(0), Some(0)]),
-        // Not ours to correct, and not ours to add up.
+        // Passed on as measured, neither corrected nor added up.
         (Some(usage(3, 4, 100)), [Some(3), Some(4), Some(100)]),
         (Some(json!({ "prompt_tokens": 3, "completion_tokens": 4 })), [Some(3), Some(4), None]),
         (Some(json!({ "total_tokens": 7 })), [None, None, Some(7)]),
@@ -61,7 +61,7 @@ fn token_figures_are_the_runtimes_own_or_null() {
         runtime.set_behaviour(Behaviour::completion("x", "stop", usage.clone()));
         assert_eq!(service.chat(&key, "hello").completion().tokens, *tokens, "{usage:?}");
     }
-    // The ledger has the same figures.
+    // The ledger has the same counts.
     let rows = service.rows();
     for ((usage, tokens), row) in cases.iter().rev().zip(&rows) {
         let recorded = ["prompt_tokens", "completion_tokens", "total_tokens"].map(|name| row[name].as_u64());

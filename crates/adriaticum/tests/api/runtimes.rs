@@ -1,4 +1,4 @@
-//! What stands behind a request: the pool of runtimes, its failures, its retry and its balance, as a caller meets them.
+//! The pool of runtimes as callers see it: failures, retries, balance.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use testbed::{Behaviour, FakeRuntime, Http2Client, Request, TIMEOUT, chat_body, 
 use crate::ADRIATICUM;
 
 #[test]
-fn without_a_runtime_the_service_says_so() {
+fn without_a_runtime_the_service_is_unavailable() {
     let service = ADRIATICUM.service().start();
     let response = service.chat(&service.key(), "hello");
     assert!(response.expect_error("service_unavailable").contains("runtime"), "{response:?}");
@@ -56,13 +56,13 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
         assert_eq!((&row["status"], &row["code"]), (&502.into(), &"inference_error".into()), "{row}");
         assert_eq!((&row["prompt_tokens"], &row["total_tokens"]), (&Value::Null, &Value::Null), "{row}");
     }
-    // However often it failed: once it works, the next request is served.
+    // However often it failed, the next request is served once it works.
     runtime.set_behaviour(Behaviour::Echo);
     service.chat(&key, "hello").completion();
 }
 
 #[test]
-fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
+fn a_completion_without_text_is_empty_and_every_finish_reason_but_length_is_stop() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -83,7 +83,7 @@ fn an_answer_without_text_is_empty_and_every_end_but_length_is_stop() {
 }
 
 #[test]
-fn a_request_that_a_runtime_refuses_is_not_to_be_sent_again() {
+fn a_request_that_a_runtime_refuses_is_not_to_be_retried() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -98,7 +98,7 @@ fn a_request_that_a_runtime_refuses_is_not_to_be_sent_again() {
     assert_eq!(service.chat(&key, "hello").header("x-should-retry"), Some("true"), "that may pass");
 }
 
-/// What callers can make a healthy runtime answer costs nobody else anything.
+/// Errors that callers can provoke on a healthy runtime do not affect other callers.
 #[test]
 fn bad_requests_beside_good_ones_fail_no_good_one() {
     let refusal = |status: u16| format!(r#"{status} {{"error":{{"message":"no"}}}}"#);
@@ -135,13 +135,13 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
 }
 
 #[test]
-fn a_runtime_that_is_not_there_is_an_inference_error() {
+fn an_unreachable_runtime_is_an_inference_error() {
     let service = ADRIATICUM.service().set("runtime.urls", &unreachable_url()).start();
     service.chat(&service.key(), "hello").expect_error("inference_error");
 }
 
 #[test]
-fn a_runtime_that_takes_too_long_is_given_up() {
+fn a_request_to_a_slow_runtime_times_out() {
     for reply in [Behaviour::Hang, Behaviour::Drip] {
         let runtime = FakeRuntime::start(reply.clone());
         let service = ADRIATICUM.service_with(&[&runtime]).set("runtime.timeout", "400ms").start();
@@ -159,7 +159,7 @@ fn a_runtime_that_takes_too_long_is_given_up() {
 }
 
 #[test]
-fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
+fn a_prompt_beyond_the_context_is_the_callers_error() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -169,7 +169,7 @@ fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
         // llama.cpp's server
         r#"{"error":{"code":400,"message":"request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9412,"n_ctx":8192}}"#.into(),
         r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9412,"n_ctx":8192}}"#.into(),
-        // vLLM, through its years
+        // vLLM, several versions
         r#"{"object":"error","message":"This model's maximum context length is 8192 tokens. However, you requested 9660 tokens (9412 in the messages, 248 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError","param":null,"code":400}"#.into(),
         nested("'max_tokens' or 'max_completion_tokens' is too large: 248. This model's maximum context length is 8192 tokens and your request has 9412 input tokens (248 > 8192 - 9412). None"),
         nested("This model's maximum context length is 8192 tokens. However, you requested 248 output tokens and your prompt contains at least 9412 input tokens, for a total of at least 9660 tokens. Please reduce the length of the input prompt or the number of requested output tokens."),
@@ -179,13 +179,13 @@ fn a_prompt_beyond_the_context_is_the_callers_to_mend() {
         let message = service.chat(&key, "hello").expect_error("invalid_request");
         assert!(message.contains("9412") && message.contains("8192"), "{body}\n{message}");
     }
-    // It says nothing against the runtime.
+    // The runtime stays healthy.
     runtime.set_behaviour(Behaviour::Echo);
     service.chat(&key, "hello").completion();
 }
 
 #[test]
-fn a_runtime_is_told_the_conversation_and_nothing_about_its_caller() {
+fn a_runtime_gets_the_conversation_and_nothing_about_its_caller() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     runtime.set_health_behaviour(Behaviour::Respond(404, "{}".into()));
     let service = ADRIATICUM.service_with(&[&runtime]).start();
@@ -198,11 +198,11 @@ fn a_runtime_is_told_the_conversation_and_nothing_about_its_caller() {
     for hidden in [key.as_str(), "authorization", "Quagga"] {
         assert!(!told.to_ascii_lowercase().contains(&hidden.to_ascii_lowercase()), "{hidden}: {told}");
     }
-    // A runtime that does not say what it calls its model is asked for ours.
+    // Where the runtime names no model, ours is requested.
     assert_eq!(runtime.requests()[0]["model"], "adriaticum");
 }
 
-/// Asks different things until the runtime that fails is asked, and gives that request's outcome.
+/// Sends different requests until the failing runtime gets one; that request's outcome.
 fn outcome_at_the_failing(reply: Behaviour, timeout: &str) -> ((u16, Option<String>), usize) {
     let (failing, good) = (FakeRuntime::start(reply), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_with(&[&failing, &good]).set("runtime.timeout", timeout).start();
@@ -220,7 +220,7 @@ fn outcome_at_the_failing(reply: Behaviour, timeout: &str) -> ((u16, Option<Stri
 }
 
 #[test]
-fn another_runtime_is_asked_when_nothing_of_an_answer_came() {
+fn a_request_is_retried_when_no_response_had_begun() {
     for reply in [
         Behaviour::Close,
         Behaviour::Respond(500, "{}".into()),
@@ -232,7 +232,7 @@ fn another_runtime_is_asked_when_nothing_of_an_answer_came() {
 }
 
 #[test]
-fn no_other_runtime_is_asked_when_an_answer_had_begun_or_time_is_over() {
+fn a_request_is_not_retried_when_a_response_had_begun_or_time_is_up() {
     let failed = || (502, Some("inference_error".to_owned()));
     for (reply, timeout) in [
         (Behaviour::CloseInBody, "30s"),
@@ -246,7 +246,7 @@ fn no_other_runtime_is_asked_when_an_answer_had_begun_or_time_is_over() {
 }
 
 #[test]
-fn a_runtime_that_is_not_there_is_stepped_over() {
+fn an_unreachable_runtime_is_skipped() {
     let good = FakeRuntime::start(Behaviour::Echo);
     let urls = format!("{},{}", unreachable_url(), good.url());
     let service = ADRIATICUM.service().set("runtime.urls", &urls).start();
@@ -267,7 +267,7 @@ fn both_failing_is_an_inference_error_after_one_retry() {
 }
 
 #[test]
-fn a_runtime_that_failed_is_left_alone_until_it_works_again() {
+fn a_failing_runtime_is_avoided_until_it_recovers() {
     let (weak, good) = (FakeRuntime::start(Behaviour::Respond(500, "{}".into())), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_with(&[&weak, &good]).start();
     let key = service.key();
@@ -315,7 +315,7 @@ fn requests_are_spread_over_the_runtimes() {
     let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
     let key = service.key();
     let asked = || runtimes.each_ref().map(|runtime| runtime.requests().len());
-    // All the same prompt: its home keeps what is its share and a quarter more, the rest spills.
+    // All with the same prompt: its preferred runtime takes its share and a quarter more, the others the rest.
     let mut waiting: Vec<_> = (0..8)
         .map(|sent| {
             let mut connection = service.connect();
@@ -358,7 +358,7 @@ fn a_conversation_stays_with_one_runtime() {
 }
 
 #[test]
-fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
+fn a_caller_that_disconnects_frees_the_runtime_and_its_slot() {
     let runtime = FakeRuntime::start(Behaviour::Hang);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_requests", "1").start();
     let key = service.key();
@@ -368,7 +368,7 @@ fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
     drop(caller);
     runtime.wait_for_disconnects(1);
 
-    // Its row is the last thing that is done about it.
+    // The row is written last.
     service.wait_for_rows(1);
 
     let client = Http2Client::connect(service.address());
@@ -387,7 +387,7 @@ fn a_caller_that_hangs_up_frees_the_runtime_and_its_room() {
 }
 
 #[test]
-fn a_caller_that_hangs_up_within_its_body_is_noted_as_such() {
+fn a_disconnect_within_the_body_is_recorded_as_client_closed() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let request = Request::chat(&service.key(), chat_body("hello"));

@@ -1,14 +1,14 @@
-//! Bytes that cannot be made to mean two things, and bytes that mean nothing at all.
+//! Request smuggling, and bytes that are not HTTP.
 
 use testbed::{Behaviour, Connection, FakeRuntime, Http2Client, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
-/// Closes what is left open, so that what came back can be counted.
-const SHORT: &str = "300ms";
+/// Closes connections soon, so that the responses on them can be counted.
+const SHORT_TIMEOUT: &str = "300ms";
 
-/// Sends bytes that two servers could read differently, followed by a request that must never be seen as one. There
-/// may be one response; and if the runtime was asked, then not with what was hidden.
+/// Sends bytes that two servers could read differently, with a hidden request in them. There may be one response, and
+/// the runtime must not get the hidden request.
 fn is_not_smuggled(service: &Service, runtime: &FakeRuntime, what: &str, bytes: &[u8]) {
     let mut connection = service.connect();
     connection.send_while_open(bytes);
@@ -22,9 +22,12 @@ fn is_not_smuggled(service: &Service, runtime: &FakeRuntime, what: &str, bytes: 
 #[test]
 fn no_request_can_be_smuggled() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    // A connection that stays open would be closed soon, and what it got could be counted.
-    let service =
-        ADRIATICUM.service_with(&[&runtime]).set("api.idle_timeout", SHORT).set("api.head_timeout", SHORT).start();
+    // Connections that stay open are closed soon, so that responses can be counted.
+    let service = ADRIATICUM
+        .service_with(&[&runtime])
+        .set("api.idle_timeout", SHORT_TIMEOUT)
+        .set("api.head_timeout", SHORT_TIMEOUT)
+        .start();
     let key = service.key();
     let hidden = String::from_utf8(Request::chat(&key, chat_body("smuggled")).bytes()).unwrap();
     let body = chat_body("hello");
@@ -120,7 +123,7 @@ fn no_request_can_be_smuggled() {
     is_not_smuggled(&service, &runtime, "the body of a 401", &refused.bytes());
     is_not_smuggled(&service, &runtime, "the body of a 401, chunked", &refused.chunked(7).bytes());
 
-    // And the same connection without any trick does carry two requests: the test would see them.
+    // A valid connection does carry two requests, so the test would see a second one.
     let mut connection = service.connect();
     let honest = Request::chat(&key, chat_body("honest")).bytes();
     connection.send([honest.as_slice(), &honest].concat());
@@ -130,7 +133,7 @@ fn no_request_can_be_smuggled() {
 #[test]
 fn what_is_not_http_gets_the_envelope_and_is_closed() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT).start();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT_TIMEOUT).start();
     let key = service.key();
     let head = |headers: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes();
     let (broken, too_large) = ("not valid HTTP", "at most 32768 bytes and 100 headers");
@@ -167,7 +170,7 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
             connection.assert_closed();
         }
     }
-    // HTTP/2 that is none gets nothing that could be taken for a response.
+    // Invalid HTTP/2 gets no response.
     let received = service.connect().send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all").read_to_end();
     assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
     assert_eq!(runtime.requests().len(), 0);
@@ -175,7 +178,7 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
 }
 
 #[test]
-fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
+fn a_response_is_complete_before_the_error_for_what_follows_it() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let good = Request::chat(&service.key(), chat_body("hello")).bytes();
@@ -189,7 +192,7 @@ fn an_answer_is_whole_before_the_refusal_of_what_follows_it() {
 }
 
 #[test]
-fn heads_have_the_same_bounds_over_http2() {
+fn heads_have_the_same_limits_over_http2() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let connection = Http2Client::connect(service.address());
@@ -212,7 +215,7 @@ fn heads_have_the_same_bounds_over_http2() {
 }
 
 #[test]
-fn a_body_that_breaks_its_own_framing_is_the_callers_to_mend() {
+fn a_body_with_broken_framing_is_the_callers_error() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let head = Request::chat(&service.key(), "").chunked(1).head();

@@ -1,4 +1,4 @@
-//! Stopping in good order: what runs is finished, no row is lost, and nobody has to wait for ever.
+//! Graceful stop: requests in flight finish, no row is lost, and the stop takes a limited time.
 
 use std::collections::HashSet;
 use std::net::TcpStream;
@@ -11,13 +11,13 @@ use testbed::{Behaviour, FakeRuntime, Http2Client, Request, Service, chat_body, 
 
 use crate::ADRIATICUM;
 
-/// Waits until the service has heard: nobody new gets in.
-fn wait_until_closed_to_newcomers(service: &Service) {
+/// Waits until the service refuses new connections.
+fn wait_until_closed_to_new_connections(service: &Service) {
     wait_for("the listener's end", || TcpStream::connect(service.address()).is_err().then_some(()));
 }
 
 #[test]
-fn a_signal_lets_what_runs_finish() {
+fn a_signal_lets_requests_in_flight_finish() {
     for signal in [Signal::TERM, Signal::INT] {
         let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
         let mut service = ADRIATICUM.service_with(&[&runtime]).start();
@@ -37,7 +37,7 @@ fn a_signal_lets_what_runs_finish() {
 
         service.signal(signal);
         idle.assert_closed();
-        wait_until_closed_to_newcomers(&service);
+        wait_until_closed_to_new_connections(&service);
         runtime.release();
         let mut ids: Vec<_> = under_way.iter_mut().map(|connection| connection.response().completion().id).collect();
         under_way.iter_mut().for_each(|connection| connection.assert_closed());
@@ -81,7 +81,7 @@ fn a_stop_under_load_loses_no_row() {
     assert_eq!(service.usage()["requests"], rows.len());
 }
 
-/// Waits until probes are told to send nobody here any more.
+/// Waits until readiness fails.
 fn wait_until_unready(service: &Service) {
     wait_for("the end of readiness", || {
         let (status, told) = service.get_ops("/readyz");
@@ -90,7 +90,7 @@ fn wait_until_unready(service: &Service) {
 }
 
 #[test]
-fn a_drained_service_answers_and_asks_everyone_to_go() {
+fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.drain", "4s").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
@@ -117,7 +117,7 @@ fn a_drained_service_answers_and_asks_everyone_to_go() {
         ids.push(response.completion().id);
         connection.assert_closed();
     }
-    // A connection of HTTP/2 carries on to the end.
+    // An HTTP/2 connection is served until the end.
     ids.push(http2.send(vec![http2_request()])[0].completion().id);
     assert!(began.elapsed() < Duration::from_secs(4), "too slow to tell: {:?}", began.elapsed());
     idle.assert_closed();
@@ -130,14 +130,14 @@ fn a_drained_service_answers_and_asks_everyone_to_go() {
 }
 
 #[test]
-fn a_person_at_the_terminal_does_not_wait_for_proxies() {
+fn ctrl_c_skips_draining() {
     let mut service = ADRIATICUM.service().set("api.drain", "10m").start();
     service.signal(Signal::INT);
     assert_eq!(service.wait_for_exit().code(), Some(0));
 }
 
 #[test]
-fn a_second_signal_ends_the_draining_too() {
+fn a_second_signal_ends_draining() {
     let mut service = ADRIATICUM.service().set("api.drain", "10m").start();
     service.signal(Signal::TERM);
     wait_until_unready(&service);
@@ -146,14 +146,14 @@ fn a_second_signal_ends_the_draining_too() {
 }
 
 #[test]
-fn health_is_told_to_the_very_end() {
+fn health_is_reported_until_the_end() {
     let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut caller = service.connect();
     caller.send(Request::chat(&service.key(), chat_body("hello")).bytes());
     runtime.wait_for_requests(1);
     service.signal(Signal::TERM);
-    wait_until_closed_to_newcomers(&service);
+    wait_until_closed_to_new_connections(&service);
     let (status, told) = service.get_ops("/readyz");
     assert!(status == 503 && told.contains("is stopping"), "{told}");
     assert_eq!(service.get_ops("/healthz").0, 200);
@@ -165,7 +165,7 @@ fn health_is_told_to_the_very_end() {
 }
 
 #[test]
-fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
+fn requests_beyond_the_stop_timeout_are_cut_off_and_recorded() {
     let runtime = FakeRuntime::start(Behaviour::Hang);
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
     let key = service.key();
@@ -188,14 +188,14 @@ fn what_takes_longer_than_the_stop_may_is_cut_off_and_recorded() {
     let rows = service.rows();
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows.iter().any(|row| row["request_id"] == refused.request_id.as_str()), "the answer has the row's id");
-    // It was us who ended them, not their callers.
+    // The service ended them, not their callers.
     for row in rows {
         assert_eq!((&row["status"], &row["code"]), (&503.into(), &"service_unavailable".into()));
     }
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_stops_at_once() {
     for signals in [[Signal::TERM, Signal::TERM], [Signal::TERM, Signal::INT], [Signal::INT, Signal::INT]] {
         let runtime = FakeRuntime::start(Behaviour::Hang);
         let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "10m").start();
@@ -203,8 +203,8 @@ fn a_second_signal_ends_it_at_once() {
         caller.send(Request::chat(&service.key(), chat_body("hello")).bytes());
         runtime.wait_for_requests(1);
         service.signal(signals[0]);
-        wait_until_closed_to_newcomers(&service);
-        // Two of a kind may arrive as one, so this one is sent as an impatient person would: again and again.
+        wait_until_closed_to_new_connections(&service);
+        // Two equal signals may be merged into one, so this one is sent again and again.
         let status = wait_for("the end", || {
             service.signal(signals[1]);
             service.exit_status()

@@ -1,4 +1,4 @@
-//! HTTP/2's own ways to wear a server out: streams by the thousand, taken back as soon as they are opened.
+//! HTTP/2 rapid reset: thousands of streams, reset as soon as they are opened.
 
 use testbed::{Behaviour, Connection, FakeRuntime};
 
@@ -18,7 +18,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a good request whose body is still to come, without any compression.
+/// The head of a valid request without compression; its body is not sent.
 fn head(key: &str) -> Vec<u8> {
     let authorization = format!("Bearer {key}");
     let fields = [
@@ -33,7 +33,7 @@ fn head(key: &str) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// The error that the server says goodbye with.
+/// The error code of the GOAWAY frame.
 fn goodbye(mut frames: &[u8]) -> Option<u32> {
     while let Some((start, rest)) = frames.split_at_checked(9) {
         let length = u32::from_be_bytes([0, start[0], start[1], start[2]]) as usize;

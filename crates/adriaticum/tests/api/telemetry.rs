@@ -1,4 +1,4 @@
-//! What is told about requests to those who watch the service: figures, a line of the log for each, and traces.
+//! Telemetry of requests: metrics, one log line each, and traces.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia have?";
 
-/// All figures: names with labels, and values.
+/// All metrics: names with labels, and values.
 fn figures(service: &Service) -> BTreeMap<String, f64> {
     let (status, text) = service.get_ops("/metrics");
     assert_eq!(status, 200);
@@ -25,7 +25,7 @@ fn figures(service: &Service) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The lines that the log has about requests, once there are that many.
+/// The request lines of the log, once there are that many.
 fn lines(service: &Service, count: usize) -> Vec<Value> {
     let lines = || -> Vec<Value> {
         let log = service.log();
@@ -38,7 +38,7 @@ fn lines(service: &Service, count: usize) -> Vec<Value> {
     lines
 }
 
-/// One request for each way in which requests end, each with its status and code.
+/// Sends one request for each way in which requests end; their statuses and codes.
 fn every_outcome(service: &Service, runtime: &FakeRuntime) -> Vec<(u16, &'static str)> {
     let (key, powerless) = (service.key(), service.key_with("powerless", &["--without-completions"]));
     service.chat(&key, "hello").completion();
@@ -93,7 +93,7 @@ fn each_request_is_counted_once_by_how_it_ended() {
         figures.iter().filter(|(name, _)| name.starts_with("adriaticum_requests_total")).map(|(_, n)| n).sum();
     assert_eq!(all, ended.len() as f64);
 
-    // Of those that had a key, all were recorded; the one that hung up had nobody who waited for that.
+    // All requests with a key were recorded; for the one that disconnected nobody waited for the commit.
     for (phase, count) in [("queue", 3.0), ("search", 0.0), ("inference", 2.0), ("persist", 5.0)] {
         let of = |figure: &str| figures[&format!("adriaticum_request_phase_seconds_{figure}{{phase=\"{phase}\"}}")];
         assert_eq!(of("count"), count, "{phase}");
@@ -110,7 +110,7 @@ fn each_request_is_counted_once_by_how_it_ended() {
         assert_eq!(figures[&format!("gen_ai_client_token_usage_sum{}", labels(kind))], tokens);
         assert_eq!(figures[&format!("gen_ai_client_token_usage_count{}", labels(kind))], 1.0);
     }
-    // Six rows, of everything behind the key.
+    // Six rows: every request with a valid key.
     assert_eq!(service.wait_for_rows(6).len(), 6);
     let figures = self::figures(&service);
     assert_eq!(figures["adriaticum_ledger_group_rows_sum"], 6.0);
@@ -155,7 +155,7 @@ fn searches_are_counted_by_how_they_ended() {
 }
 
 #[test]
-fn the_process_and_our_own_engines_tell_how_they_are() {
+fn metrics_cover_the_process_and_our_own_engines() {
     let engine = FakeRuntime::start(Behaviour::Echo);
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
@@ -197,7 +197,7 @@ fn the_process_and_our_own_engines_tell_how_they_are() {
 }
 
 #[test]
-fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
+fn the_log_has_one_line_per_request_without_message_text() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -234,7 +234,7 @@ fn the_log_has_one_line_for_each_request_and_nothing_of_what_was_said() {
 }
 
 #[test]
-fn the_log_can_be_silent_about_requests() {
+fn request_logging_can_be_turned_off() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.log_requests", "off").start();
     service.chat(&service.key(), "hello").completion();
@@ -244,7 +244,7 @@ fn the_log_can_be_silent_about_requests() {
     assert!(log.contains("stopped") && !log.contains(r#""message":"request""#), "{log}");
 }
 
-/// The headers of that name that came with the last request, which was for a completion or a search.
+/// The values of a header in the last completion or search request.
 fn passed_on(heads: &[String], name: &str) -> Vec<String> {
     let head = heads.iter().rfind(|head| head.contains("/chat/completions") || head.contains("/search")).unwrap();
     let lines = head.lines().filter_map(|line| line.split_once(": "));
@@ -292,7 +292,7 @@ fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
     let (to_runtime, to_search) =
         (passed_on(&runtime.heads(), "traceparent"), passed_on(&search.heads(), "traceparent"));
     assert_eq!(passed_on(&runtime.heads(), "tracestate"), ["a=1"]);
-    // Whoever began this one does not want it to be kept.
+    // The caller has not sampled this trace.
     service.send(&request.clone().header("traceparent", &PARENT.replace("-01", "-00"))).completion();
     assert!(passed_on(&runtime.heads(), "traceparent")[0].ends_with("-00"));
     service
@@ -333,7 +333,7 @@ fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
 }
 
 #[test]
-fn a_part_of_the_traces_is_enough_and_a_collector_that_is_away_disturbs_nobody() {
+fn traces_are_sampled_and_an_unreachable_collector_does_no_harm() {
     let (runtime, collector) = (FakeRuntime::start(Behaviour::Echo), Collector::new());
     let mut service =
         ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &collector.url()).set("otlp.sample", "0").start();

@@ -1,4 +1,4 @@
-//! TLS of our own: both protocols, certificates that are exchanged while the service runs, and what is not TLS.
+//! TLS listeners: both protocols, certificates that are replaced while the service runs, and clients without TLS.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::ADRIATICUM;
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
-/// What has the service speak TLS with these.
+/// The settings for these certificates.
 fn settings(pairs: &[&CertificateFiles]) -> [(&'static str, String); 4] {
     let list = |file: fn(&CertificateFiles) -> &std::path::Path| {
         pairs.iter().map(|pair| file(pair).to_str().unwrap()).collect::<Vec<_>>().join(",")
@@ -91,7 +91,7 @@ fn the_console_speaks_tls_and_its_cookies_stay_there() {
 }
 
 #[test]
-fn the_name_that_a_client_asks_for_decides() {
+fn the_certificate_is_chosen_by_server_name() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let (first, for_all) = authority.issue("first", &["localhost"]);
     let (second, for_one) = authority.issue("second", &["console.localhost", "*.example.com"]);
@@ -128,7 +128,7 @@ fn a_new_certificate_is_served_to_the_next_connection() {
 }
 
 #[test]
-fn a_signal_has_them_read_again_at_once() {
+fn sighup_reloads_certificates_at_once() {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service(), &[&pair]).start();
@@ -139,7 +139,7 @@ fn a_signal_has_them_read_again_at_once() {
 }
 
 #[test]
-fn what_cannot_be_used_takes_nobodys_place() {
+fn an_unusable_certificate_does_not_replace_a_good_one() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let (pair, before) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
@@ -147,7 +147,7 @@ fn what_cannot_be_used_takes_nobodys_place() {
     let (other, after) = authority.issue("other", &["localhost"]);
     let refusals = || service.log().matches("the current ones stay in use").count();
 
-    // Not a certificate; then a good one that belongs to another key.
+    // Not a certificate; then a valid one for another key.
     for (expected, bytes) in [(1, b"nonsense".to_vec()), (2, std::fs::read(&other.certificate).unwrap())] {
         replace_file(&pair.certificate, &bytes);
         wait_for("a word about it in the log", || (refusals() == expected).then_some(()));
@@ -161,7 +161,7 @@ fn what_cannot_be_used_takes_nobodys_place() {
 }
 
 #[test]
-fn what_cannot_be_served_is_told_at_the_start_and_by_check() {
+fn unusable_certificates_are_reported_at_startup_and_by_check() {
     let authority = CertificateAuthority::generate();
     let (one, _) = authority.issue("one", &["localhost", "console.localhost"]);
     let (other, _) = authority.issue("other", &["localhost"]);
@@ -220,7 +220,7 @@ fn check_says_how_long_certificates_last_and_for_whom() {
 }
 
 #[test]
-fn whoever_speaks_in_the_clear_is_told_so() {
+fn plain_http_on_a_tls_port_is_told_so() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
@@ -240,7 +240,7 @@ fn a_handshake_must_end_in_time() {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service(), &[&pair]).set("api.head_timeout", "300ms").start();
-    // Nothing; the beginning of a handshake; something else that begins like one.
+    // Nothing; the start of a handshake; something else that starts like one.
     for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let began = Instant::now();
         let mut connection = Connection::connect(service.address());
@@ -250,9 +250,9 @@ fn a_handshake_must_end_in_time() {
     }
 }
 
-/// Not only our own libraries understand each other.
+/// A client that does not use rustls.
 #[test]
-fn curl_is_answered() {
+fn curl_is_served() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();

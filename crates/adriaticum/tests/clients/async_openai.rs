@@ -17,7 +17,7 @@ pub(crate) fn run(cases: &[Case]) -> Vec<End> {
         .iter()
         .map(|case| {
             let (base_url, key, content) = (case.base_url.clone(), case.api_key.clone(), case.content.clone());
-            runtime.spawn(async move { chat_body(&base_url, &key, &content).await })
+            runtime.spawn(async move { ask(&base_url, &key, &content).await })
         })
         .collect();
     let ends = cases.iter().zip(asking);
@@ -45,7 +45,7 @@ fn end(case: &str, result: Result<CreateChatCompletionResponse, OpenAIError>) ->
     }
 }
 
-async fn chat_body(base_url: &str, api_key: &str, content: &str) -> Result<CreateChatCompletionResponse, OpenAIError> {
+async fn ask(base_url: &str, api_key: &str, content: &str) -> Result<CreateChatCompletionResponse, OpenAIError> {
     let client = Client::with_config(OpenAIConfig::new().with_api_base(base_url).with_api_key(api_key));
     let request = CreateChatCompletionRequestArgs::default()
         .model("adriaticum")

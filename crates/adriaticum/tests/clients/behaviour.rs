@@ -1,6 +1,5 @@
-//! What each client makes of every response: the completion's text, its own exception for each error, how often the
-//! service is asked, and when. What all clients must have in common is asserted here; where they differ,
-//! `docs/clients.md` says how, and must be right.
+//! How each client handles every response: the text of completions, the exception for each error, how often and when it
+//! retries. What all clients must have in common is asserted here; where they differ, `docs/clients.md` must say how.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -86,7 +85,7 @@ struct Row {
     requests: String,
 }
 
-/// Has a client make its requests, and sees what comes of them.
+/// Runs a client on its cases.
 fn watch(client: &str, script: Option<&str>, stage: &Services, workshop: &Workshop) -> Row {
     let later = BusyService::start();
     let mut cases = stage.cases(client);
@@ -107,7 +106,7 @@ fn watch(client: &str, script: Option<&str>, stage: &Services, workshop: &Worksh
     watched.row(&unmeasured, waited)
 }
 
-/// A client that has done everything.
+/// A client that has run all cases.
 struct Watched<'a> {
     client: &'a str,
     stage: &'a Services,
@@ -134,7 +133,7 @@ impl Watched<'_> {
         assert_eq!(seen[0].request["max_tokens"], 100, "{}: {seen:?}", self.client);
     }
 
-    /// What becomes of tokens that nobody measured.
+    /// How tokens that were not measured are shown.
     fn unmeasured(&self) -> String {
         let end = self.end("unmeasured");
         match (&end.exception, end.tokens) {
@@ -151,7 +150,7 @@ impl Watched<'_> {
             let end = self.end(case);
             assert!(end.exception.is_some(), "{}: {end:?}", self.client);
             assert_eq!(end.status, Some(status), "{}: {end:?}", self.client);
-            // Some clients do not pass the code or the request's id on; where they do, they are ours.
+            // Some clients do not show the code or the request id; where they do, they are ours.
             assert!(end.code.as_deref().is_none_or(|told| told == code), "{}: {end:?}", self.client);
             let seen = self.exchanges(case);
             let last = seen.last().unwrap_or_else(|| panic!("{}: {end:?}", self.client));
@@ -162,7 +161,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether a client whose request is put off comes back then, not before, and is served.
+    /// Whether a client waits for the `Retry-After`, retries, and is served.
     fn waits(&self, seen: &[Exchange]) -> bool {
         let end = self.end("later");
         let [first, second] = seen else { panic!("{}: {end:?} {seen:?}", self.client) };

@@ -1,4 +1,4 @@
-//! The cases: one for every way in which a request can end, each with a service that ends it so.
+//! The cases: one for every way in which a request can end, each with a service in which it ends so.
 
 use serde::Serialize;
 use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, ServiceBuilder, chat_body, unreachable_url};
@@ -6,10 +6,10 @@ use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, ServiceBuild
 use crate::ADRIATICUM;
 use crate::relay::Relay;
 
-/// Seconds that a runtime wants to be left alone for; longer than any client waits by itself at first.
+/// `Retry-After` of the busy runtime; longer than the first backoff of any client.
 pub(crate) const RETRY_AFTER_SECONDS: u64 = 3;
 
-/// One request that a client is to make. The client's name and the case's begin the message, so that it is recognized.
+/// One request for a client to send. The message starts with the names of client and case, by which the relay finds it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Services {
     searching: RelayedService,
     full: RelayedService,
     unconfigured: RelayedService,
-    /// Takes up all of the room.
+    /// Holds the only slot.
     _held: Connection,
 }
 
@@ -72,7 +72,7 @@ impl Services {
         }
     }
 
-    /// What a client is to do here.
+    /// The requests for a client to send.
     pub(crate) fn cases(&self, client: &str) -> Vec<Case> {
         let case = |name, relayed: &RelayedService| Case {
             name,
@@ -96,7 +96,7 @@ impl Services {
         ]
     }
 
-    /// The relay by which a case's requests come.
+    /// The relay that a case's requests pass.
     pub(crate) fn relay(&self, case: &str) -> &Relay {
         let relayed = match case {
             "unmeasured" => &self.unmeasuring,
@@ -110,12 +110,12 @@ impl Services {
     }
 }
 
-/// How the message of a client's case begins.
+/// The start of the message of a client's case.
 pub(crate) fn beginning(client: &str, case: &str) -> String {
     format!("{client}, {case}: ")
 }
 
-/// A service whose runtime is full at first, and says for how long.
+/// A service whose runtime is saturated at first, with a `Retry-After`.
 pub(crate) struct BusyService {
     runtime: FakeRuntime,
     relayed: RelayedService,
@@ -137,7 +137,7 @@ impl BusyService {
         &self.relayed.relay
     }
 
-    /// Waits for the first request, and has room for all others.
+    /// Waits for the first request; the runtime serves all later ones.
     pub(crate) fn become_free(&self) {
         ADRIATICUM.wait_for("the first request", || self.runtime.requests().pop());
         self.runtime.set_behaviour(Behaviour::Echo);

@@ -1,5 +1,5 @@
-//! The service as developers meet it: through the clients that they use already, each of the version in `versions/`.
-//! What these make of every response stands in `docs/clients.md`; the tests compare that page with what they really do.
+//! The service through client libraries that developers use, in the versions of `versions/`. `docs/clients.md` says how
+//! they handle every response; the tests compare that page with what they do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod async_openai;

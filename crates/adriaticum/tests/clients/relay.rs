@@ -1,5 +1,5 @@
-//! Stands between clients and a service, passes everything on as it is, and notes what came by and when. Also requests
-//! without a key are seen here, of which no row tells.
+//! A relay between clients and a service, which records every exchange and its time. Unlike the ledger it also sees
+//! requests without a valid key.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub(crate) struct Relay {
     seen: Arc<Mutex<Vec<Exchange>>>,
 }
 
-/// One request, and the service's answer.
+/// One request and its response.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
     pub(crate) at: Instant,
@@ -39,12 +39,12 @@ impl Relay {
         relay
     }
 
-    /// What clients are given as the API's base URL.
+    /// The base URL for clients.
     pub(crate) fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// The requests whose last message begins so, in order.
+    /// The exchanges whose last message starts so, in order.
     pub(crate) fn exchanges(&self, beginning: &str) -> Vec<Exchange> {
         let is_meant = |seen: &&Exchange| last_message(&seen.request).is_some_and(|text| text.starts_with(beginning));
         self.seen.lock().unwrap().iter().filter(is_meant).cloned().collect()

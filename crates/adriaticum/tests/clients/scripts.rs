@@ -32,7 +32,7 @@ impl Workshop {
         Self { folder, clients }
     }
 
-    /// Runs a script of the folder, with whatever arguments stand behind its name, on those cases.
+    /// Runs a script of the folder, whose name may be followed by arguments, on those cases.
     pub(crate) fn run(&self, script: &str, cases: &[Case]) -> Vec<End> {
         let printed = self.output(script, &serde_json::to_vec(cases).unwrap());
         printed
@@ -41,7 +41,7 @@ impl Workshop {
             .collect()
     }
 
-    /// Runs a program that is not there yet, and gives what it prints.
+    /// Runs a program that is not in the folder yet; its output.
     pub(crate) fn try_out(&self, script: &str, program: &str) -> String {
         std::fs::write(self.folder.path().join(script), program).unwrap();
         self.output(script, b"")
@@ -54,7 +54,7 @@ impl Workshop {
         };
         let mut command = Command::new(interpreter);
         command.args(script.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::piped());
-        // Nothing of these clients may leave the machine.
+        // The clients must not connect to anything but the service.
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LANGSMITH_TRACING", "false").env("NO_PROXY", "*");
         let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         running.stdin.take().unwrap().write_all(input).unwrap();

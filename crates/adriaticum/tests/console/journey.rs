@@ -1,4 +1,4 @@
-//! From the first set-up to the figures of one's own requests.
+//! From the first account to the usage of its requests.
 
 use serde_json::Value;
 
@@ -124,7 +124,7 @@ fn the_playground_sends_a_real_request_in_ones_own_name() {
 }
 
 #[test]
-fn an_answer_from_facts_shows_its_sources() {
+fn a_grounded_completion_shows_its_sources() {
     let console = Console::start();
     let folder = console.service.folder().join("handbook");
     std::fs::create_dir(&folder).unwrap();

@@ -1,5 +1,5 @@
-//! Every page at the width of a phone and of a desktop, light and dark: no complaint of a script or of the policy,
-//! nothing wider than the screen, and no serious finding of axe.
+//! Every page at the width of a phone and of a desktop, light and dark: no script error or policy violation, nothing
+//! wider than the screen, and no serious finding of axe.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use testbed::{Behaviour, FakeRuntime};
 use crate::browser::Page;
 use crate::people::Console;
 
-/// Where pictures go, for whoever wants to look at them.
+/// If set, the folder for screenshots.
 const PICTURES: &str = "CONSOLE_PICTURES";
 
-/// What of the page has moved after it was first shown, and how much, as the browser counts it.
+/// Layout shifts as the browser counts them.
 const SHIFTS: &str = "new Promise(tell => {
     const shifts = [];
     const note = shift => shifts.push({ value: shift.value, moved: shift.sources.map(({ node, previousRect, currentRect }) =>
@@ -25,7 +25,7 @@ const SHIFTS: &str = "new Promise(tell => {
     }));
 })";
 
-/// Bytes a second at which a page takes a second or two.
+/// Bytes per second at which a page takes a second or two.
 const SLOW: u32 = 12_000;
 
 fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
@@ -89,7 +89,7 @@ fn a_fleet_of_runtimes_is_sound_to_look_at() {
 }
 
 #[test]
-fn nothing_moves_on_a_page_that_arrives_in_pieces() {
+fn a_page_that_arrives_in_pieces_does_not_shift() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     let key = Console::make_key(&mut page, "Nightly summaries");
@@ -125,7 +125,7 @@ fn look_at(page: &mut Page, path: &str, name: &str) {
     assert!(serious.is_empty(), "{name}: {serious:#?}");
 }
 
-/// What axe finds that keeps people from using a page.
+/// Serious accessibility findings of axe.
 fn serious_findings(page: &mut Page) -> Vec<Value> {
     page.eval(&axe());
     let rules = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }";

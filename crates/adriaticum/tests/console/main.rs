@@ -1,4 +1,4 @@
-//! The console as people meet it: the real binary, a real browser, and nothing that a person could not do.
+//! The console as people use it: the real binary and a real browser.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod browser;

@@ -8,14 +8,14 @@ use testbed::{Connection, Request, Response, chat_body};
 use crate::browser::Page;
 use crate::people::Console;
 
-/// A plain client of the console, without a browser's good manners.
+/// An HTTP client of the console, without a browser's checks.
 struct Client {
     console: Console,
     cookie: String,
 }
 
 impl Client {
-    /// Has the cookie of somebody who is signed in.
+    /// With the session cookie of a page.
     fn of(console: Console, page: &mut Page) -> Self {
         let cookie = format!("adriaticum_session={}", page.cookie("adriaticum_session"));
         Self { console, cookie }
@@ -77,7 +77,7 @@ fn a_form_without_its_token_or_from_elsewhere_changes_nothing() {
 }
 
 #[test]
-fn another_accounts_ids_are_not_there() {
+fn another_accounts_ids_are_not_found() {
     let console = Console::start();
     let mut ada = console.person("Ada", "developer");
     let key = Console::make_key(&mut ada, "Ada's own");
@@ -138,7 +138,7 @@ fn a_key_does_not_open_the_console_nor_a_cookie_the_api() {
 }
 
 #[test]
-fn every_answer_carries_the_policy_and_cookies_are_kept_from_scripts() {
+fn every_response_carries_the_policy_and_cookies_are_kept_from_scripts() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     assert_eq!(page.eval("document.cookie"), "", "no script sees a cookie");
@@ -156,7 +156,7 @@ fn every_answer_carries_the_policy_and_cookies_are_kept_from_scripts() {
 }
 
 #[test]
-fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
+fn password_guessing_is_throttled_reveals_nothing_and_locks_nobody_out() {
     let console = Console::start();
     drop(console.person("Ada", "developer"));
     let mut page = console.browser();
@@ -183,7 +183,7 @@ fn guessing_gets_slow_tells_nothing_and_locks_nobody_out() {
 }
 
 #[test]
-fn the_api_is_not_served_here_signed_in_or_not() {
+fn the_api_is_not_served_on_the_console() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     let key = Console::make_key(&mut page, "K");

@@ -31,7 +31,7 @@ fn the_chart_passes_helm_lint() {
 
 #[test]
 #[ignore = "needs helm; `tools/test` runs it where helm is installed"]
-fn pods_run_without_rights_and_have_time_to_stop() {
+fn pods_run_unprivileged_and_have_time_to_stop() {
     let objects = render(&[]);
     let replicas = of_kind(&objects, "Deployment")[0];
     assert_eq!(replicas["spec"]["replicas"], 3);

@@ -1,4 +1,4 @@
-//! Every setting that is named there is one, every file can be read, and examples are accepted as they are.
+//! Every setting in `deploy/` exists, every file parses, and examples are valid configurations.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,7 +10,7 @@ use testbed::{Installation, Output};
 use crate::ADRIATICUM;
 use crate::folder::{deploy, files};
 
-/// The settings that there are: their names, and the variables that set them.
+/// All settings: their names and their environment variables.
 fn known(installation: &Installation) -> (BTreeSet<String>, BTreeSet<String>) {
     let config = installation.run_ok(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
@@ -21,7 +21,7 @@ fn known(installation: &Installation) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn every_setting_that_is_named_is_one() {
+fn every_setting_in_the_files_exists() {
     let (names, variables) = known(&ADRIATICUM.install());
     let variable = Regex::new(r"ADRIATICUM_[A-Z0-9_]+").unwrap();
     let parts = "api|console|ops|runtime|database|engine|search|ledger";
@@ -67,9 +67,9 @@ fn yaml_and_json_can_be_read() {
     assert!(read >= 3, "{read}");
 }
 
-/// Not only the names: the values, too, as the program will get them.
+/// Checks the values, too, as the program gets them.
 #[test]
-fn the_replicas_of_compose_are_configured_as_they_stand_there() {
+fn the_environment_of_compose_replicas_is_a_valid_configuration() {
     let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
     let compose: Value = serde_saphyr::from_str(&compose).unwrap();
     let given = Regex::new(r"\$\{[A-Z_]+(?::-([^}]*)|:\?[^}]*)\}").unwrap();
@@ -87,7 +87,7 @@ fn the_replicas_of_compose_are_configured_as_they_stand_there() {
 }
 
 #[test]
-fn every_container_is_kept_small_in_its_rights() {
+fn every_container_drops_its_privileges() {
     let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
     let compose: Value = serde_saphyr::from_str(&compose).unwrap();
     for (name, service) in compose["services"].as_object().unwrap() {
@@ -101,7 +101,7 @@ fn every_container_is_kept_small_in_its_rights() {
 #[test]
 #[ignore = "needs systemd-analyze; `tools/test` runs it where systemd is installed"]
 fn systemd_accepts_the_units() {
-    // Verified with a program that is there, as it will be where they are used.
+    // Verified with a binary that exists.
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "service")) {
         let copy = folder.path().join(path.file_name().unwrap());

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder that this is all about.
 pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// Every file in it, with what it holds.
+/// Every file in it, with its text.
 pub(crate) fn files() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![deploy()];

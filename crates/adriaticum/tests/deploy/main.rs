@@ -1,5 +1,5 @@
-//! What lies in `deploy/`, as operators will use it: it names settings that there are, it can be read, and the proxy in
-//! front of replicas that are restarted one after the other loses no request.
+//! The files in `deploy/`: their settings exist, they parse, and nginx in front of replicas loses no request while
+//! these are restarted one after the other.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod chart;

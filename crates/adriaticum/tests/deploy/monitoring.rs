@@ -1,4 +1,4 @@
-//! Dashboard and alerts ask for figures that a running service really has, with labels that these really have.
+//! Dashboard and alerts query metrics and labels that a running service has.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use testbed::{Behaviour, CertificateAuthority, FakeRuntime};
 use crate::ADRIATICUM;
 use crate::folder::deploy;
 
-/// Every expression in a document, whatever it stands in.
+/// Every expression in a document, at any depth.
 fn expressions(document: &Value, into: &mut Vec<String>) {
     match document {
         Value::Object(members) => members.iter().for_each(|(name, value)| match (name.as_str(), value) {
@@ -21,7 +21,7 @@ fn expressions(document: &Value, into: &mut Vec<String>) {
     }
 }
 
-/// What a service tells that has served a request, with a runtime behind it that says that it is our engine.
+/// The metrics of a service that has served a request from a runtime that says that it is our engine.
 fn told() -> String {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let status = json!({
@@ -37,7 +37,7 @@ fn told() -> String {
     service.get_ops("/metrics").1 + &told_of_tls()
 }
 
-/// And one that speaks TLS.
+/// The metrics of a service with TLS.
 fn told_of_tls() -> String {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
@@ -52,7 +52,7 @@ fn told_of_tls() -> String {
 }
 
 #[test]
-fn every_figure_that_is_asked_for_is_told() {
+fn every_metric_in_dashboards_and_alerts_exists() {
     let told = told();
     let read = |path: &str| std::fs::read_to_string(deploy().join(path)).unwrap();
     let dashboard: Value = serde_json::from_str(&read("grafana/adriaticum.json")).unwrap();

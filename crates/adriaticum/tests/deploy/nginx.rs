@@ -1,4 +1,4 @@
-//! nginx with the configuration of `deploy/nginx`, of which only places are changed: ports, certificates, replicas.
+//! nginx with the configuration in `deploy/nginx`, in which only ports, certificates and replicas are changed.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -18,11 +18,10 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it in front of these replicas.
     pub(crate) fn in_front_of(replicas: &[SocketAddr]) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let file = configure(folder.path(), port, replicas);
-        // Where Debian has it, which is not on everybody's path.
+        // Debian installs it here, which may not be in `PATH`.
         let debian = Path::new("/usr/sbin/nginx");
         let mut command = Command::new(if debian.exists() { debian } else { Path::new("nginx") });
         command.arg("-p").arg(folder.path()).arg("-c").arg(file).arg("-e").arg(folder.path().join("error.log"));
@@ -38,7 +37,6 @@ impl Nginx {
         Self { process, address, _folder: folder }
     }
 
-    /// Where it listens for TLS.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -46,14 +44,14 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Its workers end with it only if it is asked.
+        // SIGTERM also ends its workers.
         let pid = rustix::process::Pid::from_child(&self.process);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.process.wait();
     }
 }
 
-/// Writes a whole configuration around the one of `deploy/`, and says where.
+/// Writes a configuration that includes the one of `deploy/`; its path.
 fn configure(folder: &Path, port: u16, replicas: &[SocketAddr]) -> std::path::PathBuf {
     for host in ["api.example.com", "console.example.com"] {
         let (key, certificate) = (folder.join(format!("{host}.key")), folder.join(format!("{host}.crt")));

@@ -14,7 +14,7 @@ use crate::nginx::Nginx;
 
 const CALLERS: usize = 8;
 const PACE: Duration = Duration::from_millis(25);
-/// More than nginx leaves a failed replica alone for.
+/// Longer than nginx avoids a failed replica.
 const DRAIN: &str = "2500ms";
 
 fn replica(runtime: &FakeRuntime, shared: &[(&str, &str)]) -> (Service, SocketAddr) {
@@ -36,7 +36,7 @@ fn client(nginx: &Nginx) -> reqwest::Client {
     client.timeout(Duration::from_secs(30)).build().unwrap()
 }
 
-/// What a caller gets for a body, in our own shape.
+/// The response to a body.
 async fn post(client: &reqwest::Client, nginx: &Nginx, key: &str, body: String) -> Result<Response, reqwest::Error> {
     let url = format!("https://api.example.com:{}/v1/chat/completions", nginx.address().port());
     let request = client.post(url).header("Content-Type", "application/json").bearer_auth(key).body(body);
@@ -46,7 +46,7 @@ async fn post(client: &reqwest::Client, nginx: &Nginx, key: &str, body: String) 
     Ok(Response { status: response.status().as_u16(), headers, body: response.bytes().await?.into() })
 }
 
-/// Stops a replica as whatever runs services would, and starts it again.
+/// Stops a replica as a service manager does, and starts it again.
 fn restart(service: &mut Service) {
     service.signal(Signal::TERM);
     assert_eq!(service.wait_for_exit().code(), Some(0));
@@ -54,7 +54,7 @@ fn restart(service: &mut Service) {
     ADRIATICUM.wait_for("readiness", || (service.get_ops("/readyz").0 == 200).then_some(()));
 }
 
-/// What callers have got so far.
+/// The results of all callers so far.
 #[derive(Default)]
 struct Tally {
     ids: Mutex<Vec<String>>,
@@ -67,7 +67,7 @@ impl Tally {
         self.ids.lock().unwrap().len()
     }
 
-    /// One caller's life: a request, a breath, the next request.
+    /// One caller: a request, a short wait, the next request.
     async fn call(&self, nginx: &Nginx, key: &str) {
         let client = client(nginx);
         while !self.done.load(Ordering::Relaxed) {
@@ -137,7 +137,7 @@ fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
         let client = client(&nginx);
         let send = |body: String| post(&client, &nginx, &key, body);
         let completed = send(chat_body("hello")).await.unwrap().completion();
-        // Too much for the API is refused by the API, and far too much by nginx in the same words.
+        // A large body is refused by the API, and a very large one by nginx in the same words.
         let refused = send(" ".repeat(300_000)).await.unwrap().error();
         assert_eq!((refused.status, refused.code.as_str()), (413, "payload_too_large"));
         assert_eq!(service.wait_for_rows(2).len(), 2);
@@ -146,7 +146,7 @@ fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
         assert_ne!(far_too_much.request_id, completed.id);
         assert_eq!(service.rows().len(), 2, "{:?}", service.rows());
 
-        // The console knows its host, and its visitors.
+        // The console gets its host and the visitor's address.
         let console = format!("https://console.example.com:{}/sign-in", nginx.address().port());
         let page = client.get(&console).send().await.unwrap();
         assert!(page.headers().contains_key("strict-transport-security"));

@@ -1,5 +1,5 @@
-//! What docs/backup.md promises: a copy made under load holds everything that was acknowledged before it was begun, and
-//! a service starts on it.
+//! What docs/backup.md promises: a backup made under load holds everything that was acknowledged before it began, and a
+//! service starts on it.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,10 +11,10 @@ use testbed::{Behaviour, Cluster, FakeRuntime, Output, Request, Service, chat_bo
 
 use crate::ADRIATICUM;
 
-/// Answers before a back-up begins, and while it is made.
+/// Responses before a backup begins, and while it is made.
 const ENOUGH: usize = 100;
 
-/// Has a service answer without a pause while something is done; the ids that were acknowledged before that.
+/// Keeps a service under load while something is done; the ids that were acknowledged before that.
 fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTreeSet<String> {
     let request = Request::chat(key, chat_body("hello")).bytes();
     let (acknowledged, over) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
@@ -77,7 +77,7 @@ fn a_copy_of_sqlite_made_under_load_can_be_served() {
 }
 
 #[test]
-fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
+fn a_backup_overwrites_nothing_and_leaves_nothing_behind() {
     use std::os::unix::fs::PermissionsExt;
     let installation = ADRIATICUM.service().start();
     assert_eq!(installation.run(&["backup", "copy.db"]).code, Some(0));
@@ -91,7 +91,7 @@ fn a_copy_takes_nobodys_place_and_leaves_nothing_behind() {
         assert!(output.stderr.contains(why), "{output:?}");
     }
     assert_eq!(std::fs::read(&copy).unwrap(), first);
-    // Not a database: nothing is left that could be taken for a copy of one.
+    // Not a database: no file is left that looks like a backup.
     std::fs::write(installation.folder().join("other.db"), "no database at all, but long enough to be taken for one")
         .unwrap();
     let output = installation.run(&["--set", "database_url=sqlite:other.db", "backup", "second.db"]);

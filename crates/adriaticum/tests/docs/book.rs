@@ -99,7 +99,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>().to_lowercase()
 }
 
-/// The commands of a block: as many lines each as the shell says belong together.
+/// The commands of a block; the shell decides which lines belong together.
 pub(crate) fn commands(block: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
@@ -124,7 +124,7 @@ fn is_whole(command: &str) -> bool {
 }
 
 #[test]
-fn what_belongs_together_is_one_command() {
+fn a_command_may_span_lines() {
     let block = "# first\na \\\n  b\n\ncat <<'END'\nc\nEND\nfor x in 1; do\n  d\ndone\necho '{\n}'  # e\n";
     let found = commands(block);
     assert_eq!(found, ["a \\\n  b\n", "cat <<'END'\nc\nEND\n", "for x in 1; do\n  d\ndone\n", "echo '{\n}'  # e\n"]);

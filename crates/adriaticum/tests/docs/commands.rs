@@ -1,5 +1,5 @@
-//! Every command on a page for users is run, page by page and from top to bottom, beside a service; or stands in a list
-//! with the reason why not.
+//! Every command on a page for users is run beside a service, page by page from top to bottom, or is in a list of
+//! exceptions with a reason.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testbed::{Behaviour, Cluster, FakeRuntime, Output, Service};
 
 use crate::ADRIATICUM;
 
-/// Beginnings of commands that are not run, and why. One that no page has (any more) is to be taken out.
+/// Starts of commands that are not run, with the reason. None may be left that no page has.
 const NOT_RUN: &[(&str, &str)] = &[
     ("make ", "builds the program"),
     ("ADRIATICUM_RUNTIME_URLS=http://10.0.0.5:8000/v1 make run", "builds the program"),
@@ -28,7 +28,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("tools/release", "builds the program; another test runs it with one that is built"),
 ];
 
-/// Stands in what the shell tells before each command's number.
+/// The shell prints this before each command's number.
 const MARK: &str = "@command ";
 
 fn reason_not_to_run(command: &str) -> Option<&'static (&'static str, &'static str)> {
@@ -54,7 +54,7 @@ fn every_command_runs_or_is_excepted_for_a_reason() {
     }
 }
 
-/// A service with a runtime that echoes and an account for Ada, and a shell as its operator would have one.
+/// A service with an echoing runtime and an account for Ada, and its operator's shell.
 struct Stage {
     service: Service,
     _runtime: FakeRuntime,
@@ -118,7 +118,7 @@ impl Stage {
         let last = output.stderr.lines().filter_map(|line| line.strip_prefix(MARK)?.parse::<usize>().ok()).next_back();
         let command = last.map_or("", |last| &commands[last]);
         assert_eq!(output.code, Some(0), "{}: {command}\n{}\n{}", page.name, output.stdout, output.stderr);
-        // What curl prints is a response, also one that refuses.
+        // curl succeeds also when it prints an error response.
         assert!(!output.stdout.contains(r#"{"error":"#), "{}:\n{}", page.name, output.stdout);
     }
 }

@@ -1,5 +1,5 @@
-//! What is written is so: commands in the documentation run, what it names exists, and what it promises about back-ups
-//! and release archives holds.
+//! The documentation is right: its commands run, the names in it exist, and its promises about backups and release
+//! archives hold.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod backup;

@@ -1,5 +1,5 @@
-//! What pages name exists: other pages and their headings, settings, variables, commands with their flags, error codes;
-//! and the page of all settings is the one that the program prints.
+//! The names on pages exist: links and headings, settings, variables, commands with their flags, error codes. The page
+//! of settings is the one that the program prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use testbed::Output;
 
 use crate::ADRIATICUM;
 
-/// Names of others that look like settings of ours.
+/// Names of other programs that look like our settings.
 const OF_OTHERS: &[&str] = &["search.formats"];
 
 #[test]
@@ -53,7 +53,7 @@ fn the_page_of_settings_is_what_the_program_prints() {
 }
 
 #[test]
-fn every_setting_and_variable_that_is_named_is_one() {
+fn every_setting_and_variable_in_the_docs_exists() {
     let config = ADRIATICUM.install().run_ok(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
     let names: BTreeSet<_> = names.map(|(name, _)| name).collect();
@@ -78,7 +78,7 @@ fn every_setting_and_variable_that_is_named_is_one() {
     assert!(seen > 60, "what is looked for is not found: {seen}");
 }
 
-/// The program's commands with what their help says, looked at once each.
+/// The help of the program's commands, each read once.
 #[derive(Default)]
 struct Help(BTreeMap<Vec<String>, String>);
 
@@ -104,8 +104,7 @@ impl Help {
         help.split(|c: char| c.is_whitespace() || c == ',').any(|word| word == flag)
     }
 
-    /// Looks at the words behind the program's name; says whether they are a command of it, and complains of unknown
-    /// flags.
+    /// Checks that the words after the program's name are a command with known flags.
     fn check_command(&mut self, page: &Page, text: &str, words: &[&str]) {
         let mut command = Vec::new();
         let mut is_first = true;
@@ -124,7 +123,7 @@ impl Help {
 }
 
 #[test]
-fn every_command_and_flag_that_is_named_is_one() {
+fn every_command_and_flag_in_the_docs_exists() {
     let mut help = Help::default();
     let mut seen = 0;
     for page in pages() {

@@ -1,5 +1,4 @@
-//! What the program is made of and how it is handed on: only what deny.toml allows, told in a bill of materials, in an
-//! archive that comes out the same each time.
+//! Dependencies and releases: only what deny.toml allows, listed in a bill of materials, in a reproducible archive.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +22,7 @@ fn every_dependency_is_one_that_is_allowed() {
 }
 
 #[test]
-fn what_is_not_allowed_is_told() {
+fn a_disallowed_dependency_is_reported() {
     let rules = std::fs::read_to_string(root().join("deny.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (registry, nowhere) = ("github.com/rust-lang/crates.io-index", "registry.example/index");
@@ -64,7 +63,7 @@ fn the_bill_of_materials_names_what_is_linked_and_nothing_else() {
 }
 
 #[test]
-fn an_archive_comes_out_the_same_each_time() {
+fn archives_are_reproducible() {
     let folder = tempfile::tempdir().unwrap();
     let archives = [("one", "022", "UTC"), ("two", "077", "Asia/Tokyo")].map(|(name, umask, zone)| {
         let to = folder.path().join(name);

@@ -9,7 +9,7 @@ const CALLERS: usize = 32;
 const ROUNDS: usize = 2;
 
 #[test]
-fn no_answer_ever_holds_another_callers_secret() {
+fn no_completion_contains_another_callers_secret() {
     let _alone = run_alone();
     let service = EmbeddedService::shared();
     let mut rng = seeded_rng();
@@ -18,7 +18,7 @@ fn no_answer_ever_holds_another_callers_secret() {
     let mut repeated = 0;
     for round in 0..ROUNDS {
         for temperature in [0.0, 1.0] {
-            // The same beginning for all, so that all share it; in the second round their own, too.
+            // All share a prefix; in the second round each caller also finds its own.
             let responses = all_at_once(&callers, |(key, secret)| {
                 let told = format!("The password is {secret}.");
                 let chat = Conversation::system(&*told).then_user("What is the password?").then_assistant(&*told);

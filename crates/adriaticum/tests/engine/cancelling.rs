@@ -1,4 +1,4 @@
-//! A caller that hangs up frees its room, whether it runs or waits.
+//! A caller that disconnects frees its capacity, whether its request runs or is queued.
 
 use serde_json::Value;
 use testbed::{Conversation, Request};
@@ -7,7 +7,7 @@ use crate::embedded::EmbeddedBuilder;
 use crate::{ADRIATICUM, run_alone};
 
 #[test]
-fn a_caller_that_hangs_up_frees_its_room() {
+fn a_caller_that_disconnects_frees_its_capacity() {
     let _alone = run_alone();
     let service = EmbeddedBuilder::new().set("engine.requests", "1").start();
     let key = service.key();
@@ -20,7 +20,7 @@ fn a_caller_that_hangs_up_frees_its_room() {
     service.wait_for_status("the second one", |status| status.get("waiting") == 1);
 
     drop(waiting);
-    // The figures are told once per step, the count of hang-ups at once.
+    // The status is updated once per step, the count of disconnects at once.
     let status =
         service.wait_for_status("one hang-up", |status| status.get("cancelled") == 1 && status.get("waiting") == 0);
     assert_eq!(status.get("running"), 1, "the other one goes on: {status:?}");
@@ -36,6 +36,6 @@ fn a_caller_that_hangs_up_frees_its_room() {
             assert_eq!(row[figure], Value::Null, "{row}");
         }
     }
-    // The room is there for the next one.
+    // The capacity is free for the next request.
     service.complete(&key, &Conversation::user("Hello!").max_tokens(2)).completion();
 }

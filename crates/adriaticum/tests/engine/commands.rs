@@ -1,4 +1,4 @@
-//! The commands around the engine.
+//! The engine's commands.
 
 use std::net::TcpListener;
 
@@ -7,10 +7,10 @@ use testbed::{Engine, EngineStatus, Output};
 use crate::embedded::EmbeddedBuilder;
 use crate::{ADRIATICUM, run_alone};
 
-/// One sentence that says what is wrong, and a code that says that something is.
+/// It fails with one sentence that says what is wrong.
 fn assert_complaint(output: &Output, about: &str) {
     assert!(output.code.is_some_and(|code| code != 0), "{output:?}");
-    // What llama.cpp has to say is in the log before it.
+    // llama.cpp logs before it.
     let complaints: Vec<_> = output.stderr.lines().filter_map(|line| line.strip_prefix("adriaticum: ")).collect();
     let [complaint] = complaints[..] else { panic!("one sentence: {output:?}") };
     assert!(complaint.contains(about) && complaint.ends_with('.'), "{output:?}");

@@ -1,4 +1,4 @@
-//! Completions end to end: through the API, with a key, into the ledger, with exact figures.
+//! Completions end to end: through the API, with a key, into the ledger, with exact token counts.
 
 use serde_json::Value;
 use testbed::{Conversation, all_at_once, words};
@@ -6,12 +6,11 @@ use testbed::{Conversation, all_at_once, words};
 use crate::embedded::{EmbeddedBuilder, EmbeddedService};
 use crate::run_alone;
 
-/// A question, and its length with the template around it. What a small model makes of it depends on how the CPU
-/// rounds.
+/// A question, and its tokens with the template. The completion depends on how the CPU rounds.
 const QUESTION: &str = "What is the capital of France?";
 const QUESTION_TOKENS: u64 = 37;
 
-/// A conversation that has one way to go on, with any rounding: the same answer once more.
+/// A conversation with one likely continuation, however the CPU rounds: the same text once more.
 fn pattern() -> Conversation {
     let mut chat = Conversation::user("Say yes.");
     for _ in 0..8 {
@@ -20,7 +19,7 @@ fn pattern() -> Conversation {
     chat.max_tokens(512)
 }
 
-/// A chat's finish reason and its prompt's and completion's tokens, which the ledger must confirm.
+/// Finish reason, prompt tokens and completion tokens, which must be the same in the ledger.
 fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Conversation) -> (String, u64, u64) {
     let completed = service.complete(key, chat).completion();
     let [prompt, completion, total] = completed.tokens.map(|figure| figure.expect("a measured figure"));
@@ -33,7 +32,7 @@ fn finish_and_tokens(service: &EmbeddedService, key: &str, chat: &Conversation) 
 }
 
 #[test]
-fn a_completion_is_counted_to_the_token_in_the_answer_and_in_the_ledger() {
+fn tokens_are_counted_exactly_in_the_response_and_in_the_ledger() {
     let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();
@@ -57,7 +56,7 @@ fn a_completion_makes_sense_and_a_greedy_one_is_always_the_same() {
 }
 
 #[test]
-fn a_hot_completion_is_another_one_every_time() {
+fn completions_at_a_high_temperature_differ() {
     let _alone = run_alone();
     let service = EmbeddedService::shared();
     let key = service.key();

@@ -1,4 +1,4 @@
-//! The engine dies, the service dies, the service is stopped: who notices, and what is left.
+//! The engine is killed, the service is killed, the service is stopped: what callers see, and what is left running.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use testbed::{Conversation, Request, Response, all_at_once};
 use crate::embedded::{EmbeddedBuilder, EmbeddedService, is_alive};
 use crate::{ADRIATICUM, run_alone};
 
-/// Asks again and again until it is told to stop; gives every response.
+/// Sends requests until it is over; all responses.
 fn keep_asking(service: &EmbeddedService, key: &str, caller: usize, over: &AtomicBool) -> Vec<Response> {
     let mut responses = Vec::new();
     while !over.load(Relaxed) {
@@ -26,7 +26,7 @@ fn keep_asking(service: &EmbeddedService, key: &str, caller: usize, over: &Atomi
 }
 
 #[test]
-fn a_killed_engine_costs_what_it_worked_on_and_service_resumes_by_itself() {
+fn a_killed_engine_fails_only_requests_in_flight_and_service_resumes() {
     let _alone = run_alone();
     let service = EmbeddedBuilder::new().start();
     let (key, revoked) = (service.key(), service.key());
@@ -73,8 +73,7 @@ fn a_killed_engine_costs_what_it_worked_on_and_service_resumes_by_itself() {
         };
         assert!(ids.insert(id));
     }
-    // Those in flight, and whoever came before the supervisor knew: a few of each caller's, however busy the machine
-    // is.
+    // Those in flight, and those sent before the supervisor noticed: a few of each caller, however busy the machine is.
     assert!((1..=60).contains(&failed), "{failed} of {} failed", responses.len());
     let rows = service.rows();
     assert_eq!(rows.len() - before, responses.len());
@@ -83,7 +82,7 @@ fn a_killed_engine_costs_what_it_worked_on_and_service_resumes_by_itself() {
 }
 
 #[test]
-fn everyone_who_asks_at_the_start_is_told_to_wait_or_answered() {
+fn requests_during_startup_are_completed_or_told_to_retry() {
     let _alone = run_alone();
     let service = EmbeddedBuilder::new().start_unloaded();
     let key = service.key();
@@ -113,7 +112,7 @@ fn an_engine_does_not_outlive_a_killed_service() {
 }
 
 #[test]
-fn a_stopped_service_finishes_what_runs_and_takes_the_engine_along() {
+fn a_stopping_service_finishes_requests_in_flight_and_stops_its_engine() {
     let _alone = run_alone();
     let mut service = EmbeddedBuilder::new().set("api.stop_timeout", "9m").start();
     let key = service.key();
@@ -124,7 +123,7 @@ fn a_stopped_service_finishes_what_runs_and_takes_the_engine_along() {
     }
     service.wait_for_status("running requests", |status| status.get("running") == 4);
     let (engine, socket) = (service.engine_pid().expect("an engine"), service.engine_socket());
-    // As a terminal or a service manager does it: everyone in the group hears it.
+    // As a terminal or a service manager does: the whole process group gets the signal.
     for process in [service.pid(), engine] {
         kill_process(process, Signal::TERM).unwrap();
     }

@@ -21,14 +21,14 @@ impl EmbeddedBuilder {
         Self::serving(ADRIATICUM.default_model())
     }
 
-    /// With whatever is in that file.
+    /// With that model file.
     pub(crate) fn serving(file: &Path) -> Self {
         let mut installation = ADRIATICUM.install();
         installation.use_cached_tuning();
         installation.set("model", file.to_str().unwrap());
-        // Room for one whole conversation and some more: many engines run at once here.
+        // Enough for one whole conversation and some more: many engines run at once here.
         installation.set("engine.cells", "12288");
-        // A machine may be busy with something else.
+        // The machine may be busy.
         installation.set("engine.wait", "9m");
         installation.set("runtime.timeout", "9m");
         Self(installation)
@@ -39,7 +39,7 @@ impl EmbeddedBuilder {
         self
     }
 
-    /// Its home, while nobody serves it.
+    /// The installation, not served yet.
     pub(crate) fn installation(&self) -> &Installation {
         &self.0
     }
@@ -76,7 +76,7 @@ impl DerefMut for EmbeddedService {
 }
 
 impl EmbeddedService {
-    /// The one service for all who do no harm.
+    /// The service that all tests share which do not disturb it.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<EmbeddedService> = OnceLock::new();
         SHARED.get_or_init(|| {
@@ -86,7 +86,7 @@ impl EmbeddedService {
         })
     }
 
-    /// Waits until there are completions.
+    /// Waits until requests are completed.
     pub(crate) fn wait_until_loaded(&self) {
         let key = self.key_with("first", &[]);
         ADRIATICUM.wait_for("the model", || {
@@ -100,12 +100,12 @@ impl EmbeddedService {
         self.send(&Request::chat(key, chat.body()))
     }
 
-    /// What the engine says that it is doing.
+    /// The engine's status.
     pub(crate) fn status(&self) -> EngineStatus {
         EngineStatus::over_socket(&self.engine_socket()).expect("an engine that answers")
     }
 
-    /// Waits until the engine's status is as wanted.
+    /// Waits until the engine's status satisfies a condition.
     pub(crate) fn wait_for_status(&self, what: &str, wanted: impl Fn(&EngineStatus) -> bool) -> EngineStatus {
         ADRIATICUM.wait_for(what, || EngineStatus::over_socket(&self.engine_socket()).filter(&wanted))
     }
@@ -130,7 +130,7 @@ impl EmbeddedService {
     }
 }
 
-/// What is shared is never dropped. So a shell waits for our end, and tidies up.
+/// A static is never dropped, so a shell waits for the end of this process and cleans up.
 #[allow(clippy::zombie_processes, reason = "it outlives us")]
 fn end_with_this_process(service: &Service) {
     let mut shell = Command::new("sh");

@@ -1,4 +1,4 @@
-//! Model files that are none, or not there yet: the service runs, says what is wrong, and begins when it can.
+//! Invalid or missing model files: the service runs, reports the error, and loads the model as soon as there is one.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use testbed::Conversation;
 use crate::embedded::{EmbeddedBuilder, EmbeddedService};
 use crate::{ADRIATICUM, run_alone};
 
-/// Puts something else in a file's place, at once.
+/// Replaces a file atomically.
 fn replace(file: &Path, make: impl FnOnce(&Path)) {
     let next = file.with_extension("next");
     make(&next);

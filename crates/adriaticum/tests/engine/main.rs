@@ -1,8 +1,7 @@
-//! The embedded runtime as its users meet it: the real binary with the real default model, fetched once and kept.
+//! The embedded runtime: the real binary with the real default model, which is fetched once and kept.
 //!
-//! What does no harm to others runs against one service that all tests share; whoever kills, cancels or reconfigures
-//! has a service or an engine of its own. Tests take turns, because engines are poor neighbours of each other. Nothing
-//! here depends on how fast the machine is: events are awaited.
+//! Tests share one service unless they kill, cancel or reconfigure; those have a service or an engine of their own.
+//! Tests run one at a time. Nothing here depends on how fast the machine is: events are awaited.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod canaries;

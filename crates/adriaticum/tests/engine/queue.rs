@@ -1,4 +1,4 @@
-//! Who waits, who is next, and who is told that there is no room.
+//! The queue: its order, its limits, and what is refused.
 
 use std::time::{Duration, Instant};
 
@@ -27,14 +27,14 @@ fn a_key_with_forty_long_requests_does_not_hold_up_another_keys_short_one() {
         .collect();
     service.wait_for_status("a crowd", |status| status.get("waiting") + status.get("running") == 40);
     service.complete(&modest, &Conversation::user("Hello!").max_tokens(4)).completion();
-    // Its place is kept free: of the others, hardly any has come to its end meanwhile.
+    // A slot is reserved for it: hardly any of the others has finished meanwhile.
     let status = service.status();
     assert!(status.get("waiting") >= 30, "{status:?}");
     drop(crowd);
     service.wait_for_status("an idle engine", |status| status.is_idle());
 }
 
-/// A service that does one thing at a time, while it does that.
+/// A service with one slot, which is taken.
 fn while_busy(setup: EmbeddedBuilder, test: impl FnOnce(&EmbeddedService, &str)) {
     let service = setup.set("engine.requests", "1").start();
     let key = service.key();
@@ -63,7 +63,7 @@ fn a_full_queue_refuses_and_says_when_to_try_again() {
 }
 
 #[test]
-fn whoever_has_waited_for_long_enough_is_refused() {
+fn a_request_that_waits_too_long_in_the_queue_is_refused() {
     let _alone = run_alone();
     while_busy(EmbeddedBuilder::new().set("engine.wait", "500ms"), |service, key| {
         let began = Instant::now();

@@ -1,8 +1,7 @@
-//! Prefixes are computed once, and nobody can tell by the responses.
+//! Shared prefixes are computed once, and completions do not depend on it.
 //!
-//! Greedy answers are compared to the letter. Batches of another shape are rounded in another way, which may make a
-//! close decision fall otherwise; so the conversations leave no decision close: each goes on with the one response that
-//! it has had so far.
+//! Greedy completions are compared exactly. Batches of another shape round differently, which may change a close
+//! decision; so no conversation has one: each continues with the text that it has had so far.
 
 use testbed::{Conversation, Engine, Request, all_at_once};
 
@@ -25,7 +24,7 @@ fn question(word: &str) -> Conversation {
 }
 
 #[test]
-fn answers_with_and_without_a_shared_prefix_are_the_same() {
+fn completions_with_and_without_a_shared_prefix_are_equal() {
     let _alone = run_alone();
     let alone = Engine::start(ADRIATICUM).complete(&question(WORDS[0]));
     assert_eq!(alone.cached_tokens, 0, "nothing is shared yet: {alone:?}");
@@ -36,7 +35,7 @@ fn answers_with_and_without_a_shared_prefix_are_the_same() {
     let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.complete(&question(word))).collect();
     assert!(in_turn[1..].iter().all(|reply| reply.cached_tokens > PREFIX), "{in_turn:?}");
     assert_eq!(in_turn[7].content, alone.content);
-    // Once more: everything but the last token is there.
+    // Once more: everything but the last token is cached.
     let again = engine.complete(&question(WORDS[0]));
     assert_eq!((again.content, again.cached_tokens), (alone.content.clone(), alone.prompt_tokens - 1));
     // While another one that shares it is running.
@@ -48,7 +47,7 @@ fn answers_with_and_without_a_shared_prefix_are_the_same() {
     assert_eq!(meanwhile.content, alone.content);
     drop((running, engine));
 
-    // All at once: whoever comes first computes it for all.
+    // All at once: the first computes it for all.
     let engine = Engine::start(ADRIATICUM);
     let together = all_at_once(&WORDS, |word| engine.complete(&question(word)));
     for (reply, in_turn) in together.iter().zip(in_turn.iter().rev()) {

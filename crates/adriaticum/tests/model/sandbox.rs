@@ -1,4 +1,4 @@
-//! A place to fetch into, and what the command says there.
+//! A folder to fetch models into, and the command's expected output.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use testbed::gguf::GgufFile;
 
 use crate::ADRIATICUM;
 
-/// A folder with a data folder in it, and programs that stand in for Python.
+/// A folder with a data folder and a fake Python.
 pub(crate) struct Sandbox {
     folder: TempDir,
     hub: String,
@@ -41,7 +41,7 @@ impl Sandbox {
         path
     }
 
-    /// A `python3` that runs this script; there is no other program to be found.
+    /// A `python3` that runs this script; `PATH` has no other program.
     pub(crate) fn python(&self, script: &str) {
         let path = self.file("bin/python3", format!("#!/bin/sh\n{script}\n").as_bytes());
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -63,7 +63,7 @@ impl Sandbox {
         self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// What is in the data folder.
+    /// The files in the data folder.
     pub(crate) fn files(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.data()) else { return Vec::new() };
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -71,14 +71,14 @@ impl Sandbox {
         names
     }
 
-    /// That model is there, and nothing else.
+    /// The data folder holds that model and nothing else.
     pub(crate) fn assert_holds(&self, model: &[u8]) {
         assert_eq!(self.files(), ["model.gguf"]);
         assert!(fs::read(self.data().join("model.gguf")).unwrap() == model);
     }
 }
 
-/// Must succeed, and say on one line what is there now.
+/// The command succeeds and prints the installed model on one line.
 pub(crate) fn installed(output: &Output, name: &str, bytes: &str) {
     let line = format!(
         "data/model.gguf: {name} (llama, 160008 parameters, Q4_1, {bytes}). A running service picks it up by itself.\n"
@@ -86,7 +86,7 @@ pub(crate) fn installed(output: &Output, name: &str, bytes: &str) {
     assert_eq!((output.code, output.stdout.as_str()), (Some(0), line.as_str()), "{output:?}");
 }
 
-/// Must fail, and its last line must be one complaint that says all of this.
+/// The command fails, and its last line is an error message that contains all of this.
 pub(crate) fn complains(output: &Output, says: &[&str]) {
     assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{output:?}");
     let last = output.stderr.lines().last().unwrap();

@@ -1,5 +1,5 @@
-//! Requests at the edges of what the description allows, and one step beyond. Schemathesis finds them by chance at
-//! best: a description that promises less than the service does would pass.
+//! Requests at the limits of what the description allows, and one step beyond. Schemathesis finds these by chance at
+//! best, and does not notice a description that is stricter than the service.
 
 use serde_json::{Value, json};
 use testbed::{Behaviour, FakeRuntime, Request};
@@ -7,7 +7,7 @@ use testbed::{Behaviour, FakeRuntime, Request};
 use crate::ADRIATICUM;
 use crate::served;
 
-/// What the service must do with it.
+/// What the service is expected to do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Accepted,
@@ -16,7 +16,7 @@ enum Fate {
 
 use Fate::{Accepted, ApiError};
 
-/// The smallest good request, with another value somewhere.
+/// The smallest valid request, with one value replaced.
 fn with(path: &str, value: Value) -> Value {
     let mut request =
         json!({"model": "adriaticum", "messages": [message("user", "a")], "max_tokens": 1, "temperature": 1});
@@ -100,7 +100,7 @@ fn edges(schemas: &Value) -> Vec<(Value, Fate)> {
 }
 
 #[test]
-fn the_service_goes_as_far_as_its_description_and_no_further() {
+fn the_service_accepts_exactly_what_its_description_allows() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();

@@ -1,5 +1,5 @@
-//! The API's description for machines: it is the one that is checked in, everybody may read it, and the service holds
-//! to it, as Schemathesis sees it, which makes up requests from it, good and bad ones.
+//! The OpenAPI description: it is public, it is the file that is checked in, and the service conforms to it, which
+//! Schemathesis tests with valid and invalid requests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod edges;
@@ -12,19 +12,19 @@ use serde_json::Value;
 use testbed::{Behaviour, Connection, FakeRuntime, Program, Request, Service};
 
 pub(crate) const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
-/// Set it to have `docs/openapi.json` written anew.
+/// If set, `docs/openapi.json` is written.
 const REWRITE: &str = "REWRITE_OPENAPI";
 const EXAMPLES: &str = "200";
-/// The same requests every time.
+/// The same requests in every run.
 const SEED: &str = "7";
 
-/// Where the console listens.
+/// The console's address.
 fn console(service: &Service) -> SocketAddr {
     let origin = service.banner_value("Console").unwrap();
     format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap()
 }
 
-/// What the console gives to whoever asks.
+/// The description that the console serves.
 fn served(service: &Service) -> Value {
     let request = Request::chat("", "").without("Authorization").method("GET").target("/openapi.json");
     Connection::connect(console(service)).send(request.bytes()).response().json()
@@ -42,13 +42,13 @@ fn the_description_is_public_and_the_one_that_is_checked_in() {
 }
 
 #[test]
-fn it_names_the_base_url_that_callers_use() {
+fn the_description_names_the_base_url_that_callers_use() {
     let service = ADRIATICUM.service().set("api.base_url", "https://api.localhost/base/v1/").start();
     assert_eq!(served(&service)["servers"][0]["url"], "https://api.localhost/base/v1");
 }
 
 #[test]
-fn the_service_holds_to_its_description() {
+fn the_service_conforms_to_its_description() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openapi");
@@ -69,13 +69,13 @@ fn the_service_holds_to_its_description() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
     println!("{told}");
-    // Nothing was left out: whatever it made up has reached the service, and what was good a runtime.
+    // The requests have reached the service, and valid ones the runtime.
     assert!(runtime.requests().len() >= 50, "{} completions: {told}", runtime.requests().len());
     let refused = service.rows().iter().filter(|row| row["status"] == 400).count();
     assert!(refused >= 50, "{refused} refusals: {told}");
 }
 
-/// The program, which `tools/prepare --tests` puts into the user's cache.
+/// The program, which `tools/prepare --tests` installs into the user's cache.
 fn schemathesis() -> PathBuf {
     let program = testbed::cache_folder().join("schemathesis/bin/schemathesis");
     assert!(program.exists(), "{} is missing: `tools/prepare --tests` installs it", program.display());

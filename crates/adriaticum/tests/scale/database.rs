@@ -7,7 +7,7 @@ use testbed::{Behaviour, Cluster, FakeRuntime, Service, chat_body};
 use crate::ADRIATICUM;
 use crate::load::Load;
 
-/// Two replicas over a cluster, in front of a runtime that answers at once.
+/// Two replicas over a cluster, in front of an echoing runtime.
 struct CertificateFiles {
     cluster: Cluster,
     replicas: [Service; 2],
@@ -35,7 +35,7 @@ impl CertificateFiles {
         Load::during(&self.addresses(), &self.replicas[0].key(), &chat_body("hello"), happens)
     }
 
-    /// Afterwards all is as before: both answer, and the ledger holds what it must.
+    /// Afterwards both replicas complete requests, and nothing is lost or doubled.
     fn assert_well(&self, load: &Load) {
         let key = self.replicas[1].key();
         for replica in &self.replicas {
@@ -58,7 +58,7 @@ fn a_database_that_is_stopped_and_started_again() {
         for mode in ["fast", "immediate"] {
             load.wait_for_completions(100);
             pair.cluster.stop(mode);
-            // Those whose row could not be written come first; then nobody is asked any more.
+            // First those whose row could not be written; then no runtime gets a request.
             load.wait_for_outcomes(20, |outcome| outcome.status == 503);
             let asked = pair.runtime.requests().len();
             load.wait_for_outcomes(50, |outcome| outcome.status == 503);

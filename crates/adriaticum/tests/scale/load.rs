@@ -1,4 +1,4 @@
-//! Callers that go on whatever happens, and remember what they were told.
+//! Callers that send requests whatever happens, and remember how each ended.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,14 +11,12 @@ use testbed::{Connection, Installation, Request};
 
 use crate::ADRIATICUM;
 
-/// How many there are.
 const CALLERS: usize = 6;
 
-/// What callers do and what they were told.
 pub(crate) struct Load {
     body: String,
     key: String,
-    /// Where they may call.
+    /// The replicas to call.
     addresses: Mutex<Vec<SocketAddr>>,
     outcomes: Mutex<Vec<Outcome>>,
     /// Connections that broke before a response.
@@ -35,7 +33,7 @@ pub(crate) struct Outcome {
 }
 
 impl Load {
-    /// Calls these addresses by turns for as long as something else happens.
+    /// Sends requests to these addresses in turn while something happens.
     pub(crate) fn during(addresses: &[SocketAddr], key: &str, body: &str, happens: impl FnOnce(&Self)) -> Self {
         let load = Self {
             body: body.to_owned(),
@@ -58,12 +56,12 @@ impl Load {
         load
     }
 
-    /// From now on these are called.
+    /// Changes the addresses to call.
     pub(crate) fn call_at(&self, addresses: &[SocketAddr]) {
         *self.addresses.lock().unwrap() = addresses.to_owned();
     }
 
-    /// Waits until so many more responses came that are as wanted.
+    /// Waits for so many more outcomes that satisfy a condition.
     pub(crate) fn wait_for_outcomes(&self, count: usize, wanted: impl Fn(&Outcome) -> bool) {
         let before = self.outcomes().len();
         ADRIATICUM.wait_for("answers", || {
@@ -71,7 +69,6 @@ impl Load {
         });
     }
 
-    /// Waits for completions.
     pub(crate) fn wait_for_completions(&self, count: usize) {
         self.wait_for_outcomes(count, |outcome| outcome.status == 200);
     }
@@ -84,7 +81,7 @@ impl Load {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// How many answers there were of each kind.
+    /// How many requests ended in each way.
     pub(crate) fn kinds(&self) -> HashMap<(u16, Option<String>), usize> {
         let mut kinds = HashMap::new();
         self.outcomes()
@@ -93,8 +90,8 @@ impl Load {
         kinds
     }
 
-    /// Every completion that was acknowledged is in the ledger, once, and the sums know exactly the rows there are.
-    /// Rows of requests that were not acknowledged may be there.
+    /// Every acknowledged completion is in the ledger once, and the totals match the rows. There may be rows of
+    /// requests that were not acknowledged.
     pub(crate) fn assert_nothing_lost_or_doubled(&self, installation: &Installation) {
         let rows = installation.rows();
         let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();

@@ -1,5 +1,5 @@
-//! Several replicas over a real PostgreSQL, in front of real runtimes, under load, while one thing after the other
-//! fails. Whatever fails: nothing that was acknowledged is lost, and nothing counts twice.
+//! Several replicas over a real PostgreSQL, in front of real runtimes, under load, while one part after the other
+//! fails. Whatever fails, nothing that was acknowledged is lost, and nothing counts twice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod database;

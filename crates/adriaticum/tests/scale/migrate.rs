@@ -1,4 +1,4 @@
-//! From one machine to many: `adriaticum migrate` takes everything along, and nobody notices but the operator.
+//! `adriaticum migrate` copies everything from SQLite to PostgreSQL.
 
 use testbed::{Behaviour, Cluster, FakeRuntime, Service};
 
@@ -16,7 +16,7 @@ fn everything_moves_from_sqlite_to_postgresql() {
     let link = service.banner_value("Set up").unwrap();
     let file = service.data().join("adriaticum.db");
 
-    // Once while it serves, to see how long it takes; and once more when it has stopped.
+    // Once while the service runs, as a trial, and once more when it has stopped.
     let copied = service.run_ok(&["migrate", "--to", &database]);
     assert!(copied.contains("both agree") && copied.contains("once more"), "{copied}");
     service.chat(&key, "And hello again!").completion();
@@ -48,7 +48,7 @@ fn everything_moves_from_sqlite_to_postgresql() {
     assert!(nothing.code == Some(1) && nothing.stderr.contains("nothing to be copied"), "{nothing:?}");
 }
 
-/// What a report says of the time that it was made at is another each time.
+/// Removes the time at which a report was made.
 fn without_clock(report: &str) -> String {
     report.lines().filter(|line| !line.contains("\"until\"")).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Replicas come and go, and what one does the others know.
+//! Replicas come and go, and share what they know.
 
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ fn a_key_revoked_on_one_is_refused_by_the_next_request_on_every_other() {
 }
 
 #[test]
-fn a_replica_that_is_killed_takes_nothing_along() {
+fn a_killed_replica_loses_nothing_that_was_acknowledged() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut replicas = start(3, &runtime);
     let key = replicas[0].key();
@@ -67,7 +67,7 @@ fn a_rolling_restart_fails_no_request() {
         for at in 0..replicas.len() {
             load.wait_for_completions(40);
             replicas[at].signal(Signal::TERM);
-            // Whoever balances sees that this one is not ready any more, and calls the others.
+            // A load balancer sees that this one is not ready and uses the others.
             load.call_at(&addresses(replicas.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, one)| one)));
             assert_eq!(replicas[at].wait_for_exit().code(), Some(0));
             replicas[at].start_again();

@@ -1,4 +1,4 @@
-//! Real runtimes: several of our own engine and llama.cpp's server, killed, hung, slowed and returned under load.
+//! Real runtimes, our own engine and llama.cpp's server: killed, hung, slowed and restarted under load.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -82,17 +82,17 @@ fn runtimes_that_are_killed_hung_and_returned() {
     let addresses = [replicas[0].address(), replicas[1].address()];
     let load = Load::during(&addresses, &key, BODY, |load| {
         load.wait_for_completions(12);
-        // Hung: it accepts, and says nothing any more.
+        // Hung: it accepts connections and does not respond.
         first.signal(Signal::STOP);
         load.wait_for_completions(12);
         first.signal(Signal::CONT);
         load.wait_for_completions(6);
-        // Killed, and returned.
+        // Killed and restarted.
         llama.kill();
         load.wait_for_completions(12);
         llama.start_again();
         load.wait_for_completions(12);
-        // Slowed: it gets a moment now and then.
+        // Slowed: it runs only now and then.
         for _ in 0..10 {
             llama.signal(Signal::STOP);
             load.wait_for_completions(2);
@@ -105,7 +105,7 @@ fn runtimes_that_are_killed_hung_and_returned() {
     assert_eq!(load.broken(), 0);
     let kinds = load.kinds();
     let completed = kinds.get(&(200, None)).copied().unwrap_or(0);
-    // What was in the middle of a response when its runtime was killed cannot be asked again.
+    // A request whose response had begun when its runtime was killed cannot be retried.
     let cut_off: usize = kinds.iter().filter(|((status, _), _)| *status != 200).map(|(_, count)| count).sum();
     assert!(completed > 80 && cut_off <= 12, "{kinds:?}");
     assert!(kinds.keys().all(|(_, code)| matches!(code.as_deref(), None | Some("inference_error"))), "{kinds:?}");
