@@ -6,7 +6,6 @@
 //! no index.
 
 mod catalogue;
-mod dates;
 mod document;
 mod extract;
 mod files;

@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::date;
+use crate::date::{date_from_number, parse_date_or_unix_time};
 
 /// A value of any type, as far as we can use it.
 #[derive(Debug, Deserialize)]
@@ -45,8 +45,8 @@ impl LenientValue {
     /// The day, or the first one of a list.
     pub(super) fn date(&self) -> Option<Date> {
         match self {
-            Self::Text(text) => date::of_text(text),
-            Self::Whole(number) => date::of_number(*number),
+            Self::Text(text) => parse_date_or_unix_time(text),
+            Self::Whole(number) => date_from_number(*number),
             Self::Many(values) => values.iter().find_map(Self::date),
             Self::Members(_) | Self::Other(_) => None,
         }

@@ -6,7 +6,6 @@
 //! server says in its own words gets out of here except as a passage.
 
 mod clients;
-mod date;
 mod error;
 mod exchange;
 mod lenient;

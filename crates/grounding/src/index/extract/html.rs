@@ -5,7 +5,7 @@ use encoding_rs::Encoding;
 use scraper::node::Element;
 use scraper::{Html, Node};
 
-use crate::index::dates;
+use crate::date::parse_date;
 use crate::index::document::{Document, squeeze};
 
 /// Reads a page.
@@ -133,7 +133,7 @@ fn heading_level(name: &str) -> Option<u8> {
 fn published(element: &Element) -> Option<jiff::civil::Date> {
     let name = element.attr("property").or(element.attr("name")).or(element.attr("itemprop"))?;
     matches!(name.to_ascii_lowercase().as_str(), "article:published_time" | "date" | "dc.date" | "datepublished")
-        .then(|| element.attr("content").and_then(dates::parse))?
+        .then(|| element.attr("content").and_then(parse_date))?
 }
 
 #[cfg(test)]

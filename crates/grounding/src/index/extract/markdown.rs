@@ -3,7 +3,7 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::html;
-use crate::index::dates;
+use crate::date::parse_date;
 use crate::index::document::{Document, squeeze};
 
 /// Reads a Markdown text.
@@ -59,7 +59,7 @@ fn read_front_matter(document: &mut Document, text: &str) {
         let value = squeeze(value.trim().trim_matches(['"', '\'']));
         match name.trim() {
             "title" if !value.is_empty() => document.title = Some(value),
-            "date" => document.date = dates::parse(&value),
+            "date" => document.date = parse_date(&value),
             _ => (),
         }
     }

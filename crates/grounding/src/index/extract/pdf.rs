@@ -5,7 +5,7 @@ use pdf_extract::{Dictionary, Document as Pdf, Object, PlainTextOutput, decode_t
 
 use super::Reason;
 use super::text::paragraphs;
-use crate::index::dates;
+use crate::date::parse_date;
 use crate::index::document::{Document, squeeze};
 
 const DAMAGED: Reason = "the PDF is damaged, or of a kind that cannot be read";
@@ -41,5 +41,5 @@ fn text_of(information: &Dictionary, name: &[u8]) -> Option<String> {
 }
 
 fn date_of(information: &Dictionary, name: &[u8]) -> Option<Date> {
-    dates::parse(&text_of(information, name)?)
+    parse_date(&text_of(information, name)?)
 }
