@@ -3,6 +3,7 @@
 //! the derived query leaves the house.
 
 pub mod augment;
+mod cjk;
 mod date;
 mod grounder;
 pub mod index;

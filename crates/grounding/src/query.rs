@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use chat::{Message, Role};
 use regex::Regex;
 
+use crate::cjk::is_half_a_word;
 use crate::invisible::is_invisible;
 use crate::scorer::split_material;
 
@@ -62,7 +63,7 @@ fn essence(text: &str) -> String {
 
 /// Whether a turn needs the one before it to be understood: it is short.
 fn leans(text: &str) -> bool {
-    let ideographs = text.chars().filter(|character| *character >= '\u{3040}').count();
+    let ideographs = text.chars().filter(|character| is_half_a_word(*character)).count();
     text.split_whitespace().count() + ideographs / 2 < LEANING
 }
 

@@ -6,6 +6,8 @@
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
+use crate::cjk::is_cjk;
+
 /// What is longer is no word that anybody asks for: a digest, an encoded picture.
 const LONGEST_WORD: usize = 64;
 
@@ -15,7 +17,7 @@ pub(super) enum Run<'a> {
     /// One word, folded.
     Word(&'a str),
     /// Chinese or Japanese, where nothing says where a word ends.
-    Unspaced(&'a str),
+    Cjk(&'a str),
 }
 
 /// Without case, diacritics and the width of full-width letters. Kana keep their voicing, which is no accent.
@@ -35,7 +37,7 @@ pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
     let mut kind = Kind::Gap;
     let mut end_run = |kind: Kind, run: &'a str| match kind {
         Kind::Word if run.len() <= LONGEST_WORD => each(Run::Word(run)),
-        Kind::Unspaced => each(Run::Unspaced(run)),
+        Kind::Cjk => each(Run::Cjk(run)),
         Kind::Word | Kind::Gap => (),
     };
     for (at, c) in folded.char_indices() {
@@ -48,22 +50,11 @@ pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
     end_run(kind, &folded[start..]);
 }
 
-/// Is that a character of a script that is written without spaces?
-pub(super) fn is_unspaced(c: char) -> bool {
-    let kana = matches!(u32::from(c), 0x3040..=0x30FF | 0x31F0..=0x31FF);
-    kana || matches!(u32::from(c), 0x3005..=0x3007 | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
-}
-
-/// Is that one of the Japanese letters which spell endings and particles?
-pub(super) fn is_hiragana(c: char) -> bool {
-    matches!(u32::from(c), 0x3040..=0x309F)
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gap,
     Word,
-    Unspaced,
+    Cjk,
 }
 
 impl Kind {
@@ -73,8 +64,8 @@ impl Kind {
         } else if c.is_ascii() || c == '\u{30FB}' {
             // The middle dot of katakana separates words.
             Self::Gap
-        } else if is_unspaced(c) {
-            Self::Unspaced
+        } else if is_cjk(c) {
+            Self::Cjk
         } else if c.is_alphanumeric() {
             Self::Word
         } else {
@@ -89,7 +80,7 @@ fn fold_char(c: char, folded: &mut String) {
         return;
     }
     // Their parts are letters of their own.
-    if is_unspaced(c) || matches!(u32::from(c), 0xAC00..=0xD7A3) {
+    if is_cjk(c) || matches!(u32::from(c), 0xAC00..=0xD7A3) {
         folded.push(c);
         return;
     }
@@ -124,7 +115,7 @@ mod tests {
         runs(&folded, |run| {
             cut.push(match run {
                 Run::Word(word) => word.to_owned(),
-                Run::Unspaced(run) => format!("<{run}>"),
+                Run::Cjk(run) => format!("<{run}>"),
             });
         });
         cut.join(" ")

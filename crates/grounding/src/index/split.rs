@@ -4,7 +4,7 @@
 //! sentences, and the last sentence of a part is repeated in the next. No word is lost. Pure.
 
 use super::document::Block;
-use super::fold::is_unspaced;
+use crate::cjk::is_cjk;
 
 /// A passage is not longer, in half words: a Chinese or Japanese character is about half a word.
 const LONGEST: usize = 2 * 200;
@@ -63,7 +63,7 @@ pub(super) fn measure(text: &str) -> usize {
 
 fn measure_word(word: &str) -> usize {
     let all = word.chars().count();
-    let unspaced = word.chars().filter(|c| is_unspaced(*c)).count();
+    let unspaced = word.chars().filter(|c| is_cjk(*c)).count();
     unspaced + 2 * (all - unspaced).div_ceil(LETTERS)
 }
 

@@ -8,10 +8,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::fold::{Run, fold, is_hiragana, runs};
+use super::fold::{Run, fold, runs};
 use super::language::Language;
 use super::stem::stem;
 use super::stopwords::{is_grammar, is_stopword};
+use crate::cjk::is_hiragana;
 
 /// How much a stem's match is worth beside a word's.
 const STEM: f32 = 0.7;
@@ -50,7 +51,7 @@ impl Indexing {
                     push(&mut terms.words, word);
                     push(&mut terms.stems, self.stem(word));
                 }
-                Run::Unspaced(run) => {
+                Run::Cjk(run) => {
                     pairs(run).for_each(|pair| push(&mut terms.words, pair));
                     characters(run).for_each(|character| push(&mut terms.stems, character));
                 }
@@ -94,7 +95,7 @@ pub(super) fn wanted(question: &str) -> Vec<Wanted> {
     let (mut words, mut unspaced) = (Vec::new(), Vec::new());
     runs(&folded, |run| match run {
         Run::Word(word) => words.push(word),
-        Run::Unspaced(run) => unspaced.push(run),
+        Run::Cjk(run) => unspaced.push(run),
     });
     words.truncate(LONGEST_QUESTION);
     let told = Language::of_question(&words);

@@ -1,5 +1,7 @@
 //! What a turn asks, and what it brings along: quoted text, code, tables, letters, whatever is to be worked on.
 
+use crate::cjk::is_half_a_word;
+
 /// Words from which a quotation is more than a phrase.
 const QUOTED: usize = 7;
 /// Words from which a block of plain prose beside a request is what the request is about.
@@ -50,7 +52,7 @@ fn keep(material: &mut String, piece: &str) {
 fn size(text: &str) -> usize {
     let (mut words, mut ideographs, mut within) = (0, 0, false);
     for character in text.chars() {
-        if character >= '\u{3040}' {
+        if is_half_a_word(character) {
             ideographs += 1;
             within = false;
         } else if character.is_alphanumeric() {

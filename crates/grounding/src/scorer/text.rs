@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
+use crate::cjk::is_cjk;
+
 /// Tokens that are read at the most: far more than words fit into what is read of a message, but not more than marks.
 const MOST: usize = 1024;
 
@@ -94,7 +96,7 @@ impl Reader {
         if is_combining_mark(character) || matches!(character, '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{00ad}') {
             return;
         }
-        if is_ideograph(character) {
+        if is_cjk(character) {
             self.end_word();
             let start = self.here();
             self.text.folded.push(character);
@@ -229,10 +231,6 @@ impl Reader {
     fn here(&self) -> u32 {
         u32::try_from(self.text.folded.len()).unwrap_or(u32::MAX)
     }
-}
-
-fn is_ideograph(character: char) -> bool {
-    matches!(character, '\u{3041}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '々' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2fa1f}')
 }
 
 fn is_year(text: &str) -> bool {

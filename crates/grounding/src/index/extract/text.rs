@@ -1,7 +1,7 @@
 //! Plain text: paragraphs are what blank lines separate. It has no title of its own.
 
+use crate::cjk::is_cjk;
 use crate::index::document::Document;
-use crate::index::fold::is_unspaced;
 
 /// Reads a text.
 pub(super) fn read(text: &str) -> Document {
@@ -38,7 +38,7 @@ fn join(paragraph: &mut String, line: &str) {
         {
             paragraph.pop();
         }
-        (Some(last), Some(first)) if is_unspaced(last) && is_unspaced(first) => (),
+        (Some(last), Some(first)) if is_cjk(last) && is_cjk(first) => (),
         (Some('。' | '、' | '，'), Some(_)) | (None, _) => (),
         _ => paragraph.push(' '),
     }

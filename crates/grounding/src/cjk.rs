@@ -1,0 +1,22 @@
+//! Chinese and Japanese characters: scripts that put no spaces between words.
+
+/// Kana, ideographs and their iteration marks.
+pub(crate) fn is_cjk(character: char) -> bool {
+    is_kana(character)
+        || matches!(u32::from(character), 0x3005..=0x3007 | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
+}
+
+/// The Japanese letters that spell endings and particles.
+pub(crate) fn is_hiragana(character: char) -> bool {
+    matches!(u32::from(character), 0x3040..=0x309F)
+}
+
+/// Coarser than `is_cjk`: everything from kana upwards, wide punctuation, Hangul and emoji included. For estimating how
+/// many words a text has, at two such characters to the word.
+pub(crate) fn is_half_a_word(character: char) -> bool {
+    character >= '\u{3040}'
+}
+
+fn is_kana(character: char) -> bool {
+    matches!(u32::from(character), 0x3040..=0x30FF | 0x31F0..=0x31FF)
+}
