@@ -1,4 +1,4 @@
-//! Grounding put together: score, ask Search, weave.
+//! The steps of grounding: score, search, augment.
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -15,60 +15,55 @@ use crate::query;
 use crate::scorer::{self, Scorer};
 use crate::search::{RemoteSearch, SearchError};
 
-/// Results that Search is asked for; some will be repetitions, or not fit.
-const RESULTS: usize = 10;
+/// More than fit into a prompt: some will be duplicates.
+const MAX_RESULTS: usize = 10;
 
 /// Which requests are grounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those that the scorer says need facts.
+    /// Those that need facts by their score.
     Auto,
-    /// All of them.
     Always,
 }
 
-/// Who is asked for facts.
 pub enum Search {
-    /// The built-in index, if anything is in it: without that, nothing is grounded.
+    /// The built-in index. While it is empty, nothing is grounded.
     IfIndexed(LocalSearch),
-    /// The built-in index, come what may.
+    /// The built-in index, even while it is empty.
     Local(LocalSearch),
-    /// Another server.
     Remote(Box<RemoteSearch>),
 }
 
-/// What was found out about a request before anything is searched.
+/// Whether a request needs facts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assessment {
     /// From 0 to 1.
     pub score: f32,
     /// The scorer's version.
     pub scorer: u16,
-    /// Whether it is grounded: by its score, or because everything is.
+    /// By its score, or because all requests are.
     pub is_grounded: bool,
 }
 
-/// Grounds requests.
 pub struct Grounder {
     mode: Mode,
     search: Search,
     /// Tokens that sources may take in a prompt.
-    tokens: usize,
-    /// Read when it is first needed: where nothing is searched, nothing is scored.
+    max_source_tokens: usize,
+    /// Loaded only where there is something to search.
     scorer: OnceLock<Scorer>,
 }
 
 impl Grounder {
-    /// Puts grounding together.
-    pub fn new(mode: Mode, search: Search, tokens: usize) -> Self {
-        let grounder = Self { mode, search, tokens, scorer: OnceLock::new() };
+    pub fn new(mode: Mode, search: Search, max_source_tokens: usize) -> Self {
+        let grounder = Self { mode, search, max_source_tokens, scorer: OnceLock::new() };
         if grounder.is_configured() {
             grounder.scorer();
         }
         grounder
     }
 
-    /// Whether a conversation needs facts; none if there is nothing to search.
+    /// `None` if there is nothing to search.
     pub fn assess(&self, messages: &[Message]) -> Option<Assessment> {
         if !self.is_configured() {
             return None;
@@ -78,28 +73,27 @@ impl Grounder {
         Some(Assessment { score: score.get(), scorer: scorer::VERSION, is_grounded })
     }
 
-    /// What Search finds for a conversation. Where nothing is left to be searched for, nothing is found.
-    /// `trace` holds headers with the trace context, which a search server is sent.
+    /// Searches for what a conversation asks. A query with nothing left in it finds nothing. `trace` holds the
+    /// headers of the trace context, which a remote server is sent.
     pub async fn search(&self, messages: &[Message], trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
         let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
         match &self.search {
-            Search::IfIndexed(local) | Search::Local(local) => local.search(&query, RESULTS).await,
-            Search::Remote(remote) => remote.search_traced(trace, &query, RESULTS).await,
+            Search::IfIndexed(local) | Search::Local(local) => local.search(&query, MAX_RESULTS).await,
+            Search::Remote(remote) => remote.search_traced(trace, &query, MAX_RESULTS).await,
         }
     }
 
-    /// Weaves passages into instructions of at most about so many tokens.
+    /// `tokens` bounds the sources, roughly.
     pub fn augment(passages: &[Passage], tokens: usize) -> Augmentation {
         let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
         augment::augment(passages, now.to_zoned(TimeZone::UTC).date(), tokens)
     }
 
-    /// Tokens that sources may take: what was configured, or what conversation and completion leave of the context.
+    /// Tokens for sources: as configured, or less where conversation and completion leave less of the context.
     pub fn source_budget(&self, request: &ChatRequest, context: Option<usize>) -> usize {
-        augment::source_budget(request, context).min(self.tokens)
+        augment::source_budget(request, context).min(self.max_source_tokens)
     }
 
-    /// Whether there is anything to search.
     pub fn is_configured(&self) -> bool {
         match &self.search {
             Search::IfIndexed(local) => local.has_documents(),
@@ -107,7 +101,7 @@ impl Grounder {
         }
     }
 
-    /// Whether Search has answered properly of late.
+    /// Whether recent searches succeeded.
     pub fn is_healthy(&self) -> bool {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.is_readable(),
@@ -115,12 +109,12 @@ impl Grounder {
         }
     }
 
-    /// Whether nothing at all is answered without Search.
+    /// Whether no request is served without Search.
     pub fn is_required(&self) -> bool {
         self.mode == Mode::Always
     }
 
-    /// Finds out whether Search answers again, by asking it. The built-in index is looked at every time anyway.
+    /// Sends one search, so that a server that has recovered is used again. The built-in index needs no probe.
     pub async fn probe(&self) -> Result<(), SearchError> {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => Ok(()),
@@ -128,7 +122,7 @@ impl Grounder {
         }
     }
 
-    /// Who is asked, for people: a URL without secrets, or `local`.
+    /// For people: a URL without secrets, or `local`.
     pub fn search_location(&self) -> String {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => "local".into(),

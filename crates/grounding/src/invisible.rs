@@ -1,6 +1,6 @@
-//! Characters that one does not see: controls, zero-width and direction marks, tags. They hide text from people, not from models.
+//! Invisible characters: controls, zero-width and direction marks, tags. They hide text from people, not from models.
 
-/// Whether a character shows nothing, other than line breaks and tabs.
+/// Line breaks and tabs do not count.
 pub(crate) fn is_invisible(character: char) -> bool {
     match character {
         '\n' | '\t' => false,

@@ -1,14 +1,16 @@
-//! The built-in index as something to be asked: opened when it is first there, searched beside the requests, under a deadline.
+//! Search in the built-in index: opened once it exists, searched on a blocking thread, under a deadline.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::Passage;
 use crate::index::{Index, IndexError};
 use crate::search::SearchError;
 
-/// The index in a folder, which may come about while we run.
+/// The index may be created while the service runs.
 pub struct LocalSearch {
     folder: PathBuf,
     deadline: Duration,
@@ -16,7 +18,6 @@ pub struct LocalSearch {
 }
 
 impl LocalSearch {
-    /// The index in that folder.
     pub fn new(folder: PathBuf, deadline: Duration) -> Self {
         Self { folder, deadline, index: Mutex::default() }
     }
@@ -30,16 +31,16 @@ impl LocalSearch {
         }
     }
 
-    /// Whether it can be read, or is not there to be.
+    /// True also while there is no index.
     pub fn is_readable(&self) -> bool {
         self.open().is_ok()
     }
 
-    /// What it finds, best first, at most `limit`; nothing if nothing was indexed.
+    /// Best first. Nothing indexed is no error.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
         let Some(index) = self.open().map_err(unreadable)? else { return Ok(Vec::new()) };
         let query = query.to_owned();
-        // A search takes milliseconds, which the other requests of this thread should not wait for.
+        // A search takes milliseconds, which would hold up the other requests of this thread.
         let searched = tokio::task::spawn_blocking(move || index.search(&query, limit));
         match tokio::time::timeout(self.deadline, searched).await {
             Ok(Ok(found)) => found.map_err(unreadable),
@@ -49,7 +50,7 @@ impl LocalSearch {
     }
 
     fn open(&self) -> Result<Option<Arc<Index>>, IndexError> {
-        let mut opened = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.index.lock();
         if opened.is_none() {
             *opened = Index::open(&self.folder)?.map(Arc::new);
         }

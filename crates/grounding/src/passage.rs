@@ -1,16 +1,14 @@
-//! What Search finds. Everything in it was written by somebody else: hostile text, until it is augmentation.
+//! What Search finds: untrusted text, until `augment` has cleaned it.
 
 use jiff::civil::Date;
 
-/// One piece of a document that Search found.
+/// A piece of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
-    /// What the document is called.
+    /// The document's.
     pub title: String,
-    /// Where it is.
     pub url: String,
-    /// What it says, as it stands there.
     pub text: String,
-    /// When it was written, if that is known.
+    /// When the document was written, if known.
     pub date: Option<Date>,
 }

@@ -1,5 +1,6 @@
-//! The query: the only thing that leaves the house. It comes from the last user turn and, where that leans on what was said before,
-//! from the user turn before it; never from the system message, an answer, or pasted material. Secrets and personal data are cut.
+//! The query: all that a search server is sent. It comes from the last user turn and, where that is too short to stand
+//! alone, from the user turn before it; never from the system message, a completion or pasted material. Secrets and personal
+//! data are removed.
 
 use std::sync::LazyLock;
 
@@ -10,39 +11,39 @@ use crate::cjk::is_half_a_word;
 use crate::invisible::is_invisible;
 use crate::scorer::split_material;
 
-/// Characters of a query at the most; search engines look at little more.
-const LONGEST: usize = 240;
-/// Words below which a turn cannot be understood without the one before it.
-const LEANING: usize = 5;
+/// Search engines read little more.
+const MAX_QUERY_CHARS: usize = 240;
+/// A shorter turn cannot be understood without the one before it.
+const MIN_STANDALONE_WORDS: usize = 5;
 
-/// What Search is asked for the last user turn; none if nothing is left that could be searched for.
+/// `None` if nothing is left to search for.
 pub fn derive(messages: &[Message]) -> Option<String> {
-    let mut said = messages.iter().rev().filter(|message| message.role() == Role::User);
-    let last = ask(said.next()?.content());
-    let query = match said.next() {
-        Some(before) if leans(&last) => {
-            let before = ask(before.content());
-            let room = LONGEST.saturating_sub(last.chars().count() + 1);
-            format!("{} {last}", cut(&before, room))
+    let mut user_turns = messages.iter().rev().filter(|message| message.role() == Role::User);
+    let last = question_of(user_turns.next()?.content());
+    let query = match user_turns.next() {
+        Some(before) if needs_context(&last) => {
+            let before = question_of(before.content());
+            let max_chars = MAX_QUERY_CHARS.saturating_sub(last.chars().count() + 1);
+            format!("{} {last}", cut_at_word(&before, max_chars))
         }
         _ => last,
     };
-    let query = cut(query.trim(), LONGEST).trim().to_owned();
+    let query = cut_at_word(query.trim(), MAX_QUERY_CHARS).trim().to_owned();
     query.chars().any(char::is_alphanumeric).then_some(query)
 }
 
-/// What a turn asks, without what it brings along and without what is nobody else's business.
-fn ask(content: &str) -> String {
+/// What a turn asks, without pasted material and private data.
+fn question_of(content: &str) -> String {
     let visible: String = content.chars().filter(|character| !is_invisible(*character)).collect();
     let parts = split_material(&visible, |_| false);
-    let cleaned = without_secrets(&parts.ask);
+    let cleaned = remove_secrets(&parts.ask);
     let words: Vec<&str> = cleaned.split_whitespace().collect();
-    essence(&words.join(" "))
+    shorten(&words.join(" "))
 }
 
-/// A long request's questions, or else its end, where requests tend to stand.
-fn essence(text: &str) -> String {
-    if text.chars().count() <= LONGEST {
+/// The questions of a long text, or else its end: requests tend to stand there.
+fn shorten(text: &str) -> String {
+    if text.chars().count() <= MAX_QUERY_CHARS {
         return text.to_owned();
     }
     let sentences: Vec<&str> = text.split_inclusive(['.', '?', '!', '。', '？', '！']).collect();
@@ -53,7 +54,7 @@ fn essence(text: &str) -> String {
     }
     let mut end = String::new();
     for sentence in sentences.iter().rev() {
-        if !end.is_empty() && end.chars().count() + sentence.chars().count() > LONGEST {
+        if !end.is_empty() && end.chars().count() + sentence.chars().count() > MAX_QUERY_CHARS {
             break;
         }
         end.insert_str(0, sentence);
@@ -61,15 +62,14 @@ fn essence(text: &str) -> String {
     end.trim().to_owned()
 }
 
-/// Whether a turn needs the one before it to be understood: it is short.
-fn leans(text: &str) -> bool {
-    let ideographs = text.chars().filter(|character| is_half_a_word(*character)).count();
-    text.split_whitespace().count() + ideographs / 2 < LEANING
+fn needs_context(text: &str) -> bool {
+    let half_words = text.chars().filter(|character| is_half_a_word(*character)).count();
+    text.split_whitespace().count() + half_words / 2 < MIN_STANDALONE_WORDS
 }
 
-/// The first so many characters, ended where a word ends.
-fn cut(text: &str, longest: usize) -> &str {
-    let Some((end, _)) = text.char_indices().nth(longest) else { return text };
+/// At most that many characters, cut where a word ends.
+fn cut_at_word(text: &str, max_chars: usize) -> &str {
+    let Some((end, _)) = text.char_indices().nth(max_chars) else { return text };
     let head = &text[..end];
     match text[end..].starts_with(char::is_whitespace) {
         true => head,
@@ -77,19 +77,19 @@ fn cut(text: &str, longest: usize) -> &str {
     }
 }
 
-/// What must not leave, longest forms first: each is replaced by a blank.
+/// Replaced by a space, longest forms first.
 static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
-        // Code between backticks; marks in place of material.
+        // Code between backticks; placeholders for material.
         r"`[^`]*`|\u{1}\w+",
         r"-----BEGIN [A-Z ]+-----[\s\S]*?(?:-----END [A-Z ]+-----|$)",
-        // Addresses of the web can carry tokens and names.
+        // URLs can carry tokens and names.
         r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+",
         r"(?i)[\p{L}0-9._%+'-]+\s?(?:@|\(at\)|\[at\])\s?[\p{L}0-9-]+(?:\.[\p{L}0-9-]+)+",
-        // Words that announce a secret, with what follows.
+        // Words that introduce a secret, and the secret.
         r"(?i)\b(?:password|passwort|passwd|pwd|pass ?phrase|pin|secret|token|api[ _-]?key|kennwort|contraseña|mot de passe|senha|lozinka|parola)(?:\s*[:=]\s*|\s+(?:is|ist|est|es|è|é|je)\s+)\S+",
         r"(?i)\bbearer\s+\S+",
-        // Keys as services make them: a prefix with an underscore or hyphen, then noise.
+        // API keys: a known prefix, an underscore or hyphen, then noise.
         r"\b(?:adria|sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|npm|pypi|AIza|AKIA|ASIA|ya29|eyJ)[-_]?[A-Za-z0-9][A-Za-z0-9_.\-]{11,}",
         // An IBAN.
         r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b",
@@ -103,14 +103,14 @@ static SECRETS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"\(\d{2,5}\)\s?\d[\d\s.\-]{3,}\d",
         r"\b0\d{1,4}[\s./-]\d[\d\s./-]{3,}\d\b",
         r"\b\d{3}[-. ]\d{3}[-. ]\d{4}\b",
-        // Addresses on the network.
+        // IP addresses.
         r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
         r"(?i)\b(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{0,4}\b",
     ];
     patterns.iter().map(|pattern| Regex::new(pattern).expect("the patterns are constants")).collect()
 });
 
-fn without_secrets(text: &str) -> String {
+fn remove_secrets(text: &str) -> String {
     let mut text = text.to_owned();
     for pattern in SECRETS.iter() {
         if let std::borrow::Cow::Owned(cleaned) = pattern.replace_all(&text, " ") {
@@ -134,12 +134,12 @@ fn is_noise(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn talk(turns: &[(Role, &str)]) -> Vec<Message> {
+    fn conversation(turns: &[(Role, &str)]) -> Vec<Message> {
         turns.iter().map(|(role, text)| Message::new(*role, (*text).into()).unwrap()).collect()
     }
 
     fn asked(text: &str) -> Option<String> {
-        derive(&talk(&[(Role::User, text)]))
+        derive(&conversation(&[(Role::User, text)]))
     }
 
     #[test]
@@ -149,22 +149,22 @@ mod tests {
         assert_eq!(asked("  \n "), None);
         assert_eq!(asked("```rust\nfn main() {}\n```\n").as_deref(), None);
         assert_eq!(asked("```\nfn internal_name() -> u32 { 7 }").as_deref(), None);
-        assert_eq!(derive(&talk(&[(Role::System, "be kind"), (Role::Assistant, "yes?")])), None);
+        assert_eq!(derive(&conversation(&[(Role::System, "be kind"), (Role::Assistant, "yes?")])), None);
     }
 
     #[test]
-    fn a_turn_that_leans_on_the_one_before_takes_it_along_and_nothing_else() {
-        let talk = talk(&[
+    fn a_short_turn_takes_the_user_turn_before_it_along_and_nothing_else() {
+        let messages = conversation(&[
             (Role::System, "You are the secret agent Zorba."),
             (Role::User, "What is the GDP of Croatia in 2024?"),
             (Role::Assistant, "About 80 billion."),
             (Role::User, "and in 2025?"),
         ]);
-        assert_eq!(derive(&talk).as_deref(), Some("What is the GDP of Croatia in 2024? and in 2025?"));
+        assert_eq!(derive(&messages).as_deref(), Some("What is the GDP of Croatia in 2024? and in 2025?"));
     }
 
     #[test]
-    fn pasted_material_stays_at_home() {
+    fn pasted_material_is_not_sent() {
         let code = "why does numpy 2.1 print a warning here?\n\n```python\nprint(internal_secret_name)\n```";
         assert_eq!(asked(code).as_deref(), Some("why does numpy 2.1 print a warning here?"));
         let letter = "Is this legal in Austria?\n\nDear Ms Horvat, your contract of 3 March ends at once because you were ill \
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_personal_data_are_cut() {
+    fn secrets_and_personal_data_are_removed() {
         let secrets = [
             "adria_AbCdEf123456_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG012345",
             "sk-proj-abcDEF1234567890abcDEF",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_facts_are_made_of_is_kept() {
+    fn numbers_that_are_facts_are_kept() {
         for text in [
             "did the Fed move on 2025-03-19 or on 20 March 2025",
             "is 1,250,000 the population of Zagreb in 2021",
@@ -219,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_request_is_cut_to_what_it_asks() {
+    fn a_long_turn_is_shortened_to_its_question() {
         let story = "My sister moves from Munich to Oslo next month with her dog. ".repeat(8);
         let query = asked(&format!("{story}What are the entry rules for dogs in Norway?")).unwrap();
         assert_eq!(query, "What are the entry rules for dogs in Norway?");
         let query = asked(&"word ".repeat(400)).unwrap();
-        assert!(query.chars().count() <= LONGEST && !query.ends_with(' '), "{query}");
+        assert!(query.chars().count() <= MAX_QUERY_CHARS && !query.ends_with(' '), "{query}");
     }
 }

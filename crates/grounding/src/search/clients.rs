@@ -1,12 +1,12 @@
-//! An HTTP client for each runtime that searches.
+//! One HTTP client for each tokio runtime.
 //!
-//! A connection lives in the tokio runtime that opened it. Lent to another one, it would wait for that runtime's turn and
-//! end with it, in the middle of somebody else's search. So none is lent.
+//! A connection is driven by the runtime that opened it. Used from another one, it would stall while that runtime is busy and
+//! break when it ends. So connections are not shared between runtimes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::{Client, redirect};
 use tokio::runtime::{self, Handle};
@@ -14,51 +14,49 @@ use tokio::runtime::{self, Handle};
 use super::error::SearchError;
 use super::url::RemoteUrl;
 
-/// Shorter than what most servers and firewalls grant, so that a connection is rarely found dead when it is needed.
-const IDLE: Duration = Duration::from_secs(30);
-const MOST_IDLE: usize = 32;
-/// Beyond, those of runtimes that have ended are suspected to be most of them, and all are made anew.
-const MOST_RUNTIMES: usize = 256;
+/// Shorter than the timeouts of most servers and firewalls, so that a reused connection is rarely dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_IDLE_CONNECTIONS: usize = 32;
+/// Beyond this, most belong to runtimes that have ended: all are dropped.
+const MAX_CLIENTS: usize = 256;
 
-/// The clients for one server.
 pub(super) struct Clients {
     is_encrypted: bool,
-    made: Mutex<Made>,
+    clients: Mutex<ClientMap>,
 }
 
-struct Made {
-    /// Made to see that it can be made; for the first who comes.
-    first: Option<Client>,
+struct ClientMap {
+    /// Built at start to see that it can be; the first runtime gets it.
+    unused: Option<Client>,
     by_runtime: HashMap<runtime::Id, Client>,
 }
 
 impl Clients {
     pub(super) fn new(url: &RemoteUrl) -> Result<Self, SearchError> {
         let is_encrypted = url.is_encrypted();
-        let made = Made { first: Some(client(is_encrypted)?), by_runtime: HashMap::new() };
-        Ok(Self { is_encrypted, made: Mutex::new(made) })
+        let clients = ClientMap { unused: Some(client(is_encrypted)?), by_runtime: HashMap::new() };
+        Ok(Self { is_encrypted, clients: Mutex::new(clients) })
     }
 
-    /// The client of the runtime that this runs in.
-    pub(super) fn here(&self) -> Result<Client, SearchError> {
+    pub(super) fn for_current_runtime(&self) -> Result<Client, SearchError> {
         let id = Handle::current().id();
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = made.by_runtime.get(&id) {
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.by_runtime.get(&id) {
             return Ok(client.clone());
         }
-        let client = made.first.take().map_or_else(|| client(self.is_encrypted), Ok)?;
-        if made.by_runtime.len() >= MOST_RUNTIMES {
-            made.by_runtime.clear();
+        let client = clients.unused.take().map_or_else(|| client(self.is_encrypted), Ok)?;
+        if clients.by_runtime.len() >= MAX_CLIENTS {
+            clients.by_runtime.clear();
         }
-        made.by_runtime.insert(id, client.clone());
+        clients.by_runtime.insert(id, client.clone());
         Ok(client)
     }
 }
 
-/// The URL alone decides who sees the queries, so redirects are not followed and proxies from the environment are not
-/// used. HTTP/1.1 because there a search that is given up closes its connection.
+/// The URL alone decides who sees a query: redirects are not followed, proxies from the environment are not used. HTTP/1.1,
+/// because there a cancelled search closes its connection.
 fn client(is_encrypted: bool) -> Result<Client, SearchError> {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has chosen
+    let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has installed one
     let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
     let mut builder = Client::builder()
         .user_agent(concat!("adriaticum/", env!("CARGO_PKG_VERSION")))
@@ -66,15 +64,15 @@ fn client(is_encrypted: bool) -> Result<Client, SearchError> {
         .redirect(redirect::Policy::none())
         .no_proxy()
         .http1_only()
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MOST_IDLE)
-        // Another crate may have enabled them; a small answer could then unpack to a large one.
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+        // Another crate may have enabled them; a small response could then decompress to a large one.
         .no_gzip()
         .no_brotli()
         .no_deflate()
         .no_zstd();
     if !is_encrypted {
-        // Otherwise a system without certificates, such as a small container, could not even speak plain HTTP.
+        // Without this, building fails on systems without root certificates, such as small containers.
         builder = builder.tls_certs_only([]);
     }
     builder.build().map_err(|_| SearchError::NoTls)

@@ -1,4 +1,4 @@
-//! One request to a search server and its answer, bounded in size. Its time is bounded by whoever waits for it.
+//! One request to a search server and its response, bounded in size. The caller bounds the time.
 
 use std::error::Error;
 use std::io;
@@ -10,17 +10,17 @@ use url::Url;
 use super::error::{ConnectError, SearchError};
 use super::url::Credentials;
 
-/// The largest answer that is read: far above a page of results.
-pub(super) const MAX_ANSWER_BYTES: usize = 2 << 20;
+/// Far above a page of results.
+pub(super) const MAX_RESPONSE_BYTES: usize = 2 << 20;
 
-/// What is sent: a GET, or a POST with JSON.
-pub(super) struct Question {
+/// A GET, or a POST with JSON.
+pub(super) struct SearchRequest {
     pub(super) url: Url,
     pub(super) json: Option<String>,
 }
 
-impl Question {
-    pub(super) fn request(self, client: &Client, credentials: Option<&Credentials>) -> RequestBuilder {
+impl SearchRequest {
+    pub(super) fn build(self, client: &Client, credentials: Option<&Credentials>) -> RequestBuilder {
         let request = match self.json {
             Some(json) => client.post(self.url).header(CONTENT_TYPE, "application/json").body(json),
             None => client.get(self.url),
@@ -32,25 +32,25 @@ impl Question {
     }
 }
 
-/// Sends a request and reads the body of its answer. `refused` says what a status other than 200 means there, unless it
-/// means the same everywhere.
-pub(super) async fn exchange(
+/// Sends a request and reads the body of its response. `status_error` says what a status other than 200 means for that kind
+/// of server, where kinds differ.
+pub(super) async fn send(
     request: RequestBuilder,
-    refused: fn(StatusCode) -> SearchError,
+    status_error: fn(StatusCode) -> SearchError,
 ) -> Result<Vec<u8>, SearchError> {
-    let mut response = request.send().await.map_err(|error| no_answer(&error))?;
+    let mut response = request.send().await.map_err(|error| connection_error(&error))?;
     match response.status() {
         StatusCode::OK => {}
         status if status.is_redirection() => return Err(SearchError::Redirected(status)),
         StatusCode::UNAUTHORIZED => return Err(SearchError::CredentialsRefused(StatusCode::UNAUTHORIZED)),
-        status => return Err(refused(status)),
+        status => return Err(status_error(status)),
     }
-    if response.content_length().is_some_and(|length| length > MAX_ANSWER_BYTES as u64) {
+    if response.content_length().is_some_and(|length| length > MAX_RESPONSE_BYTES as u64) {
         return Err(SearchError::TooLarge);
     }
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(|_| SearchError::BrokeOff)? {
-        if body.len() + piece.len() > MAX_ANSWER_BYTES {
+    while let Some(piece) = response.chunk().await.map_err(|_| SearchError::Disconnected)? {
+        if body.len() + piece.len() > MAX_RESPONSE_BYTES {
             return Err(SearchError::TooLarge);
         }
         body.extend_from_slice(&piece);
@@ -58,17 +58,17 @@ pub(super) async fn exchange(
     Ok(body)
 }
 
-/// Why nothing came. Says it in kinds, not in the error's words: those may hold the query or what the server sent.
-fn no_answer(error: &reqwest::Error) -> SearchError {
+/// Says it in kinds, not in the error's own words: those may hold the query or what the server sent.
+fn connection_error(error: &reqwest::Error) -> SearchError {
     if !error.is_connect() {
-        return SearchError::BrokeOff;
+        return SearchError::Disconnected;
     }
     let mut network = None;
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        // What the system says has a number; what TLS says is an I/O error without one.
-        let error_of_system = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some());
-        network = error_of_system.map(io::Error::kind).or(network);
+        // Errors of the system have a number; TLS errors are I/O errors without one.
+        let system_error = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some());
+        network = system_error.map(io::Error::kind).or(network);
         cause = error.source();
     }
     SearchError::Unreachable(match network {

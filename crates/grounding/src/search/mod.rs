@@ -1,9 +1,8 @@
 //! Search on other servers: SearXNG, OpenSearch, Elasticsearch.
 //!
-//! `url` says which; `searxng` and `opensearch` know what each is asked and what its answers mean; `clients` and
-//! `exchange` carry one request there and one bounded answer back; `remote` puts them together under one deadline and one
-//! breaker. What comes out is passages of bounded size or a `SearchError`, whose sentences are our own: nothing that a
-//! server says in its own words gets out of here except as a passage.
+//! `url` says which; `searxng` and `opensearch` know the requests and responses of each; `clients` and `exchange` send one
+//! request and read one bounded response; `remote` combines them under one deadline and one breaker. The result is passages of
+//! bounded size or a `SearchError` with a message of ours: what a server says in its own words leaves only as a passage.
 
 mod clients;
 mod error;

@@ -1,7 +1,7 @@
-//! OpenSearch and Elasticsearch: what they are asked, and what their JSON means.
+//! OpenSearch and Elasticsearch: requests, and what their responses mean.
 //!
-//! We know no index's mapping, so several usual names are tried for everything. They are plain names: a pattern such as
-//! `text*` would also match vectors and other things that nobody can search for words.
+//! An index's mapping is unknown, so the usual field names are tried. No patterns: `text*` would also match vectors and other
+//! fields that cannot be searched for words.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::SearchError;
-use super::exchange::Question;
+use super::exchange::SearchRequest;
 use super::lenient::LenientValue;
 use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
-/// Under which names things are looked for, the likeliest first. Those with a dot are what common importers write.
-const TITLES: [&str; 7] =
+/// Field names, the likeliest first. Those with a dot are what common importers write.
+const TITLE_FIELDS: [&str; 7] =
     ["title", "name", "headline", "meta.title", "metadata.title", "attachment.title", "file.filename"];
-const TEXTS: [&str; 8] =
+const TEXT_FIELDS: [&str; 8] =
     ["text", "content", "body", "passage", "body_content", "page_content", "attachment.content", "description"];
-const URLS: [&str; 6] = ["url", "link", "uri", "metadata.url", "metadata.source", "file.url"];
-const DATES: [&str; 12] = [
+const URL_FIELDS: [&str; 6] = ["url", "link", "uri", "metadata.url", "metadata.source", "file.url"];
+const DATE_FIELDS: [&str; 12] = [
     "date",
     "published",
     "published_at",
@@ -38,21 +38,26 @@ const DATES: [&str; 12] = [
     "meta.date",
 ];
 
-/// What may stand in a URL as it is.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// What is percent-encoded in a URL.
+const ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A search for words.
-pub(super) fn question(url: &RemoteUrl, index: &str, query: &str, limit: usize, deadline: Duration) -> Question {
-    search(url, index, words(query), limit, deadline)
+pub(super) fn search_request(
+    url: &RemoteUrl,
+    index: &str,
+    query: &str,
+    limit: usize,
+    deadline: Duration,
+) -> SearchRequest {
+    request(url, index, match_words(query), limit, deadline)
 }
 
-/// A search that finds any document, those with the words first. It shows whether documents can be read.
-pub(super) fn probe(url: &RemoteUrl, index: &str, query: &str, deadline: Duration) -> Question {
-    search(url, index, json!({"bool": {"must": {"match_all": {}}, "should": [words(query)]}}), 1, deadline)
+/// Finds any document, those with the words first. Shows whether documents can be read.
+pub(super) fn probe_request(url: &RemoteUrl, index: &str, query: &str, deadline: Duration) -> SearchRequest {
+    request(url, index, json!({"bool": {"must": {"match_all": {}}, "should": [match_words(query)]}}), 1, deadline)
 }
 
 /// What a status other than 200 means.
-pub(super) fn refused(status: StatusCode) -> SearchError {
+pub(super) fn status_error(status: StatusCode) -> SearchError {
     match status {
         StatusCode::FORBIDDEN => SearchError::CredentialsRefused(status),
         StatusCode::NOT_FOUND => SearchError::IndexMissing,
@@ -61,16 +66,16 @@ pub(super) fn refused(status: StatusCode) -> SearchError {
     }
 }
 
-/// The passages of an answer, best first. Shards that failed are left to the cluster's keeper as long as one answered.
-pub(super) fn passages(body: &[u8], index: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|_| SearchError::Malformed)?;
-    if answer.timed_out {
+/// Best first. Failed shards are no error as long as one answered.
+pub(super) fn parse_passages(body: &[u8], index: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
+    let response: Response = serde_json::from_slice(body).map_err(|_| SearchError::Malformed)?;
+    if response.timed_out {
         return Err(SearchError::CutShort);
     }
-    if answer.shards.all_failed() {
+    if response.shards.all_failed() {
         return Err(SearchError::ShardsFailed);
     }
-    let hits = answer.hits.hits;
+    let hits = response.hits.hits;
     let passages: Vec<_> = hits.iter().filter_map(|hit| hit.passage(index)).take(limit).collect();
     match passages.is_empty() && !hits.is_empty() {
         true => Err(SearchError::Unreadable),
@@ -78,13 +83,13 @@ pub(super) fn passages(body: &[u8], index: &str, limit: usize) -> Result<Vec<Pas
     }
 }
 
-/// The names under which something to read is looked for.
-pub(super) fn names() -> String {
-    [TITLES.as_slice(), &TEXTS].concat().join(", ")
+/// For the error message.
+pub(super) fn field_names() -> String {
+    [TITLE_FIELDS.as_slice(), &TEXT_FIELDS].concat().join(", ")
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Response {
     #[serde(default)]
     timed_out: bool,
     #[serde(rename = "_shards", default)]
@@ -102,7 +107,7 @@ struct Shards {
 }
 
 impl Shards {
-    /// A pattern that no index matches has no shards, and nothing that failed.
+    /// A pattern that matches no index has no shards; nothing failed then.
     fn all_failed(&self) -> bool {
         self.total > 0 && (self.failed >= self.total || self.successful == Some(0))
     }
@@ -124,36 +129,36 @@ struct Hit {
 }
 
 impl Hit {
-    /// Nothing if it holds nothing to read.
+    /// `None` without any field that we read.
     fn passage(&self, index: &str) -> Option<Passage> {
         let source = self.source.as_ref()?;
-        let title = TITLES.iter().find_map(|name| source.at(name)?.text());
-        let text = TEXTS.iter().find_map(|name| source.at(name)?.whole_text());
-        let date = DATES.iter().find_map(|name| source.at(name)?.date());
-        let url = URLS.iter().find_map(|name| source.at(name)?.text());
-        let url = url.map_or_else(|| self.address(index), str::to_owned);
+        let title = TITLE_FIELDS.iter().find_map(|name| source.get(name)?.text());
+        let text = TEXT_FIELDS.iter().find_map(|name| source.get(name)?.whole_text());
+        let date = DATE_FIELDS.iter().find_map(|name| source.get(name)?.date());
+        let url = URL_FIELDS.iter().find_map(|name| source.get(name)?.text());
+        let url = url.map_or_else(|| self.opensearch_url(index), str::to_owned);
         bounded_passage(title, &url, text.as_deref(), date)
     }
 
-    /// Where the document is, for one that does not say so itself. A pattern or alias may have led to another index.
-    fn address(&self, index: &str) -> String {
+    /// For a document without a URL. A pattern or alias may have led to another index.
+    fn opensearch_url(&self, index: &str) -> String {
         let index = self.index.as_deref().unwrap_or(index);
         let id = self.id.as_deref().unwrap_or_default();
-        format!("opensearch:{}/{}", utf8_percent_encode(index, ESCAPED), utf8_percent_encode(id, ESCAPED))
+        format!("opensearch:{}/{}", utf8_percent_encode(index, ENCODE_SET), utf8_percent_encode(id, ENCODE_SET))
     }
 }
 
-/// Lenient, because some index has a number or a vector under one of the names, and that must not fail the others.
-fn words(query: &str) -> Value {
-    let titles = TITLES.iter().map(|name| format!("{name}^2"));
-    let fields: Vec<_> = titles.chain(TEXTS.iter().map(|name| name.to_string())).collect();
+/// Lenient, because one of the fields may hold numbers or vectors, which must not fail the search.
+fn match_words(query: &str) -> Value {
+    let titles = TITLE_FIELDS.iter().map(|name| format!("{name}^2"));
+    let fields: Vec<_> = titles.chain(TEXT_FIELDS.iter().map(|name| name.to_string())).collect();
     json!({"multi_match": {"query": query, "fields": fields, "lenient": true, "tie_breaker": 0.3}})
 }
 
-/// The server gets a little less time than we have, so that it can still say that it ran out.
-fn search(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Duration) -> Question {
+/// The server gets a little less time than we have, so that it can still report its timeout.
+fn request(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Duration) -> SearchRequest {
     let timeout = (deadline / 10 * 9).as_millis().clamp(1, 3_600_000);
-    let read = [TITLES.as_slice(), &TEXTS, &URLS, &DATES].concat();
+    let read = [TITLE_FIELDS.as_slice(), &TEXT_FIELDS, &URL_FIELDS, &DATE_FIELDS].concat();
     let json = json!({
         "size": limit,
         "timeout": format!("{timeout}ms"),
@@ -161,5 +166,5 @@ fn search(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Du
         "_source": read,
         "query": query,
     });
-    Question { url: url.below(&format!("/{index}/_search")), json: Some(json.to_string()) }
+    SearchRequest { url: url.join(&format!("/{index}/_search")), json: Some(json.to_string()) }
 }

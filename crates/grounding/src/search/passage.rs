@@ -1,14 +1,14 @@
-//! What becomes of one result: a passage of bounded size.
+//! Passages of bounded size from search results.
 
 use jiff::civil::Date;
 
 use crate::Passage;
 
-const MAX_TITLE: usize = 300;
-const MAX_URL: usize = 2_000;
-const MAX_TEXT: usize = 20_000;
+const MAX_TITLE_CHARS: usize = 300;
+const MAX_URL_CHARS: usize = 2_000;
+const MAX_TEXT_CHARS: usize = 20_000;
 
-/// A passage, cut to size. Nothing if there is nothing to read; a title alone can say something.
+/// `None` without title and text; a title alone can be an answer.
 pub(super) fn bounded_passage(
     title: Option<&str>,
     url: &str,
@@ -19,13 +19,13 @@ pub(super) fn bounded_passage(
         return None;
     }
     Some(Passage {
-        title: cut(title.unwrap_or(url), MAX_TITLE),
-        url: cut(url, MAX_URL),
-        text: cut(text.unwrap_or_default(), MAX_TEXT),
+        title: cut(title.unwrap_or(url), MAX_TITLE_CHARS),
+        url: cut(url, MAX_URL_CHARS),
+        text: cut(text.unwrap_or_default(), MAX_TEXT_CHARS),
         date,
     })
 }
 
-fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).collect()
+fn cut(text: &str, max_chars: usize) -> String {
+    text.chars().take(max_chars).collect()
 }

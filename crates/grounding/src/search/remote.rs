@@ -1,24 +1,23 @@
-//! A server that is asked: one deadline over each search, one breaker over all.
+//! Search on another server: one deadline for each search, one breaker for all.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use breaker::{Attempt, Breaker, Verdict};
+use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 
 use super::clients::Clients;
 use super::error::SearchError;
-use super::exchange::{Question, exchange};
+use super::exchange::{SearchRequest, send};
 use super::url::{Kind, RemoteUrl};
 use super::{opensearch, searxng};
 use crate::Passage;
 
-/// More is never asked for.
 const MAX_LIMIT: usize = 100;
-/// What `check` and `probe` look for: a word that means nothing about anybody and that every search engine finds.
-const CHECK_FOR: &str = "encyclopedia";
+/// For `check` and `probe`: tells nothing about anybody, and every search engine finds it.
+const PROBE_QUERY: &str = "encyclopedia";
 
-/// A search server. Shared by every thread; each runtime keeps connections of its own and uses them again.
+/// Shared by all threads; each tokio runtime has its own connections.
 pub struct RemoteSearch {
     url: RemoteUrl,
     clients: Clients,
@@ -28,29 +27,27 @@ pub struct RemoteSearch {
 }
 
 impl RemoteSearch {
-    /// A server whose every search has to be over, from the connection to the last byte, before the deadline.
+    /// The deadline covers a whole search, from connecting to the last byte.
     pub fn new(url: RemoteUrl, deadline: Duration) -> Result<Self, SearchError> {
         let clients = Clients::new(&url)?;
         Ok(Self { url, clients, deadline, breaker: Mutex::default(), epoch: Instant::now() })
     }
 
-    /// Where it is.
     pub fn url(&self) -> &RemoteUrl {
         &self.url
     }
 
-    /// Whether it has answered properly of late.
+    /// Whether recent searches succeeded.
     pub fn is_healthy(&self) -> bool {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).is_closed()
+        self.breaker.lock().is_closed()
     }
 
-    /// What it finds, best first, at most `limit`. Dropping the future closes the connection and says nothing about the
-    /// server.
+    /// Best first. Dropping the future closes the connection and counts neither as success nor as failure.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
         self.search_traced(&HeaderMap::new(), query, limit).await
     }
 
-    /// Sends the trace context in these headers along.
+    /// Sends the headers of the trace context along.
     pub async fn search_traced(
         &self,
         trace: &HeaderMap,
@@ -58,27 +55,27 @@ impl RemoteSearch {
         limit: usize,
     ) -> Result<Vec<Passage>, SearchError> {
         let limit = limit.min(MAX_LIMIT);
-        let Some(question) = self.question(query, limit) else { return Ok(Vec::new()) };
-        let mut turn = Turn::take(self).ok_or(SearchError::Paused)?;
-        let found = self.ask(question, limit, trace).await;
-        turn.verdict = found.as_ref().map_or_else(SearchError::verdict, |_| Verdict::Good);
+        let Some(request) = self.search_request(query, limit) else { return Ok(Vec::new()) };
+        let mut attempt = TrackedAttempt::begin(self).ok_or(SearchError::CircuitOpen)?;
+        let found = self.send(request, limit, trace).await;
+        attempt.verdict = found.as_ref().map_or_else(SearchError::verdict, |_| Verdict::Good);
         found
     }
 
-    /// Searches for something harmless as a request would, so that everybody learns whether it answers again.
+    /// One search through the breaker, so that a server that has recovered is used again.
     pub async fn probe(&self) -> Result<(), SearchError> {
-        self.search(CHECK_FOR, 1).await.map(drop)
+        self.search(PROBE_QUERY, 1).await.map(drop)
     }
 
-    /// Searches once, past the breaker, and says in a sentence what works.
+    /// Searches once, past the breaker, and says what works.
     pub async fn check(&self) -> Result<String, SearchError> {
         let started = Instant::now();
-        let question = match &self.url.kind {
-            Kind::Searxng => searxng::question(&self.url, CHECK_FOR),
-            Kind::Opensearch { index } => Some(opensearch::probe(&self.url, index, CHECK_FOR, self.deadline)),
+        let request = match &self.url.kind {
+            Kind::Searxng => searxng::search_request(&self.url, PROBE_QUERY),
+            Kind::Opensearch { index } => Some(opensearch::probe_request(&self.url, index, PROBE_QUERY, self.deadline)),
         };
-        let found = match question {
-            Some(question) => self.ask(question, 1, &HeaderMap::new()).await?,
+        let found = match request {
+            Some(request) => self.send(request, 1, &HeaderMap::new()).await?,
             None => Vec::new(),
         };
         let (name, finding) = match (&self.url.kind, found.is_empty()) {
@@ -87,63 +84,62 @@ impl RemoteSearch {
             (Kind::Opensearch { .. }, false) => ("OpenSearch", "the documents of the index can be read"),
             (Kind::Opensearch { .. }, true) => ("OpenSearch", "the index is empty"),
         };
-        Ok(format!("{name} at {} answers in {} ms; {finding}", self.url.place(), started.elapsed().as_millis()))
+        Ok(format!("{name} at {} answers in {} ms; {finding}", self.url.base_url(), started.elapsed().as_millis()))
     }
 
-    /// What is sent for a query; nothing if there is nothing to ask.
-    fn question(&self, query: &str, limit: usize) -> Option<Question> {
+    /// `None` if there is nothing to search for.
+    fn search_request(&self, query: &str, limit: usize) -> Option<SearchRequest> {
         if limit == 0 || query.trim().is_empty() {
             return None;
         }
         match &self.url.kind {
-            Kind::Searxng => searxng::question(&self.url, query),
-            Kind::Opensearch { index } => Some(opensearch::question(&self.url, index, query, limit, self.deadline)),
+            Kind::Searxng => searxng::search_request(&self.url, query),
+            Kind::Opensearch { index } => {
+                Some(opensearch::search_request(&self.url, index, query, limit, self.deadline))
+            }
         }
     }
 
-    async fn ask(&self, question: Question, limit: usize, trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
-        let request = question.request(&self.clients.here()?, self.url.credentials.as_ref()).headers(trace.clone());
-        let refused = match &self.url.kind {
-            Kind::Searxng => searxng::refused,
-            Kind::Opensearch { .. } => opensearch::refused,
+    async fn send(&self, request: SearchRequest, limit: usize, trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
+        let request = request.build(&self.clients.for_current_runtime()?, self.url.credentials.as_ref());
+        let request = request.headers(trace.clone());
+        let status_error = match &self.url.kind {
+            Kind::Searxng => searxng::status_error,
+            Kind::Opensearch { .. } => opensearch::status_error,
         };
-        let body = tokio::time::timeout(self.deadline, exchange(request, refused)).await;
+        let body = tokio::time::timeout(self.deadline, send(request, status_error)).await;
         let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
         match &self.url.kind {
-            Kind::Searxng => searxng::passages(&body, limit),
-            Kind::Opensearch { index } => opensearch::passages(&body, index, limit),
+            Kind::Searxng => searxng::parse_passages(&body, limit),
+            Kind::Opensearch { index } => opensearch::parse_passages(&body, index, limit),
         }
     }
 
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> u64 {
+    fn now_millis(&self) -> u64 {
         self.epoch.elapsed().as_millis() as u64
     }
 }
 
-/// A search under way. Its verdict reaches the breaker when it is dropped, however that comes about.
-struct Turn<'a> {
+/// A search in flight. When it is dropped, the breaker gets its verdict.
+struct TrackedAttempt<'a> {
     remote: &'a RemoteSearch,
     verdict: Verdict,
     attempt: Attempt,
 }
 
-impl<'a> Turn<'a> {
-    fn take(remote: &'a RemoteSearch) -> Option<Self> {
-        let mut breaker = remote.breaker();
-        if !breaker.allows(remote.now()) {
+impl<'a> TrackedAttempt<'a> {
+    fn begin(remote: &'a RemoteSearch) -> Option<Self> {
+        let mut breaker = remote.breaker.lock();
+        if !breaker.allows(remote.now_millis()) {
             return None;
         }
         Some(Self { remote, verdict: Verdict::Unclear, attempt: breaker.begin() })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TrackedAttempt<'_> {
     fn drop(&mut self) {
-        let now = self.remote.now();
-        self.remote.breaker().end(self.attempt, self.verdict, now);
+        let now = self.remote.now_millis();
+        self.remote.breaker.lock().end(self.attempt, self.verdict, now);
     }
 }

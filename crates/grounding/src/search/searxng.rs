@@ -1,32 +1,32 @@
-//! SearXNG: what it is asked, and what its JSON means.
+//! SearXNG: requests, and what its responses mean.
 
 use reqwest::StatusCode;
 use serde::Deserialize;
 
 use super::error::SearchError;
-use super::exchange::Question;
+use super::exchange::SearchRequest;
 use super::lenient::LenientValue;
 use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
-/// How many silent engines are named, and how much of each name.
+/// How many unresponsive engines are named, and how much of each name.
 const MAX_NAMES: usize = 5;
-const MAX_NAME: usize = 40;
+const MAX_NAME_CHARS: usize = 40;
 
-/// What is asked; nothing if there is nothing in the query to look for.
-pub(super) fn question(url: &RemoteUrl, query: &str) -> Option<Question> {
-    let words = words_only(query);
+/// `None` if no word is left in the query.
+pub(super) fn search_request(url: &RemoteUrl, query: &str) -> Option<SearchRequest> {
+    let words = strip_commands(query);
     if words.is_empty() {
         return None;
     }
-    let mut url = url.below("/search");
+    let mut url = url.join("/search");
     url.query_pairs_mut().append_pair("q", &words).append_pair("format", "json");
-    Some(Question { url, json: None })
+    Some(SearchRequest { url, json: None })
 }
 
 /// What a status other than 200 means.
-pub(super) fn refused(status: StatusCode) -> SearchError {
+pub(super) fn status_error(status: StatusCode) -> SearchError {
     match status {
         StatusCode::FORBIDDEN => SearchError::JsonNotEnabled,
         StatusCode::TOO_MANY_REQUESTS => SearchError::RateLimited,
@@ -34,27 +34,27 @@ pub(super) fn refused(status: StatusCode) -> SearchError {
     }
 }
 
-/// The passages of an answer, best first: what answers directly, then what describes the thing, then the results.
-pub(super) fn passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, SearchError> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|_| SearchError::Malformed)?;
-    let direct = answer.answers.iter().find_map(direct);
-    let described = answer.infoboxes.iter().find_map(described);
-    let mut passages: Vec<_> = direct.into_iter().chain(described).collect();
-    for passage in answer.results.iter().filter_map(result) {
-        // The description's source is often the first result too.
+/// Best first: a direct answer, then the infobox, then the results.
+pub(super) fn parse_passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, SearchError> {
+    let response: Response = serde_json::from_slice(body).map_err(|_| SearchError::Malformed)?;
+    let answer = response.answers.iter().find_map(direct_answer);
+    let infobox = response.infoboxes.iter().find_map(infobox);
+    let mut passages: Vec<_> = answer.into_iter().chain(infobox).collect();
+    for passage in response.results.iter().filter_map(result) {
+        // The infobox's source is often the first result too.
         if passages.iter().all(|other| other.url != passage.url) {
             passages.push(passage);
         }
     }
-    if passages.is_empty() && answer.results.is_empty() && !answer.unresponsive_engines.is_empty() {
-        return Err(SearchError::SourcesUnresponsive(names(&answer.unresponsive_engines)));
+    if passages.is_empty() && response.results.is_empty() && !response.unresponsive_engines.is_empty() {
+        return Err(SearchError::SourcesUnresponsive(engine_names(&response.unresponsive_engines)));
     }
     passages.truncate(limit);
     Ok(passages)
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Response {
     results: Vec<LenientValue>,
     #[serde(default)]
     answers: Vec<LenientValue>,
@@ -66,44 +66,44 @@ struct Answer {
 }
 
 fn result(result: &LenientValue) -> Option<Passage> {
-    let text = |name| result.at(name).and_then(LenientValue::text);
+    let text = |name| result.get(name).and_then(LenientValue::text);
     bounded_passage(
         text("title"),
         text("url")?,
         text("content"),
-        result.at("publishedDate").and_then(LenientValue::date),
+        result.get("publishedDate").and_then(LenientValue::date),
     )
 }
 
 /// An answer of one sentence. Only with its source: without one it is SearXNG's own arithmetic, or from an old version that
 /// gave bare texts.
-fn direct(answer: &LenientValue) -> Option<Passage> {
-    let text = |name| answer.at(name).and_then(LenientValue::text);
+fn direct_answer(answer: &LenientValue) -> Option<Passage> {
+    let text = |name| answer.get(name).and_then(LenientValue::text);
     bounded_passage(None, text("url")?, Some(text("answer")?), None)
 }
 
-/// The box beside the results, as an encyclopedia fills it.
-fn described(infobox: &LenientValue) -> Option<Passage> {
-    let text = |name| infobox.at(name).and_then(LenientValue::text);
-    let linked = match infobox.at("urls") {
-        Some(LenientValue::Many(urls)) => urls.iter().find_map(|url| url.at("url")?.text()),
+/// The box beside the results, usually from an encyclopedia.
+fn infobox(infobox: &LenientValue) -> Option<Passage> {
+    let text = |name| infobox.get(name).and_then(LenientValue::text);
+    let linked = match infobox.get("urls") {
+        Some(LenientValue::List(urls)) => urls.iter().find_map(|url| url.get("url")?.text()),
         _ => None,
     };
     bounded_passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
 }
 
-/// The query without what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site
-/// altogether, with `:` a language, with `<` a time limit.
-fn words_only(query: &str) -> String {
+/// Removes what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site, with `:` a
+/// language, with `<` a time limit.
+fn strip_commands(query: &str) -> String {
     let words = query.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.map(|word| word.trim_start_matches(['!', ':', '<'])).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn names(engines: &[LenientValue]) -> String {
+fn engine_names(engines: &[LenientValue]) -> String {
     let clean = |name: &str| -> String {
         let kept = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '.' | '-' | '_'));
-        kept.take(MAX_NAME).collect()
+        kept.take(MAX_NAME_CHARS).collect()
     };
     let mut names: Vec<_> = engines.iter().filter_map(LenientValue::text).map(clean).take(MAX_NAMES).collect();
     if engines.len() > names.len() {
@@ -128,7 +128,7 @@ mod tests {
             ("!! :", ""),
         ];
         for (query, words) in cases {
-            assert_eq!(words_only(query), words, "{query}");
+            assert_eq!(strip_commands(query), words, "{query}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where Search is.
+//! The setting for Search: `local`, or the URL of a search server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,37 +6,33 @@ use std::str::FromStr;
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
-/// What the setting for Search says: `local`, or the URL of a server that is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SearchUrl {
-    /// The index of this machine.
+    /// The built-in index.
     Local,
-    /// A server.
     Remote(RemoteUrl),
 }
 
-/// A server that is asked: `searxng+http://HOST`, or `opensearch+http://HOST/INDEX` (`elasticsearch+` is the same). Both
-/// may have a path before, `https`, and `USER:PASSWORD@` for basic authentication, which no text of it ever shows.
+/// `searxng+http://HOST`, or `opensearch+http://HOST/INDEX` (`elasticsearch+` is the same). Both may have a path, `https`, and
+/// `USER:PASSWORD@` for basic authentication, which is never displayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteUrl {
     pub(super) kind: Kind,
     pub(super) credentials: Option<Credentials>,
-    /// Without credentials, query, fragment and the slash at the end.
+    /// Without credentials, query, fragment and trailing slash.
     base: Url,
 }
 
-/// What listens there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Searxng,
-    /// Elasticsearch too: what we ask is the same.
+    /// Elasticsearch too: its API is the same here.
     Opensearch {
-        /// As it stands in the URL, percent-encoded.
+        /// Percent-encoded, as in the URL.
         index: String,
     },
 }
 
-/// Who we are there.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) user: String,
@@ -54,15 +50,14 @@ impl RemoteUrl {
         self.base.scheme() == "https"
     }
 
-    /// The URL of something below the base.
-    pub(super) fn below(&self, path: &str) -> Url {
+    pub(super) fn join(&self, path: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         url
     }
 
-    /// The base as people know it, such as `http://search.example:8080`.
-    pub(super) fn place(&self) -> &str {
+    /// Such as `http://search.example:8080`.
+    pub(super) fn base_url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 }
@@ -83,8 +78,8 @@ impl fmt::Display for RemoteUrl {
             Kind::Opensearch { index } => ("opensearch", Some(index)),
         };
         let hidden = if self.credentials.is_some() { "***@" } else { "" };
-        let place = &self.base[Position::BeforeHost..].trim_end_matches('/');
-        write!(f, "{prefix}+{}://{hidden}{place}", self.base.scheme())?;
+        let rest = &self.base[Position::BeforeHost..].trim_end_matches('/');
+        write!(f, "{prefix}+{}://{hidden}{rest}", self.base.scheme())?;
         index.map_or(Ok(()), |index| write!(f, "/{index}"))
     }
 }
@@ -140,7 +135,7 @@ impl FromStr for SearchUrl {
     }
 }
 
-/// Takes user and password out of a URL, so that they are in no other text than the one header that needs them.
+/// Takes user and password out of the URL, so that nothing but the `Authorization` header holds them.
 fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, SearchUrlError> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8();
@@ -161,7 +156,7 @@ fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, SearchUrlError
     }
 }
 
-/// Why a text does not say where Search is; the text itself may hold a secret and is not repeated.
+/// The text may hold a secret and is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SearchUrlError(&'static str);
@@ -189,7 +184,7 @@ mod tests {
         ];
         for (text, shown, below) in cases {
             let url = remote(text);
-            assert_eq!((url.to_string().as_str(), url.below("/search").as_str()), (shown, below), "{text}");
+            assert_eq!((url.to_string().as_str(), url.join("/search").as_str()), (shown, below), "{text}");
             assert_eq!((url.kind, url.credentials), (Kind::Searxng, None), "{text}");
         }
         let cases = [
@@ -204,7 +199,7 @@ mod tests {
         ];
         for (text, index, shown, below) in cases {
             let url = remote(text);
-            assert_eq!((url.to_string().as_str(), url.below("/x").as_str()), (shown, below), "{text}");
+            assert_eq!((url.to_string().as_str(), url.join("/x").as_str()), (shown, below), "{text}");
             assert_eq!(url.kind, Kind::Opensearch { index: index.into() }, "{text}");
         }
     }
@@ -215,13 +210,13 @@ mod tests {
         let expected = Credentials { user: "ad@min".into(), password: "säcret:/".into() };
         assert_eq!(url.credentials, Some(expected));
         assert_eq!(url.to_string(), "opensearch+https://***@a:9200/docs");
-        assert_eq!(url.place(), "https://a:9200");
-        let everything = format!("{url} {url:?} {}", url.below("/x"));
+        assert_eq!(url.base_url(), "https://a:9200");
+        let everything = format!("{url} {url:?} {}", url.join("/x"));
         assert!(!everything.contains("cret") && !everything.contains("min"), "{everything}");
     }
 
     #[test]
-    fn what_is_not_a_place_to_search_is_refused_without_repeating_it() {
+    fn invalid_urls_are_refused_without_repeating_them() {
         let cases = [
             "",
             "Local",
@@ -245,8 +240,8 @@ mod tests {
             "opensearch+http://u:secret%FF@a/docs",
         ];
         for text in cases {
-            let refusal = text.parse::<SearchUrl>().expect_err(text);
-            let told = format!("{refusal} {refusal:?}");
+            let error = text.parse::<SearchUrl>().expect_err(text);
+            let told = format!("{error} {error:?}");
             assert!(told.len() > 20 && !told.contains("secret"), "{text}: {told}");
         }
     }

@@ -95,7 +95,12 @@ async fn an_answer_that_breaks_off_is_no_answer() {
     ];
     for bytes in cases {
         let server = Server::always(Reply::ThenEnd(bytes.to_vec())).await;
-        assert_eq!(failure(&server, AMPLE).await, twice(SearchError::BrokeOff), "{}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            failure(&server, AMPLE).await,
+            twice(SearchError::Disconnected),
+            "{}",
+            String::from_utf8_lossy(bytes)
+        );
     }
 }
 
