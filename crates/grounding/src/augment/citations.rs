@@ -1,26 +1,26 @@
-//! The answer's own `[n]` marks, held against the sources: one that names no source is a claim of nothing and goes.
+//! Citations such as `[1]` in a completion, checked against the sources: those that name no source are removed.
 
-/// The text without marks that cite nothing. Numbers in brackets that are no citations stay: in code, behind a name
-/// (`list[7]`), or followed by a round bracket as in a Markdown link.
+/// Numbers in brackets that are no citations stay: in code, behind a name (`list[7]`), or followed by a round bracket as in a
+/// Markdown link.
 pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
     let mut kept = String::with_capacity(text.len());
     for (index, piece) in text.split_inclusive('`').enumerate() {
-        // Every other stretch between backticks is code.
+        // Every second piece between backticks is code.
         match index % 2 {
-            0 => strip(piece, sources, &mut kept),
+            0 => strip_piece(piece, sources, &mut kept),
             _ => kept.push_str(piece),
         }
     }
     kept
 }
 
-fn strip(piece: &str, sources: usize, kept: &mut String) {
+fn strip_piece(piece: &str, sources: usize, kept: &mut String) {
     let mut rest = piece;
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
         let Some((inside, numbers)) =
-            bracket[1..].split_once(']').and_then(|(inside, _)| Some((inside, cited(inside)?)))
+            bracket[1..].split_once(']').and_then(|(inside, _)| Some((inside, cited_numbers(inside)?)))
         else {
             kept.push('[');
             rest = &bracket[1..];
@@ -35,7 +35,7 @@ fn strip(piece: &str, sources: usize, kept: &mut String) {
         } else if !known.is_empty() {
             kept.push_str(&format!("[{}]", known.join(", ")));
         } else if kept.ends_with(' ') {
-            // The blank before it was there for it.
+            // The space before it belongs to it.
             kept.pop();
         }
         rest = after;
@@ -43,8 +43,8 @@ fn strip(piece: &str, sources: usize, kept: &mut String) {
     kept.push_str(rest);
 }
 
-/// The numbers of a mark such as `[1]` or `[1, 2]`; none if it is something else.
-fn cited(inside: &str) -> Option<Vec<usize>> {
+/// The numbers of `[1]` or `[1, 2]`; `None` if it is no citation.
+fn cited_numbers(inside: &str) -> Option<Vec<usize>> {
     let number = |text: &str| {
         let text = text.trim();
         let is_number = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_marks_that_cite_nothing_go() {
+    fn only_citations_without_a_source_are_removed() {
         let cases = [
             ("It is 12 [1].", "It is 12 [1]."),
             ("It is 12 [7].", "It is 12."),

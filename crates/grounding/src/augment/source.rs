@@ -1,4 +1,4 @@
-//! A source: what an answer may cite, and what its `Link` header says.
+//! A source that a completion may cite, and its `Link` header.
 
 use jiff::civil::Date;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -6,12 +6,12 @@ use url::Url;
 
 use crate::Passage;
 
-/// Characters of a URL beyond which it is not worth a header.
-const LONGEST_URL: usize = 1_000;
-/// What RFC 8187 lets stand in an extended parameter.
-const EXTENDED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// A longer URL is not worth a header.
+const MAX_URL_CHARS: usize = 1_000;
+/// What is percent-encoded in an extended parameter (RFC 8187).
+const EXTENDED_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Something that was found and can be cited.
+/// The title is clean, and the URL is safe in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     title: String,
@@ -20,15 +20,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// A passage's source; none if its address is not one that could be followed.
-    pub(super) fn of(passage: &Passage, clean: impl Fn(&str) -> String) -> Option<Self> {
+    /// `None` if the passage's URL cannot be followed.
+    pub(super) fn from_passage(passage: &Passage, clean: impl Fn(&str) -> String) -> Option<Self> {
         let url = Url::parse(passage.url.trim()).ok()?;
-        let known = matches!(url.scheme(), "http" | "https" | "local" | "opensearch");
-        // A password in an address is somebody's.
-        let bare = url.username().is_empty() && url.password().is_none();
+        let is_known_scheme = matches!(url.scheme(), "http" | "https" | "local" | "opensearch");
+        // Passwords must not be passed on.
+        let has_no_credentials = url.username().is_empty() && url.password().is_none();
         let text = url.as_str();
-        let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'<' | b'>' | b'"'));
-        if !known || !bare || !plain || text.len() > LONGEST_URL {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'<' | b'>' | b'"'));
+        if !is_known_scheme || !has_no_credentials || !is_plain || text.len() > MAX_URL_CHARS {
             return None;
         }
         let title = clean(&passage.title);
@@ -36,12 +36,10 @@ impl Source {
         Some(Self { title, url: text.to_owned(), date: passage.date })
     }
 
-    /// What it is called, cleaned.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// Where it is.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -60,7 +58,7 @@ impl Source {
             .collect();
         let mut link = format!(r#"<{}>; rel="cite-as"; title="{}""#, self.url, plain.trim());
         if plain != self.title {
-            link.push_str(&format!("; title*=UTF-8''{}", utf8_percent_encode(&self.title, EXTENDED)));
+            link.push_str(&format!("; title*=UTF-8''{}", utf8_percent_encode(&self.title, EXTENDED_ENCODE_SET)));
         }
         link
     }
