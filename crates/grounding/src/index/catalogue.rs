@@ -1,7 +1,5 @@
-//! What has been indexed: written with every commit as its payload, so that it is never older or newer than the
-//! passages.
-//!
-//! A line with the version, then a line for every collection: six values between tabs, text percent-encoded.
+//! The folders that are indexed, as the payload of every commit: never older or newer than the passages.
+//! Format: a line with the version, then a line for each collection, six values between tabs, text percent-encoded.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,39 +11,34 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_e
 use super::IndexError;
 use super::schema::VERSION;
 
-const NAME: &str = "adriaticum index";
+const MAGIC: &str = "adriaticum index";
 
-/// What a path may contain in an address.
-pub(super) const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// What is percent-encoded in a path.
+const PATH_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A folder whose documents are indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collection {
-    /// Where the documents are.
     pub folder: PathBuf,
-    /// What their addresses begin with; without one they are `local:`.
+    /// Without one, URLs begin with `local:`.
     pub url_prefix: Option<String>,
-    /// When it was last indexed, wholly or until that was interrupted.
+    /// The last run, whether it finished or was interrupted.
     pub indexed_at: Timestamp,
-    /// How many documents are in the index.
     pub documents: u64,
-    /// How many passages they make.
     pub passages: u64,
-    /// How large their files are.
+    /// Size of their files.
     pub bytes: u64,
 }
 
-/// All collections.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Catalogue {
     pub(super) collections: Vec<Collection>,
 }
 
 impl Catalogue {
-    /// Reads a commit's payload.
     pub(super) fn parse(payload: &str) -> Result<Self, IndexError> {
         let mut lines = payload.lines();
-        let version = lines.next().and_then(|line| line.strip_prefix(NAME)).map(str::trim);
+        let version = lines.next().and_then(|line| line.strip_prefix(MAGIC)).map(str::trim);
         if version != Some(VERSION.to_string().as_str()) {
             return Err(IndexError::OtherVersion);
         }
@@ -53,9 +46,8 @@ impl Catalogue {
         Ok(Self { collections: collections.ok_or_else(|| IndexError::Unreadable("its list of folders".into()))? })
     }
 
-    /// As a commit's payload.
     pub(super) fn format(&self) -> String {
-        let mut payload = format!("{NAME} {VERSION}\n");
+        let mut payload = format!("{MAGIC} {VERSION}\n");
         for collection in &self.collections {
             payload.push_str(&format_line(collection));
         }
@@ -66,7 +58,7 @@ impl Catalogue {
         self.collections.iter().find(|collection| collection.folder == folder)
     }
 
-    /// Puts a collection in the place of the one with its folder, or behind the others.
+    /// Replaces the collection with the same folder, or appends.
     pub(super) fn set(&mut self, collection: Collection) {
         match self.collections.iter_mut().find(|other| other.folder == collection.folder) {
             Some(other) => *other = collection,
@@ -75,12 +67,10 @@ impl Catalogue {
     }
 }
 
-/// A path's bytes, so that they can stand in an address.
 pub(super) fn encode_path(path: &Path) -> String {
-    percent_encode(path.as_os_str().as_bytes(), PATH).to_string()
+    percent_encode(path.as_os_str().as_bytes(), PATH_ENCODE_SET).to_string()
 }
 
-/// What `encode_path` has encoded.
 pub(super) fn decode_path(encoded: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(percent_decode_str(encoded).collect()))
 }
@@ -128,11 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_nonsense_are_told_apart() {
-        let other = format!("{NAME} {}\n", VERSION + 1);
+    fn other_versions_and_damaged_payloads_are_told_apart() {
+        let other = format!("{MAGIC} {}\n", VERSION + 1);
         assert!(matches!(Catalogue::parse(&other), Err(IndexError::OtherVersion)));
         assert!(matches!(Catalogue::parse(""), Err(IndexError::OtherVersion)));
-        let cut_off = format!("{NAME} {VERSION}\n/srv\t\t1970");
+        let cut_off = format!("{MAGIC} {VERSION}\n/srv\t\t1970");
         assert!(matches!(Catalogue::parse(&cut_off), Err(IndexError::Unreadable(_))));
     }
 }

@@ -1,22 +1,19 @@
-//! A document as every format is read into: a title, a date, and headings and paragraphs in their order.
+//! A document of any format: a title, a date, and headings and paragraphs in order.
 
 use jiff::civil::Date;
 
-/// What was read out of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Document {
-    /// What it calls itself, if it does.
     pub(super) title: Option<String>,
-    /// When it says it was written.
     pub(super) date: Option<Date>,
     pub(super) blocks: Vec<Block>,
 }
 
-/// One piece of a document's text, with single spaces except in code.
+/// Single spaces only, except in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Heading {
-        /// 1 for a chapter, more for what stands below it.
+        /// 1 is the highest.
         level: u8,
         text: String,
     },
@@ -24,25 +21,25 @@ pub(super) enum Block {
 }
 
 impl Document {
-    /// Adds a heading, unless there is nothing in it. The first one is the title of a document that has none.
-    pub(super) fn heading(&mut self, level: u8, text: &str) {
-        let text = squeeze(text);
+    /// Ignores blank ones. The first is the title of a document without one.
+    pub(super) fn push_heading(&mut self, level: u8, text: &str) {
+        let text = collapse_whitespace(text);
         if !text.is_empty() {
             self.title.get_or_insert_with(|| text.clone());
             self.blocks.push(Block::Heading { level, text });
         }
     }
 
-    /// Adds a paragraph, unless there is nothing in it.
-    pub(super) fn paragraph(&mut self, text: &str) {
-        let text = squeeze(text);
+    /// Ignores blank ones.
+    pub(super) fn push_paragraph(&mut self, text: &str) {
+        let text = collapse_whitespace(text);
         if !text.is_empty() {
             self.blocks.push(Block::Paragraph(text));
         }
     }
 
-    /// Adds text whose lines mean something, such as code, unless there is nothing in it.
-    pub(super) fn lines(&mut self, text: &str) {
+    /// For text whose line breaks matter, such as code. Ignores blank text.
+    pub(super) fn push_lines(&mut self, text: &str) {
         let clean = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
         let text: String = text.chars().map(clean).collect();
         let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
@@ -51,29 +48,29 @@ impl Document {
         }
     }
 
-    /// About so many bytes of its text, to guess its language by.
-    pub(super) fn beginning(&self, bytes: usize) -> String {
-        let mut beginning = String::new();
+    /// Blocks from the start, until that many bytes are reached.
+    pub(super) fn sample(&self, bytes: usize) -> String {
+        let mut sample = String::new();
         for block in &self.blocks {
-            if beginning.len() >= bytes {
+            if sample.len() >= bytes {
                 break;
             }
             let (Block::Heading { text, .. } | Block::Paragraph(text)) = block;
-            beginning.push_str(text);
-            beginning.push('\n');
+            sample.push_str(text);
+            sample.push('\n');
         }
-        beginning
+        sample
     }
 }
 
-/// Every stretch of white space as one space, none at the ends; control characters are white space, too.
-pub(super) fn squeeze(text: &str) -> String {
-    let mut squeezed = String::with_capacity(text.len());
+/// Each run of white space or control characters becomes one space; none at the ends.
+pub(super) fn collapse_whitespace(text: &str) -> String {
+    let mut collapsed = String::with_capacity(text.len());
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
-        if !squeezed.is_empty() {
-            squeezed.push(' ');
+        if !collapsed.is_empty() {
+            collapsed.push(' ');
         }
-        squeezed.push_str(word);
+        collapsed.push_str(word);
     }
-    squeezed
+    collapsed
 }

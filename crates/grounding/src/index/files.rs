@@ -1,4 +1,4 @@
-//! The documents in a folder, and what is remembered of each so that only what changed is read again.
+//! The documents in a folder, and what the index remembers of each, so that only changed files are read again.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use walkdir::WalkDir;
 use super::catalogue::{decode_path, encode_path};
 use super::extract::Format;
 
-/// What is larger is no document that people read.
-pub(super) const LARGEST: u64 = 64 * 1024 * 1024;
-/// A file changed within so short a time may change again without its time showing it.
-const UNSETTLED: Duration = Duration::from_secs(2);
+/// Larger files are no documents that people read.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+/// A file modified so recently may change again without a new modification time.
+const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// A document's file, as it was found.
+/// A file as it was found on disk.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// Below the folder.
+pub(super) struct DocumentFile {
+    /// Relative to the folder.
     pub(super) path: PathBuf,
     pub(super) format: Format,
     pub(super) size: u64,
-    /// When it was changed, in nanoseconds; `None` if that says nothing.
+    /// In Unix nanoseconds; `None` if it is too recent to be trusted.
     pub(super) modified: Option<u128>,
 }
 
 /// What the index remembers of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct FileRecord {
     pub(super) path: PathBuf,
     pub(super) size: u64,
     pub(super) modified: Option<u128>,
@@ -36,10 +36,10 @@ pub(super) struct Record {
     pub(super) passages: u64,
 }
 
-impl Record {
-    /// Is the file surely as it was, without reading it?
-    pub(super) fn is_of(&self, found: &Found) -> bool {
-        self.size == found.size && self.modified.is_some() && self.modified == found.modified
+impl FileRecord {
+    /// Whether the file is surely unchanged, without reading it.
+    pub(super) fn is_current(&self, file: &DocumentFile) -> bool {
+        self.size == file.size && self.modified.is_some() && self.modified == file.modified
     }
 
     pub(super) fn format(&self) -> String {
@@ -63,9 +63,9 @@ impl Record {
     }
 }
 
-/// The documents below a folder in the order of their names, and what could not be looked into. Hidden files and
-/// folders are passed by; links are not followed, so nothing outside the folder gets in.
-pub(super) fn walk(folder: &Path) -> (Vec<Found>, Vec<(PathBuf, String)>) {
+/// The documents below a folder sorted by name, and what could not be read. Hidden files and folders are skipped; links are
+/// not followed, so nothing outside the folder is indexed.
+pub(super) fn list_documents(folder: &Path) -> (Vec<DocumentFile>, Vec<(PathBuf, String)>) {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     let entries = WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter();
     for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.path())) {
@@ -78,14 +78,14 @@ pub(super) fn walk(folder: &Path) -> (Vec<Found>, Vec<(PathBuf, String)>) {
                 continue;
             }
         };
-        let Some(format) = Format::of(entry.path()).filter(|_| entry.file_type().is_file()) else { continue };
+        let Some(format) = Format::from_path(entry.path()).filter(|_| entry.file_type().is_file()) else { continue };
         let Ok(path) = entry.path().strip_prefix(folder) else { continue };
         match entry.metadata() {
-            Ok(metadata) => found.push(Found {
+            Ok(metadata) => found.push(DocumentFile {
                 path: path.to_owned(),
                 format,
                 size: metadata.len(),
-                modified: settled(&metadata, SystemTime::now()),
+                modified: trusted_mtime(&metadata, SystemTime::now()),
             }),
             Err(error) => skipped.push((entry.path().to_owned(), error.to_string())),
         }
@@ -93,19 +93,17 @@ pub(super) fn walk(folder: &Path) -> (Vec<Found>, Vec<(PathBuf, String)>) {
     (found, skipped)
 }
 
-/// A file's bytes, or why there are none to be had.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let too_large = || format!("it is larger than {} MiB", LARGEST / 1024 / 1024);
-    if fs::metadata(path).map_err(|error| error.to_string())?.len() > LARGEST {
+    let too_large = || format!("it is larger than {} MiB", MAX_FILE_BYTES / 1024 / 1024);
+    if fs::metadata(path).map_err(|error| error.to_string())?.len() > MAX_FILE_BYTES {
         return Err(too_large());
     }
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    // It may have grown in between.
-    if bytes.len() as u64 > LARGEST { Err(too_large()) } else { Ok(bytes) }
+    // It may have grown meanwhile.
+    if bytes.len() as u64 > MAX_FILE_BYTES { Err(too_large()) } else { Ok(bytes) }
 }
 
-/// What tells contents apart.
-pub(super) fn digest(bytes: &[u8]) -> String {
+pub(super) fn sha256_hex(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(bytes))
 }
 
@@ -113,10 +111,10 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-fn settled(metadata: &Metadata, now: SystemTime) -> Option<u128> {
+fn trusted_mtime(metadata: &Metadata, now: SystemTime) -> Option<u128> {
     let modified = metadata.modified().ok()?;
-    let settled = now.duration_since(modified).is_ok_and(|age| age >= UNSETTLED);
-    settled.then(|| modified.duration_since(SystemTime::UNIX_EPOCH).ok())?.map(|since| since.as_nanos())
+    let is_old_enough = now.duration_since(modified).is_ok_and(|age| age >= MTIME_GRANULARITY);
+    is_old_enough.then(|| modified.duration_since(SystemTime::UNIX_EPOCH).ok())?.map(|since| since.as_nanos())
 }
 
 #[cfg(test)]
@@ -125,22 +123,27 @@ mod tests {
 
     #[test]
     fn a_record_reads_back() {
-        let mut record =
-            Record { path: "a/b c\t.md".into(), size: 7, modified: Some(1 << 70), digest: "00ff".into(), passages: 3 };
-        assert_eq!(Record::parse(&record.format()), Some(record.clone()));
+        let mut record = FileRecord {
+            path: "a/b c\t.md".into(),
+            size: 7,
+            modified: Some(1 << 70),
+            digest: "00ff".into(),
+            passages: 3,
+        };
+        assert_eq!(FileRecord::parse(&record.format()), Some(record.clone()));
         record.modified = None;
-        assert_eq!(Record::parse(&record.format()), Some(record));
-        assert_eq!(Record::parse("7\t"), None);
+        assert_eq!(FileRecord::parse(&record.format()), Some(record));
+        assert_eq!(FileRecord::parse("7\t"), None);
     }
 
     #[test]
-    fn the_time_of_a_fresh_file_says_nothing() -> std::io::Result<()> {
+    fn a_recent_modification_time_is_not_trusted() -> std::io::Result<()> {
         let file = tempfile::NamedTempFile::new()?;
         let metadata = file.as_file().metadata()?;
         let modified = metadata.modified()?;
-        assert_eq!(settled(&metadata, modified + UNSETTLED / 2), None);
-        assert!(settled(&metadata, modified + UNSETTLED).is_some());
-        assert_eq!(settled(&metadata, modified - UNSETTLED), None, "from the future");
+        assert_eq!(trusted_mtime(&metadata, modified + MTIME_GRANULARITY / 2), None);
+        assert!(trusted_mtime(&metadata, modified + MTIME_GRANULARITY).is_some());
+        assert_eq!(trusted_mtime(&metadata, modified - MTIME_GRANULARITY), None, "from the future");
         Ok(())
     }
 }

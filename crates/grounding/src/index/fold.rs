@@ -1,26 +1,23 @@
-//! Text as the index compares it: words without case and diacritics, runs of Chinese and Japanese.
-//!
-//! Folding and cutting are the same for documents and questions, whatever their language, so that a word is found by
-//! whoever writes it without its accents. Pure.
+//! Text as the index compares it: words without case and diacritics, and runs of Chinese and Japanese.
+//! The same for documents and questions in any language, so that a word without its accents is found too. Pure.
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::cjk::is_cjk;
 
-/// What is longer is no word that anybody asks for: a digest, an encoded picture.
-const LONGEST_WORD: usize = 64;
+/// Longer ones are digests or encoded data, not words that anybody searches for.
+const MAX_WORD_BYTES: usize = 64;
 
-/// A stretch of text that stands between spaces, punctuation or a change to or from a script without spaces.
+/// Text between spaces, punctuation or a change to or from Chinese and Japanese.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Run<'a> {
-    /// One word, folded.
     Word(&'a str),
-    /// Chinese or Japanese, where nothing says where a word ends.
+    /// Without spaces between its words.
     Cjk(&'a str),
 }
 
-/// Without case, diacritics and the width of full-width letters. Kana keep their voicing, which is no accent.
+/// Removes case, diacritics and full width. Kana keep their voicing marks, which are no accents.
 pub(super) fn fold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     if is_nfc_quick(text.chars()) == IsNormalized::Yes {
@@ -31,12 +28,12 @@ pub(super) fn fold(text: &str) -> String {
     folded
 }
 
-/// Calls `each` for every run of a text that is folded already.
+/// The text must be folded.
 pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
     let mut start = 0;
     let mut kind = Kind::Gap;
     let mut end_run = |kind: Kind, run: &'a str| match kind {
-        Kind::Word if run.len() <= LONGEST_WORD => each(Run::Word(run)),
+        Kind::Word if run.len() <= MAX_WORD_BYTES => each(Run::Word(run)),
         Kind::Cjk => each(Run::Cjk(run)),
         Kind::Word | Kind::Gap => (),
     };
@@ -62,7 +59,7 @@ impl Kind {
         if c.is_ascii_alphanumeric() {
             Self::Word
         } else if c.is_ascii() || c == '\u{30FB}' {
-            // The middle dot of katakana separates words.
+            // The katakana middle dot separates words.
             Self::Gap
         } else if is_cjk(c) {
             Self::Cjk
@@ -79,14 +76,14 @@ fn fold_char(c: char, folded: &mut String) {
         folded.push(c.to_ascii_lowercase());
         return;
     }
-    // Their parts are letters of their own.
+    // Hangul syllables would be decomposed into letters.
     if is_cjk(c) || matches!(u32::from(c), 0xAC00..=0xD7A3) {
         folded.push(c);
         return;
     }
     for lower in c.to_lowercase() {
         match lower {
-            // Letters which Unicode does not take apart, as people write them without the key.
+            // Letters that Unicode does not decompose, as people type them without a key for them.
             'ß' => folded.push_str("ss"),
             'æ' => folded.push_str("ae"),
             'œ' => folded.push_str("oe"),
@@ -94,7 +91,7 @@ fn fold_char(c: char, folded: &mut String) {
             'ø' => folded.push('o'),
             'ł' => folded.push('l'),
             'ı' => folded.push('i'),
-            // Breaks a word only for the eye.
+            // Soft hyphen and zero-width characters.
             '\u{AD}' | '\u{200B}'..='\u{200D}' | '\u{FEFF}' => (),
             _ => decompose_compatible(lower, |part| {
                 if !is_combining_mark(part) {
@@ -143,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_ask_for_is_no_word() {
+    fn overlong_words_are_left_out() {
         assert_eq!(cut(&format!("a {} b", "x".repeat(65))), "a b");
     }
 }

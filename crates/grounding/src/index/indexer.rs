@@ -1,7 +1,7 @@
-//! Adding folders of documents to the index, bringing them up to date, and taking them out again.
+//! AddRun folders of documents to the index, updating and removing them.
 //!
-//! Files are read and cut by several threads; one hands their passages to the writer. What is committed is always
-//! whole files, so a run that was interrupted carries on where it was.
+//! Several threads read and split files; one hands their passages to the writer. Commits hold whole files, so an interrupted
+//! run continues where it stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -15,64 +15,56 @@ use jiff::Timestamp;
 
 use super::IndexError;
 use super::catalogue::{Catalogue, Collection, encode_path};
-use super::files::{Found, Record, digest, walk};
-use super::prepare::{Belonging, Prepared, prepare};
-use super::writer::{COMMIT_EVERY, Every, Writer};
+use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
+use super::prepare::{PassageOrigin, Prepared, prepare};
+use super::writer::{COMMIT_INTERVAL, CommitInterval, Writer};
 
-/// Documents that are read and not written yet, so that memory has a bound.
-const READ_AHEAD: usize = 16;
+/// Documents read but not written yet; bounds memory.
+const MAX_READ_AHEAD: usize = 16;
 
-/// The index in one folder, for changing it. Holds nothing open; every change takes the index for itself as long as it
-/// runs, beside any number of readers.
+/// Changes the index in one folder. Holds nothing open; each change locks the index against other writers while it runs.
 #[derive(Debug, Clone)]
 pub struct Indexer {
     folder: PathBuf,
-    commit_every: Every,
+    commit_interval: CommitInterval,
 }
 
-/// How a folder is added.
 #[derive(Debug, Clone, Default)]
 pub struct AddOptions {
-    /// What its documents' addresses begin with, such as `https://docs.example.com/`. `None` keeps what was said when
-    /// the folder was added before; an empty one goes back to `local:`.
+    /// What its documents' URLs begin with, such as `https://docs.example.com/`. `None` keeps the prefix of the last time; an
+    /// empty one goes back to `local:`.
     pub url_prefix: Option<String>,
 }
 
-/// How far adding has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Files looked at.
+    /// Files processed.
     pub done: usize,
-    /// Files found.
     pub total: usize,
-    /// Passages made so far.
     pub passages: u64,
 }
 
-/// What adding a folder has done.
+/// Numbers of documents, unless stated otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AddReport {
-    /// Documents that are new.
     pub added: u64,
-    /// Documents that were indexed before and now say something else, or are found under another address.
+    /// Other contents, or another URL.
     pub changed: u64,
-    /// Documents that are as they were.
     pub unchanged: u64,
-    /// Documents that were indexed and are gone, or can no longer be read.
+    /// Gone, or no longer readable.
     pub removed: u64,
-    /// What could not be read, and why.
+    /// Files that could not be read, with the reason.
     pub skipped: Vec<(PathBuf, String)>,
-    /// Passages of the folder that are in the index now.
+    /// Passages of the folder in the index now.
     pub passages: u64,
 }
 
 impl Indexer {
-    /// The index in that folder, whether there is one yet or not.
+    /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), commit_every: COMMIT_EVERY }
+        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL }
     }
 
-    /// What has been indexed.
     pub fn list(&self) -> Result<Vec<Collection>, IndexError> {
         match super::open(&self.folder)? {
             Some(index) => Ok(super::catalogue(&index)?.collections),
@@ -80,7 +72,7 @@ impl Indexer {
         }
     }
 
-    /// Indexes a folder's documents, or brings them up to date. What cannot be read is skipped and reported.
+    /// Adds or updates a folder's documents. What cannot be read is skipped and reported.
     pub fn add(
         &self,
         documents: &Path,
@@ -98,7 +90,7 @@ impl Indexer {
             Some(prefix) => Some(prefix.clone()).filter(|prefix| !prefix.is_empty()),
             None => earlier.and_then(|earlier| earlier.url_prefix.clone()),
         };
-        let id = id(&folder);
+        let id = collection_id(&folder);
         let known = writer.records(&id)?;
         let collection = Collection {
             url_prefix,
@@ -108,16 +100,16 @@ impl Indexer {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        let commit_every = self.commit_every;
-        Adding { writer, catalogue, collection, id, known, commit_every, report: AddReport::default() }.run(progress)
+        let commit_interval = self.commit_interval;
+        AddRun { writer, catalogue, collection, id, known, commit_interval, report: AddReport::default() }.run(progress)
     }
 
-    /// Takes a folder's documents out of the index. `None` if they are not in it.
+    /// `None` if the folder is not in the index.
     pub fn remove(&self, documents: &Path) -> Result<Option<Collection>, IndexError> {
         if super::open(&self.folder)?.is_none() {
             return Ok(None);
         }
-        // The folder itself may be gone by now.
+        // The folder itself may be gone.
         let folder = fs::canonicalize(documents).or_else(|_| std::path::absolute(documents));
         let folder = folder.map_err(|source| IndexError::NoSuchFolder { folder: documents.to_owned(), source })?;
         let mut writer = Writer::open(&self.folder)?;
@@ -126,37 +118,38 @@ impl Indexer {
             return Ok(None);
         };
         let removed = catalogue.collections.remove(at);
-        writer.delete_collection(&id(&folder));
+        writer.delete_collection(&collection_id(&folder));
         writer.commit(&catalogue)?;
         writer.close()?;
         Ok(Some(removed))
     }
 }
 
-/// One folder being added.
-struct Adding {
+/// One run of `Indexer::add`.
+struct AddRun {
     writer: Writer,
     catalogue: Catalogue,
-    /// As it is in the index at the moment, what is not committed included.
+    /// Including what is not committed yet.
     collection: Collection,
     id: String,
-    /// What was indexed before this run.
-    known: HashMap<PathBuf, (Record, String)>,
-    commit_every: Every,
+    /// From before this run: records with URLs.
+    known: HashMap<PathBuf, (FileRecord, String)>,
+    commit_interval: CommitInterval,
     report: AddReport,
 }
 
-impl Adding {
+impl AddRun {
     fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<AddReport, IndexError> {
-        let (found, unreadable) = walk(&self.collection.folder);
+        let (found, unreadable) = list_documents(&self.collection.folder);
         self.report.skipped = unreadable;
-        self.remove_what_is_gone(&found);
+        self.remove_missing(&found);
         let mut done = 0;
         let mut tell = |adding: &Self, more: usize| {
             done += more;
             progress(Progress { done, total: found.len(), passages: adding.collection.passages });
         };
-        let (same, read): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|found| self.is_unchanged(found));
+        let (same, read): (Vec<&DocumentFile>, Vec<&DocumentFile>) =
+            found.iter().partition(|found| self.is_unchanged(found));
         self.report.unchanged = same.len() as u64;
         tell(&self, same.len());
         self.read_files(&read, &mut |adding| tell(adding, 1))?;
@@ -166,41 +159,43 @@ impl Adding {
         Ok(self.report)
     }
 
-    fn remove_what_is_gone(&mut self, found: &[Found]) {
-        let there: HashSet<&Path> = found.iter().map(|found| found.path.as_path()).collect();
-        let gone: Vec<PathBuf> = self.known.keys().filter(|path| !there.contains(path.as_path())).cloned().collect();
+    fn remove_missing(&mut self, found: &[DocumentFile]) {
+        let present: HashSet<&Path> = found.iter().map(|found| found.path.as_path()).collect();
+        let gone: Vec<PathBuf> = self.known.keys().filter(|path| !present.contains(path.as_path())).cloned().collect();
         for path in gone {
             self.forget(&path);
             self.report.removed += 1;
         }
     }
 
-    /// Can that be said without reading the file?
-    fn is_unchanged(&self, found: &Found) -> bool {
-        self.known.get(&found.path).is_some_and(|(record, url)| record.is_of(found) && *url == self.url(&found.path))
+    /// Decided without reading the file.
+    fn is_unchanged(&self, found: &DocumentFile) -> bool {
+        self.known
+            .get(&found.path)
+            .is_some_and(|(record, url)| record.is_current(found) && *url == self.url(&found.path))
     }
 
-    /// Reads files on as many threads as there are cores, and takes what comes.
-    fn read_files(&mut self, files: &[&Found], done: &mut dyn FnMut(&Self)) -> Result<(), IndexError> {
-        // A file whose address changes is made anew, even though it holds the same.
-        let known: Vec<Option<Record>> = files
+    /// Reads files on as many threads as there are cores.
+    fn read_files(&mut self, files: &[&DocumentFile], done: &mut dyn FnMut(&Self)) -> Result<(), IndexError> {
+        // A file whose URL changes is indexed again, even with the same contents.
+        let known: Vec<Option<FileRecord>> = files
             .iter()
             .map(|found| self.known.get(&found.path).filter(|(_, url)| *url == self.url(&found.path)))
             .map(|known| known.map(|(record, _)| record.clone()))
             .collect();
-        let belonging = |found: &Found| (self.file(&found.path), self.url(&found.path));
-        let terms: Vec<(String, String)> = files.iter().map(|found| belonging(found)).collect();
+        let terms: Vec<(String, String)> =
+            files.iter().map(|found| (self.file_term(&found.path), self.url(&found.path))).collect();
         let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
         let next = AtomicUsize::new(0);
-        let (sender, prepared) = mpsc::sync_channel(READ_AHEAD);
+        let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
         let read = |sender: mpsc::SyncSender<(usize, Prepared)>| {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(found) = files.get(at) else { break };
                 let (file, url) = terms[at].clone();
-                let belonging = Belonging { fields, collection: &id, file, url };
-                // Nobody takes it any more if writing has failed.
-                if sender.send((at, prepare(&folder, found, known[at].as_ref(), &belonging))).is_err() {
+                let origin = PassageOrigin { fields, collection: &id, file, url };
+                // The receiver is gone if writing has failed.
+                if sender.send((at, prepare(&folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;
                 }
             }
@@ -212,8 +207,8 @@ impl Adding {
             }
             drop(sender);
             for (at, prepared) in prepared {
-                self.take(&files[at].path, prepared)?;
-                if self.writer.should_commit(self.commit_every) {
+                self.apply(&files[at].path, prepared)?;
+                if self.writer.should_commit(self.commit_interval) {
                     self.commit()?;
                 }
                 done(self);
@@ -222,7 +217,7 @@ impl Adding {
         })
     }
 
-    fn take(&mut self, path: &Path, prepared: Prepared) -> Result<(), IndexError> {
+    fn apply(&mut self, path: &Path, prepared: Prepared) -> Result<(), IndexError> {
         match prepared {
             Prepared::Unchanged => self.report.unchanged += 1,
             Prepared::Skipped(reason) => {
@@ -243,10 +238,10 @@ impl Adding {
         Ok(())
     }
 
-    /// Deletes what is indexed of a file. Was there anything?
+    /// Deletes a file's passages; false if there were none.
     fn forget(&mut self, path: &Path) -> bool {
         let Some((record, _)) = self.known.remove(path) else { return false };
-        let file = self.file(path);
+        let file = self.file_term(path);
         self.writer.delete_file(&file);
         self.collection.documents -= 1;
         self.collection.passages -= record.passages;
@@ -260,11 +255,11 @@ impl Adding {
         self.writer.commit(&self.catalogue)
     }
 
-    fn file(&self, path: &Path) -> String {
+    fn file_term(&self, path: &Path) -> String {
         format!("{}/{}", self.id, encode_path(path))
     }
 
-    /// Where a document is, for those who read an answer. Never says where it is on this machine.
+    /// A document's URL for citations. Never tells its path on this machine.
     fn url(&self, path: &Path) -> String {
         let path = encode_path(path);
         match &self.collection.url_prefix {
@@ -280,7 +275,7 @@ impl Adding {
 fn real_folder(documents: &Path) -> Result<PathBuf, IndexError> {
     let no_such_folder = |source| IndexError::NoSuchFolder { folder: documents.to_owned(), source };
     let folder = fs::canonicalize(documents).map_err(no_such_folder)?;
-    // Also says whether it may be read: what it held must not be taken for gone.
+    // Fails for a folder that may not be read: its documents must not be taken for deleted.
     fs::read_dir(&folder).map_err(|error| match error.kind() {
         io::ErrorKind::NotADirectory => no_such_folder(io::Error::other("it is not a folder")),
         _ => no_such_folder(error),
@@ -292,9 +287,9 @@ fn overlaps(one: &Path, other: &Path) -> bool {
     one != other && (one.starts_with(other) || other.starts_with(one))
 }
 
-/// A short name for a folder, as a term.
-fn id(folder: &Path) -> String {
-    digest(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
+/// A short term for a folder.
+fn collection_id(folder: &Path) -> String {
+    sha256_hex(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
 }
 
 #[cfg(test)]
@@ -306,15 +301,15 @@ mod tests {
     use crate::index::panics::catch_panic;
 
     #[test]
-    fn a_run_that_was_interrupted_carries_on() -> Result<(), Box<dyn Error>> {
+    fn an_interrupted_run_continues() -> Result<(), Box<dyn Error>> {
         let root = tempfile::tempdir()?;
         let documents = root.path().join("documents");
         fs::create_dir(&documents)?;
         for n in 0..50 {
             fs::write(documents.join(format!("{n}.txt")), "The anchor is heavy.")?;
         }
-        let every = Every { passages: 7, time: Duration::MAX };
-        let indexer = Indexer { folder: root.path().join("index"), commit_every: every };
+        let interval = CommitInterval { passages: 7, time: Duration::MAX };
+        let indexer = Indexer { folder: root.path().join("index"), commit_interval: interval };
         let interrupt = &mut |progress: Progress| assert!(progress.done < 30);
         assert!(catch_panic(|| indexer.add(&documents, &AddOptions::default(), interrupt)).is_err());
 

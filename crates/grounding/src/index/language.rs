@@ -1,13 +1,11 @@
-//! The languages whose words the index knows to inflect, and guessing which one a text is in.
-//!
-//! A document is long enough for statistics over its letters. A question is not: there the little words decide, such as
-//! `koliko` or `wie`.
+//! The languages that the index can stem, and language detection.
+//! A document is long enough for statistics over its letters. For a question, stop words such as `koliko` or `wie` decide.
 
 use whatlang::{Detector, Lang};
 
 use super::stopwords;
 
-/// A language that is treated as itself; everything else is found by its words as they stand.
+/// Other languages are indexed without stemming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     English,
@@ -22,28 +20,27 @@ pub(super) enum Language {
 }
 
 impl Language {
-    /// Those that put spaces between words, and so have words to stem.
+    /// Those with spaces between words: they have words to stem.
     pub(super) const SPACED: [Self; 7] =
         [Self::English, Self::German, Self::French, Self::Spanish, Self::Italian, Self::Portuguese, Self::Croatian];
 
-    /// What a document is written in, judged by its beginning.
-    pub(super) fn of_document(text: &str) -> Option<Self> {
-        /// More does not make the guess better, only slower.
-        const ENOUGH: usize = 4096;
+    /// A longer sample makes detection slower, not better.
+    pub(super) const SAMPLE_BYTES: usize = 4096;
 
+    pub(super) fn detect(document: &str) -> Option<Self> {
         let allowed = Self::SPACED.into_iter().chain([Self::Japanese, Self::Chinese]).map(Self::whatlang).collect();
-        let beginning = &text[..text.floor_char_boundary(ENOUGH)];
-        Detector::with_allowlist(allowed).detect_lang(beginning).and_then(Self::from_whatlang)
+        let sample = &document[..document.floor_char_boundary(Self::SAMPLE_BYTES)];
+        Detector::with_allowlist(allowed).detect_lang(sample).and_then(Self::from_whatlang)
     }
 
-    /// What a question is written in, by its words without case and diacritics. Empty if they do not tell: one little
-    /// word alone may be a great one elsewhere, such as `war`.
-    pub(super) fn of_question(words: &[&str]) -> Vec<Self> {
-        const ENOUGH: usize = 2;
+    /// By the stop words among a question's folded words. Empty if they do not tell: a single stop word may be a content word of
+    /// another language, such as `war`.
+    pub(super) fn detect_in_question(words: &[&str]) -> Vec<Self> {
+        const MIN_STOPWORDS: usize = 2;
 
-        let known = |language: Self| words.iter().filter(|word| stopwords::is_stopword(language, word)).count();
-        let counts = Self::SPACED.map(|language| (language, known(language)));
-        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0).max(ENOUGH);
+        let count = |language: Self| words.iter().filter(|word| stopwords::is_stopword(language, word)).count();
+        let counts = Self::SPACED.map(|language| (language, count(language)));
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0).max(MIN_STOPWORDS);
         counts.into_iter().filter(|(_, count)| *count == most).map(|(language, _)| language).collect()
     }
 
@@ -94,12 +91,12 @@ mod tests {
             ("図書館は午前九時に開館し、午後六時に閉館します。", Language::Japanese),
             ("图书馆早上九点开门，晚上六点关门。", Language::Chinese),
         ] {
-            assert_eq!(Language::of_document(text), Some(expected), "{text}");
+            assert_eq!(Language::detect(text), Some(expected), "{text}");
         }
     }
 
     #[test]
-    fn little_words_tell_a_questions_language() {
+    fn stop_words_tell_a_questions_language() {
         for (words, expected) in [
             ("how high is the tower", Language::English),
             ("wie hoch ist der turm", Language::German),
@@ -110,9 +107,9 @@ mod tests {
             ("koliko je visok toranj", Language::Croatian),
         ] {
             let words: Vec<&str> = words.split(' ').collect();
-            assert_eq!(Language::of_question(&words), [expected], "{words:?}");
+            assert_eq!(Language::detect_in_question(&words), [expected], "{words:?}");
         }
-        assert_eq!(Language::of_question(&["turbopumpe"]), []);
-        assert_eq!(Language::of_question(&["war", "crimes"]), [], "not German");
+        assert_eq!(Language::detect_in_question(&["turbopumpe"]), []);
+        assert_eq!(Language::detect_in_question(&["war", "crimes"]), [], "not German");
     }
 }

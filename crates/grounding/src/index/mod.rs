@@ -1,9 +1,8 @@
-//! The built-in search index: folders of documents, cut into passages, found by their words in nine languages.
+//! The built-in search index: folders of documents, split into passages, searched by their words in nine languages.
 //!
-//! `Indexer` changes it, one at a time; any number of `Index` read it beside that, in this process or others, and
-//! notice every commit. What is unreadable is an error, never an index without hits. Only `reader`, `writer`, `schema`
-//! and `prepare` know Tantivy; everything that decides what is found (`terms`, `split`, `extract`) is pure and knows
-//! no index.
+//! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice every
+//! commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and `prepare` know
+//! Tantivy; what decides the results (`terms`, `split`, `extract`) is pure.
 
 mod catalogue;
 mod document;
@@ -31,40 +30,27 @@ pub use catalogue::Collection;
 pub use indexer::{AddOptions, AddReport, Indexer, Progress};
 pub use reader::Index;
 
-/// Tantivy's list of segments, replaced by every commit. Where it is, there is an index.
-const META: &str = "meta.json";
+/// Tantivy's list of segments, replaced by every commit. An index exists where this file does.
+const META_FILE: &str = "meta.json";
 
-/// Why the index could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
-    /// Somebody else is changing the index.
+    /// Another process is changing the index.
     #[error("another `index` command is running")]
     Busy,
-    /// The index was written by another version of this program.
     #[error("the index was written by another version of this program: delete its folder and add your folders again")]
     OtherVersion,
-    /// What is stored cannot be what we stored, or cannot be reached.
+    /// Damaged, or not accessible.
     #[error("the index cannot be read: {0}")]
     Unreadable(String),
-    /// The index could not be changed, because the disk is full, say.
+    /// For example because the disk is full.
     #[error("the index cannot be written: {0}")]
     Unwritable(String),
-    /// There is no such folder of documents.
     #[error("the folder {} cannot be read: {source}", folder.display())]
-    NoSuchFolder {
-        /// What was to be indexed.
-        folder: PathBuf,
-        /// Why it cannot be.
-        source: io::Error,
-    },
-    /// A document would be found twice.
+    NoSuchFolder { folder: PathBuf, source: io::Error },
+    /// Documents would be found twice.
     #[error("{} is indexed already and overlaps with {}: remove it first", indexed.display(), folder.display())]
-    Overlaps {
-        /// What was to be indexed.
-        folder: PathBuf,
-        /// What is already.
-        indexed: PathBuf,
-    },
+    Overlaps { folder: PathBuf, indexed: PathBuf },
 }
 
 impl IndexError {
@@ -80,10 +66,10 @@ impl IndexError {
     }
 }
 
-/// Opens what is in the folder, if there is anything. Never creates.
+/// `None` if there is no index. Never creates one.
 fn open(folder: &Path) -> Result<Option<tantivy::Index>, IndexError> {
-    let there = folder.join(META).try_exists().map_err(|error| IndexError::Unreadable(error.to_string()))?;
-    if !there {
+    let exists = folder.join(META_FILE).try_exists().map_err(|error| IndexError::Unreadable(error.to_string()))?;
+    if !exists {
         return Ok(None);
     }
     let index = panics::catch_panic(|| tantivy::Index::open_in_dir(folder))?.map_err(IndexError::reading)?;
@@ -94,19 +80,19 @@ fn open(folder: &Path) -> Result<Option<tantivy::Index>, IndexError> {
     Ok(Some(index))
 }
 
-/// What the last commit says has been indexed.
+/// Of the last commit.
 fn catalogue(index: &tantivy::Index) -> Result<catalogue::Catalogue, IndexError> {
     let metas = index.load_metas().map_err(IndexError::reading)?;
     match metas.payload {
         Some(payload) => catalogue::Catalogue::parse(&payload),
-        // Created, and nothing committed yet.
+        // Nothing committed yet.
         None if metas.segments.is_empty() => Ok(catalogue::Catalogue::default()),
         None => Err(IndexError::OtherVersion),
     }
 }
 
 impl From<panics::Panicked> for IndexError {
-    /// Tantivy trusts its own files, and panics where it finds something else in them.
+    /// Tantivy trusts its own files and panics on damaged ones.
     fn from(_: panics::Panicked) -> Self {
         Self::Unreadable("a file in it is damaged".into())
     }

@@ -1,32 +1,31 @@
-//! Runs other people's code on other people's bytes: a panic in it becomes an error, and no message on the screen.
+//! Runs third-party code on untrusted bytes: a panic becomes an error, and prints nothing.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static IS_SILENCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The code panicked.
 #[derive(Debug)]
 pub(super) struct Panicked;
 
-/// Runs that. Nothing it has touched may be used after a panic; callers throw it away.
+/// After a panic, callers must drop whatever the code has touched.
 pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
     static HOOK: Once = Once::new();
-    // The hook is the whole process's: it keeps silent for those who asked, and passes everybody else on.
+    // The hook is global: it is silent on threads that asked for it, and calls the previous hook on others.
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
+            if !IS_SILENCED.get() {
                 before(panic);
             }
         }));
     });
-    let outer = QUIET.replace(true);
+    let outer = IS_SILENCED.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(run));
-    QUIET.set(outer);
+    IS_SILENCED.set(outer);
     outcome.map_err(|_| Panicked)
 }
 
@@ -38,6 +37,6 @@ mod tests {
     fn a_panic_is_an_error() {
         assert!(catch_panic(|| panic!("nobody should read this")).is_err());
         assert_eq!(catch_panic(|| 7).ok(), Some(7));
-        assert!(!QUIET.get());
+        assert!(!IS_SILENCED.get());
     }
 }

@@ -1,35 +1,30 @@
-//! What Tantivy stores of a passage. Whatever changes here or in what passages are made of changes `VERSION`.
+//! The schema of a passage in Tantivy. Any change here or in how passages are made must raise `VERSION`.
 
 use tantivy::schema::{Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
 
-/// The version of what is in the index. One that was written by another is not read.
+/// An index of another version is not read.
 pub(super) const VERSION: u32 = 1;
 
-/// A passage's fields.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields {
-    /// Terms as they stand.
     pub(super) words: Field,
-    /// Terms by their stems.
     pub(super) stems: Field,
     pub(super) title: Field,
     pub(super) heading: Field,
     pub(super) text: Field,
     pub(super) url: Field,
     pub(super) date: Field,
-    /// The collection that a passage belongs to.
     pub(super) collection: Field,
-    /// The file that a passage is from: what to delete when it changes.
+    /// By which a changed file's passages are deleted.
     pub(super) file: Field,
-    /// Only with a file's first passage: the collection, to find these by.
+    /// The collection; only in a file's first passage, to find these.
     pub(super) first_of: Field,
-    /// Only with a file's first passage: what is known of the file.
+    /// The file's record; only in its first passage.
     pub(super) record: Field,
 }
 
-/// The schema and its fields.
 pub(super) fn schema() -> (Schema, Fields) {
-    // Terms are made here, not there; phrases are not looked for, so nobody needs positions.
+    // Terms are made by our own code, separated by spaces. There are no phrase queries, so no positions.
     let terms = TextFieldIndexing::default().set_tokenizer("whitespace").set_index_option(IndexRecordOption::WithFreqs);
     let terms = TextOptions::default().set_indexing_options(terms);
     let mut schema = Schema::builder();

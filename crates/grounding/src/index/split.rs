@@ -1,91 +1,89 @@
-//! Cuts a document into passages: long enough to say something, short enough that several fit into a prompt.
+//! Splits a document into chunks: long enough to be understood, short enough that several fit into a prompt.
 //!
-//! A passage never crosses a heading. Paragraphs stay whole unless one alone is too long; then it is cut at the ends of
-//! sentences, and the last sentence of a part is repeated in the next. No word is lost. Pure.
+//! A chunk never crosses a heading. Paragraphs stay whole unless one alone is too long; then it is split at the ends of
+//! sentences, and the last sentence of a part is repeated in the next. No word is lost. Lengths are in half words: a Chinese
+//! or Japanese character is about half a word. Pure.
 
 use super::document::Block;
 use crate::cjk::is_cjk;
 
-/// A passage is not longer, in half words: a Chinese or Japanese character is about half a word.
-const LONGEST: usize = 2 * 200;
-/// A part of a paragraph that is too long.
-const PART: usize = 2 * 150;
-/// What is repeated between parts is not longer.
-const OVERLAP: usize = 2 * 40;
-/// What is left over at the end of a section and shorter goes with the passage before it.
-const TAIL: usize = 2 * 40;
-/// A word is counted once for every so many letters, so that what has no spaces does not pass for one word.
-const LETTERS: usize = 24;
+const MAX_CHUNK_HALF_WORDS: usize = 2 * 200;
+/// A part of an overlong paragraph.
+const PART_HALF_WORDS: usize = 2 * 150;
+/// A longer sentence is not repeated.
+const MAX_OVERLAP_HALF_WORDS: usize = 2 * 40;
+/// A shorter rest of a section goes with the chunk before it.
+const MIN_TAIL_HALF_WORDS: usize = 2 * 40;
+/// A longer word counts as several, so that text without spaces is not one word.
+const MAX_WORD_CHARS: usize = 24;
 
-/// One passage of a document.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// The headings it stands under, outermost first, without the document's title.
+pub(super) struct Chunk {
+    /// The path of headings above it, without the document's title.
     pub(super) heading: String,
     pub(super) text: String,
 }
 
-/// Cuts a document's blocks into passages. Every one is shown with the title, so no heading has to repeat it.
-pub(super) fn split(title: &str, blocks: &[Block]) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+/// Every chunk is shown with the title, so headings leave it out.
+pub(super) fn split(title: &str, blocks: &[Block]) -> Vec<Chunk> {
+    let mut chunks = Vec::new();
     let mut path: Vec<(u8, &str)> = Vec::new();
     let mut section: Vec<&str> = Vec::new();
-    // A heading that nothing follows before its like is text itself.
-    let mut bare = false;
+    // A heading without text below it becomes a chunk of its own.
+    let mut is_bare = false;
     for block in blocks {
         match block {
             Block::Paragraph(text) => {
                 section.push(text);
-                bare = false;
+                is_bare = false;
             }
             Block::Heading { level, text } => {
-                end_section(&mut pieces, join(title, &path), &mut section);
-                if bare && path.last().is_some_and(|(above, _)| above >= level) {
-                    pieces.extend(as_text(title, &mut path));
+                end_section(&mut chunks, join(title, &path), &mut section);
+                if is_bare && path.last().is_some_and(|(above, _)| above >= level) {
+                    chunks.extend(take_heading(title, &mut path));
                 }
                 path.retain(|(above, _)| above < level);
                 path.push((*level, text));
-                bare = true;
+                is_bare = true;
             }
         }
     }
-    end_section(&mut pieces, join(title, &path), &mut section);
-    if bare {
-        pieces.extend(as_text(title, &mut path));
+    end_section(&mut chunks, join(title, &path), &mut section);
+    if is_bare {
+        chunks.extend(take_heading(title, &mut path));
     }
-    pieces
+    chunks
 }
 
-/// How long a text is, in half words.
-pub(super) fn measure(text: &str) -> usize {
-    text.split_whitespace().map(measure_word).sum()
+fn half_words(text: &str) -> usize {
+    text.split_whitespace().map(half_words_of_word).sum()
 }
 
-fn measure_word(word: &str) -> usize {
+fn half_words_of_word(word: &str) -> usize {
     let all = word.chars().count();
-    let unspaced = word.chars().filter(|c| is_cjk(*c)).count();
-    unspaced + 2 * (all - unspaced).div_ceil(LETTERS)
+    let cjk = word.chars().filter(|c| is_cjk(*c)).count();
+    cjk + 2 * (all - cjk).div_ceil(MAX_WORD_CHARS)
 }
 
-fn as_text(title: &str, path: &mut Vec<(u8, &str)>) -> Option<Piece> {
+fn take_heading(title: &str, path: &mut Vec<(u8, &str)>) -> Option<Chunk> {
     let (_, text) = path.pop()?;
-    Some(Piece { heading: join(title, path), text: text.to_owned() })
+    Some(Chunk { heading: join(title, path), text: text.to_owned() })
 }
 
 fn join(title: &str, path: &[(u8, &str)]) -> String {
     path.iter().map(|(_, text)| *text).filter(|text| *text != title).collect::<Vec<_>>().join(" › ")
 }
 
-/// Packs a section's paragraphs into as few passages as are not too long.
-fn end_section(pieces: &mut Vec<Piece>, heading: String, section: &mut Vec<&str>) {
-    let first = pieces.len();
+/// Packs a section's paragraphs into as few chunks as possible.
+fn end_section(chunks: &mut Vec<Chunk>, heading: String, section: &mut Vec<&str>) {
+    let first = chunks.len();
     let mut text = String::new();
     let mut length = 0;
     for paragraph in section.drain(..) {
         for part in parts(paragraph) {
-            let more = measure(&part);
-            if length > 0 && length + more > LONGEST {
-                pieces.push(Piece { heading: heading.clone(), text: std::mem::take(&mut text) });
+            let more = half_words(&part);
+            if length > 0 && length + more > MAX_CHUNK_HALF_WORDS {
+                chunks.push(Chunk { heading: heading.clone(), text: std::mem::take(&mut text) });
                 length = 0;
             }
             if length > 0 {
@@ -98,29 +96,29 @@ fn end_section(pieces: &mut Vec<Piece>, heading: String, section: &mut Vec<&str>
     if length == 0 {
         return;
     }
-    match pieces[first..].last_mut() {
-        Some(before) if length < TAIL => {
+    match chunks[first..].last_mut() {
+        Some(before) if length < MIN_TAIL_HALF_WORDS => {
             before.text.push('\n');
             before.text.push_str(&text);
         }
-        _ => pieces.push(Piece { heading, text }),
+        _ => chunks.push(Chunk { heading, text }),
     }
 }
 
-/// The paragraph, or its parts if it is too long for one passage.
+/// The paragraph, or its parts if it is too long for one chunk.
 fn parts(paragraph: &str) -> Vec<String> {
-    if measure(paragraph) <= LONGEST {
+    if half_words(paragraph) <= MAX_CHUNK_HALF_WORDS {
         return vec![paragraph.to_owned()];
     }
     let mut parts = Vec::new();
     let mut part = String::new();
     let mut length = 0;
     for sentence in sentences(paragraph) {
-        let more = measure(sentence);
-        if length > 0 && length + more > PART {
+        let more = half_words(sentence);
+        if length > 0 && length + more > PART_HALF_WORDS {
             let overlap = last_sentence(&part).to_owned();
             parts.push(std::mem::replace(&mut part, overlap));
-            length = measure(&part);
+            length = half_words(&part);
         }
         part.push_str(sentence);
         length += more;
@@ -129,15 +127,15 @@ fn parts(paragraph: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).collect()
 }
 
-/// The last sentence of a part that is cut off here, if it is not too long to be repeated.
+/// The sentence to repeat in the next part, unless it is too long.
 fn last_sentence(part: &str) -> &str {
     match sentences(part).last() {
-        Some(sentence) if sentence.len() < part.len() && measure(sentence) <= OVERLAP => sentence,
+        Some(sentence) if sentence.len() < part.len() && half_words(sentence) <= MAX_OVERLAP_HALF_WORDS => sentence,
         _ => "",
     }
 }
 
-/// A text's sentences with the space behind them. One that is too long is cut at a space, or anywhere if there is none.
+/// With the space behind them. An overlong sentence is split at a space, or anywhere if there is none.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
@@ -147,7 +145,7 @@ fn sentences(text: &str) -> Vec<&str> {
     while let Some((at, c)) = chars.next() {
         let next = chars.peek().map_or(text.len(), |(next, _)| *next);
         if c.is_whitespace() {
-            length += measure_word(&text[word..at]);
+            length += half_words_of_word(&text[word..at]);
             word = next;
         }
         let before = text[..at].chars().next_back();
@@ -157,8 +155,11 @@ fn sentences(text: &str) -> Vec<&str> {
             _ => false,
         };
         let too_long = match c.is_whitespace() {
-            true => length >= OVERLAP,
-            false => next - word > LETTERS * 8 && length + measure_word(&text[word..next]) >= OVERLAP,
+            true => length >= MAX_OVERLAP_HALF_WORDS,
+            false => {
+                next - word > MAX_WORD_CHARS * 8
+                    && length + half_words_of_word(&text[word..next]) >= MAX_OVERLAP_HALF_WORDS
+            }
         };
         if ended || too_long {
             sentences.push(&text[start..next]);
@@ -186,9 +187,9 @@ mod tests {
         Block::Heading { level, text: text.to_owned() }
     }
 
-    /// Heading and number of words of every passage.
+    /// Heading and number of words of each chunk.
     fn shape(blocks: &[Block]) -> Vec<(String, usize)> {
-        let shape = |piece: Piece| (piece.heading, piece.text.split_whitespace().count());
+        let shape = |chunk: Chunk| (chunk.heading, chunk.text.split_whitespace().count());
         split("Title", blocks).into_iter().map(shape).collect()
     }
 
@@ -226,9 +227,9 @@ mod tests {
 
     #[test]
     fn a_paragraph_too_long_is_cut_at_sentences_which_overlap() {
-        let pieces = split("", &[paragraph(500)]);
-        assert!(pieces.len() > 2);
-        for (one, next) in pieces.iter().zip(&pieces[1..]) {
+        let chunks = split("", &[paragraph(500)]);
+        assert!(chunks.len() > 2);
+        for (one, next) in chunks.iter().zip(&chunks[1..]) {
             assert!(one.text.ends_with('.'), "{}", one.text);
             let last = one.text.trim_end_matches('.').rsplit(". ").next().unwrap_or_default();
             assert!(next.text.starts_with(last), "{last} / {}", next.text);
@@ -240,10 +241,14 @@ mod tests {
         let chinese = "长城是中国古代的军事防御工程。".repeat(200);
         let digest = "0123456789abcdef".repeat(2000);
         for text in [chinese, digest] {
-            let pieces = split("", &[Block::Paragraph(text)]);
-            assert!(pieces.len() > 3);
-            for piece in pieces {
-                assert!(measure(&piece.text) <= LONGEST + TAIL, "{}", measure(&piece.text));
+            let chunks = split("", &[Block::Paragraph(text)]);
+            assert!(chunks.len() > 3);
+            for chunk in chunks {
+                assert!(
+                    half_words(&chunk.text) <= MAX_CHUNK_HALF_WORDS + MIN_TAIL_HALF_WORDS,
+                    "{}",
+                    half_words(&chunk.text)
+                );
             }
         }
     }
@@ -258,11 +263,11 @@ mod tests {
     }
 
     proptest! {
-        /// Every block's words stand together in passages in their order, and no passage is much too long.
+        /// Every block's words are in the chunks in order, and no chunk is much too long.
         #[test]
         fn no_word_is_lost(blocks in prop::collection::vec(block(), 0..12)) {
-            let pieces = split("no such title", &blocks);
-            let all: String = pieces.iter().map(|piece| format!("{}\n{}\n", piece.heading, piece.text)).collect();
+            let chunks = split("no such title", &blocks);
+            let all: String = chunks.iter().map(|chunk| format!("{}\n{}\n", chunk.heading, chunk.text)).collect();
             let mut rest: String = all.split_whitespace().collect();
             for block in &blocks {
                 let (Block::Heading { text, .. } | Block::Paragraph(text)) = block;
@@ -273,8 +278,8 @@ mod tests {
                     rest = rest[at.unwrap_or_default()..].to_owned();
                 }
             }
-            for piece in &pieces {
-                prop_assert!(measure(&piece.text) <= LONGEST + TAIL + OVERLAP);
+            for chunk in &chunks {
+                prop_assert!(half_words(&chunk.text) <= MAX_CHUNK_HALF_WORDS + MIN_TAIL_HALF_WORDS + MAX_OVERLAP_HALF_WORDS);
             }
         }
     }

@@ -1,8 +1,7 @@
-//! Stems: what the forms of a word have in common. On folded words, so that a form written without its accents has the
-//! same stem; nothing here is for people to read.
+//! Stemming of folded words, so that a word without its accents has the same stem.
 //!
-//! Snowball's algorithms do six languages. There is none for Croatian, so its endings are cut off here: lightly, the
-//! longest that fits, because a stem too short joins words that have nothing to do with each other.
+//! Snowball covers six languages. It has no algorithm for Croatian, so the longest matching ending is removed here. Lightly,
+//! because a stem that is too short joins unrelated words.
 
 use std::borrow::Cow;
 
@@ -10,9 +9,8 @@ use frostem::{Algorithm, Stemmer};
 
 use super::language::Language;
 
-/// The stem of a folded word.
 pub(super) fn stem(language: Language, word: &str) -> Cow<'_, str> {
-    // Digits have no forms, and a stemmer may take a letter off a type's name.
+    // Names of types and models: a stemmer might remove a letter.
     if word.bytes().any(|b| b.is_ascii_digit()) {
         return Cow::Borrowed(word);
     }
@@ -23,14 +21,14 @@ pub(super) fn stem(language: Language, word: &str) -> Cow<'_, str> {
         Language::Spanish => Algorithm::Spanish,
         Language::Italian => Algorithm::Italian,
         Language::Portuguese => Algorithm::Portuguese,
-        Language::Croatian => return Cow::Borrowed(croatian(word)),
+        Language::Croatian => return Cow::Borrowed(stem_croatian(word)),
         Language::Japanese | Language::Chinese => return Cow::Borrowed(word),
     };
     Stemmer::new(algorithm).stem(word)
 }
 
 /// Endings of Croatian nouns, adjectives and verbs without diacritics, the longest first.
-const CROATIAN: [&str; 63] = [
+const CROATIAN_ENDINGS: [&str; 63] = [
     "ovima", "evima", "ijama", "ajuci", "ujuci", "ovati", "avati", "ivati", "irati", "iraju", "ujemo", "ijim", "ijih",
     "ijeg", "ijem", "ijom", "anje", "enje", "anja", "enja", "anju", "enju", "ovao", "ujem", "ujes", "uju", "ova",
     "ove", "ovi", "evi", "eva", "eve", "ama", "ima", "oga", "omu", "ome", "ega", "emu", "ati", "iti", "eti", "aju",
@@ -38,14 +36,13 @@ const CROATIAN: [&str; 63] = [
     "o", "u",
 ];
 
-fn croatian(word: &str) -> &str {
-    /// Fewer letters than these say nothing.
-    const SHORTEST: usize = 3;
+fn stem_croatian(word: &str) -> &str {
+    const MIN_STEM_BYTES: usize = 3;
 
-    CROATIAN
+    CROATIAN_ENDINGS
         .iter()
         .filter_map(|ending| word.strip_suffix(ending))
-        .find(|stem| stem.len() >= SHORTEST && stem.bytes().any(|b| b"aeiour".contains(&b)))
+        .find(|stem| stem.len() >= MIN_STEM_BYTES && stem.bytes().any(|b| b"aeiour".contains(&b)))
         .unwrap_or(word)
 }
 

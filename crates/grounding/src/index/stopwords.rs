@@ -1,13 +1,12 @@
-//! The little words of each language: they carry grammar and no subject. Folded, as the index has them.
-//!
-//! They tell what language a question is in, and are then left out of it. Documents keep theirs.
+//! Stop words of each language, folded. They tell which language a question is in and are then left out of it. Documents keep
+//! theirs.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use super::language::Language;
 
-/// Is that folded word one of the language's little ones?
+/// The word must be folded.
 pub(super) fn is_stopword(language: Language, word: &str) -> bool {
     static LISTS: LazyLock<Vec<(Language, HashSet<&str>)>> =
         LazyLock::new(|| Language::SPACED.map(|of| (of, list(of).split_ascii_whitespace().collect())).into());
@@ -15,8 +14,8 @@ pub(super) fn is_stopword(language: Language, word: &str) -> bool {
     LISTS.iter().any(|(of, list)| *of == language && list.contains(word))
 }
 
-/// Is that Chinese or Japanese character only grammar, or asking?
-pub(super) fn is_grammar(c: char) -> bool {
+/// Characters that are only grammar or mark a question.
+pub(super) fn is_stop_character(c: char) -> bool {
     "的了是在有和与或吗呢吧啊这那哪什么怎样谁几多少个们请为何如及其之也就很不能可以誰幾".contains(c)
 }
 

@@ -1,51 +1,50 @@
-//! What of a text goes into the index, and what of a question is looked for there.
+//! The terms of passages and of questions.
 //!
-//! Every passage is indexed twice: by its words as they stand, and more loosely, by their stems in the document's
-//! language. Where there are no words to see, in Chinese and Japanese, pairs of characters stand for words and single
-//! ones for stems. A question is looked for in both, with stems in every language that it may be in; so it does not
-//! matter much whether that was guessed well. Pure: nothing here knows Tantivy, and nothing in a question is an
-//! operator.
+//! Every passage is indexed twice: by its words, and by their stems in the document's language. In Chinese and Japanese, pairs
+//! of characters take the part of words and single characters that of stems. A question is searched for in both, with stems in
+//! every language that it may be in, so that a wrong guess matters little. Pure: nothing here knows Tantivy, and nothing in a
+//! question is an operator.
 
 use std::collections::{HashMap, HashSet};
 
 use super::fold::{Run, fold, runs};
 use super::language::Language;
 use super::stem::stem;
-use super::stopwords::{is_grammar, is_stopword};
+use super::stopwords::{is_stop_character, is_stopword};
 use crate::cjk::is_hiragana;
 
-/// How much a stem's match is worth beside a word's.
-const STEM: f32 = 0.7;
-/// How much a single Chinese or Japanese character is worth beside a pair.
-const CHARACTER: f32 = 0.2;
+/// Relative to a word.
+const STEM_WEIGHT: f32 = 0.7;
+/// A single Chinese or Japanese character, relative to a pair.
+const CHARACTER_WEIGHT: f32 = 0.2;
 /// A pair of hiragana is mostly an ending or a particle.
-const ENDING: f32 = 0.2;
-/// Nobody asks a question of more words; what is longer is a text, and its beginning says what it is about.
-const LONGEST_QUESTION: usize = 256;
+const HIRAGANA_PAIR_WEIGHT: f32 = 0.2;
+/// A longer question is a pasted text; its beginning says what it is about.
+const MAX_QUESTION_WORDS: usize = 256;
 
-/// One passage's terms, separated by spaces.
+/// Of one passage, separated by spaces.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
     pub(super) words: String,
     pub(super) stems: String,
 }
 
-/// Makes terms out of the texts of one document.
-pub(super) struct Indexing {
+/// Makes the terms of one document.
+pub(super) struct TermExtractor {
     language: Option<Language>,
-    /// Words come again and again, stemming them does not have to.
+    /// Stems of the words so far.
     stems: HashMap<String, String>,
 }
 
-impl Indexing {
+impl TermExtractor {
     pub(super) fn new(language: Option<Language>) -> Self {
         Self { language, stems: HashMap::new() }
     }
 
-    /// Adds a text's terms, as often as it is worth.
-    pub(super) fn add(&mut self, text: &str, times: usize, terms: &mut Terms) {
+    /// Adds a text's terms as often as its weight says.
+    pub(super) fn add(&mut self, text: &str, weight: usize, terms: &mut Terms) {
         let folded = fold(text);
-        for _ in 0..times {
+        for _ in 0..weight {
             runs(&folded, |run| match run {
                 Run::Word(word) => {
                     push(&mut terms.words, word);
@@ -68,75 +67,81 @@ impl Indexing {
     }
 }
 
-/// Something that a question asks for: any of these forms of it will do.
+/// A word of a question; a passage with any of its forms matches.
 #[derive(Debug, PartialEq)]
-pub(super) struct Wanted {
-    pub(super) forms: Vec<Form>,
+pub(super) struct QueryTerm {
+    pub(super) forms: Vec<TermForm>,
 }
 
-/// A term, and how much finding it is worth.
 #[derive(Debug, PartialEq)]
-pub(super) struct Form {
-    pub(super) place: Place,
+pub(super) struct TermForm {
+    pub(super) field: TermField,
     pub(super) term: String,
-    pub(super) worth: f32,
+    pub(super) weight: f32,
 }
 
-/// Where a term is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TermField {
     Words,
     Stems,
 }
 
-/// What a question asks for, each thing once.
-pub(super) fn wanted(question: &str) -> Vec<Wanted> {
+/// Each term once.
+pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
     let folded = fold(question);
-    let (mut words, mut unspaced) = (Vec::new(), Vec::new());
+    let (mut words, mut cjk) = (Vec::new(), Vec::new());
     runs(&folded, |run| match run {
         Run::Word(word) => words.push(word),
-        Run::Cjk(run) => unspaced.push(run),
+        Run::Cjk(run) => cjk.push(run),
     });
-    words.truncate(LONGEST_QUESTION);
-    let told = Language::of_question(&words);
-    let possible = if told.is_empty() { &Language::SPACED[..] } else { &told };
-    let mut candidates: Vec<(bool, Wanted)> = Vec::new();
+    words.truncate(MAX_QUESTION_WORDS);
+    let detected = Language::detect_in_question(&words);
+    let possible = if detected.is_empty() { &Language::SPACED[..] } else { &detected };
+    let mut candidates: Vec<(bool, QueryTerm)> = Vec::new();
     let mut seen = HashSet::new();
     for word in words {
         if seen.insert(word) {
-            let says_little = told.iter().any(|language| is_stopword(*language, word));
-            candidates.push((says_little, wanted_word(word, possible)));
+            let is_stopword_only = detected.iter().any(|language| is_stopword(*language, word));
+            candidates.push((is_stopword_only, word_term(word, possible)));
         }
     }
-    for run in unspaced {
-        for pair in pairs(run).take(LONGEST_QUESTION).filter(|pair| seen.insert(pair)) {
-            let worth = if pair.chars().all(is_hiragana) { ENDING } else { 1.0 };
-            candidates.push((pair.chars().all(is_grammar), Wanted::one(Place::Words, pair, worth)));
+    for run in cjk {
+        for pair in pairs(run).take(MAX_QUESTION_WORDS).filter(|pair| seen.insert(pair)) {
+            let weight = if pair.chars().all(is_hiragana) { HIRAGANA_PAIR_WEIGHT } else { 1.0 };
+            candidates.push((pair.chars().all(is_stop_character), QueryTerm::single(TermField::Words, pair, weight)));
         }
-        for character in characters(run).take(LONGEST_QUESTION).filter(|character| seen.insert(character)) {
-            let says_little = character.chars().all(|c| is_hiragana(c) || is_grammar(c));
-            candidates.push((says_little, Wanted::one(Place::Stems, character, CHARACTER)));
+        for character in characters(run).take(MAX_QUESTION_WORDS).filter(|character| seen.insert(character)) {
+            let is_stopword_only = character.chars().all(|c| is_hiragana(c) || is_stop_character(c));
+            candidates.push((is_stopword_only, QueryTerm::single(TermField::Stems, character, CHARACTER_WEIGHT)));
         }
     }
-    // A question of little words alone may be a title: "to be or not to be".
-    let only_little = candidates.iter().all(|(says_little, _)| *says_little);
-    candidates.into_iter().filter(|(says_little, _)| only_little || !says_little).map(|(_, wanted)| wanted).collect()
+    // A question of stop words alone may be a title: "to be or not to be".
+    let has_only_stopwords = candidates.iter().all(|(is_stopword_only, _)| *is_stopword_only);
+    candidates
+        .into_iter()
+        .filter(|(is_stopword_only, _)| has_only_stopwords || !is_stopword_only)
+        .map(|(_, term)| term)
+        .collect()
 }
 
-impl Wanted {
-    fn one(place: Place, term: &str, worth: f32) -> Self {
-        Self { forms: vec![Form { place, term: term.to_owned(), worth }] }
+impl QueryTerm {
+    fn single(field: TermField, term: &str, weight: f32) -> Self {
+        Self { forms: vec![TermForm { field, term: term.to_owned(), weight }] }
     }
 }
 
-fn wanted_word(word: &str, languages: &[Language]) -> Wanted {
-    let mut wanted = Wanted::one(Place::Words, word, 1.0);
+fn word_term(word: &str, languages: &[Language]) -> QueryTerm {
+    let mut term = QueryTerm::single(TermField::Words, word, 1.0);
     let mut stems: Vec<_> = languages.iter().map(|language| stem(*language, word)).collect();
     stems.sort_unstable();
     stems.dedup();
-    let stem = |stem: std::borrow::Cow<'_, str>| Form { place: Place::Stems, term: stem.into_owned(), worth: STEM };
-    wanted.forms.extend(stems.into_iter().map(stem));
-    wanted
+    let stem = |stem: std::borrow::Cow<'_, str>| TermForm {
+        field: TermField::Stems,
+        term: stem.into_owned(),
+        weight: STEM_WEIGHT,
+    };
+    term.forms.extend(stems.into_iter().map(stem));
+    term
 }
 
 fn push(terms: &mut String, term: &str) {
@@ -144,7 +149,7 @@ fn push(terms: &mut String, term: &str) {
     terms.push(' ');
 }
 
-/// Every two neighbours of a run; a run of one stands for itself.
+/// Overlapping pairs of characters; a run of one is itself.
 fn pairs(run: &str) -> impl Iterator<Item = &str> {
     let starts = run.char_indices().map(|(at, _)| at);
     let ends = run.char_indices().map(|(at, c)| at + c.len_utf8());
@@ -162,16 +167,16 @@ mod tests {
 
     fn indexed(language: Language, text: &str) -> (String, String) {
         let mut terms = Terms::default();
-        Indexing::new(Some(language)).add(text, 1, &mut terms);
+        TermExtractor::new(Some(language)).add(text, 1, &mut terms);
         (terms.words.trim_end().to_owned(), terms.stems.trim_end().to_owned())
     }
 
     fn asked(question: &str) -> Vec<String> {
-        let show = |form: &Form| match form.place {
-            Place::Words => form.term.clone(),
-            Place::Stems => format!("~{}", form.term),
+        let show = |form: &TermForm| match form.field {
+            TermField::Words => form.term.clone(),
+            TermField::Stems => format!("~{}", form.term),
         };
-        wanted(question).iter().map(|wanted| wanted.forms.iter().map(show).collect::<Vec<_>>().join(" ")).collect()
+        query_terms(question).iter().map(|term| term.forms.iter().map(show).collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_ask_for_what_says_something() {
+    fn stop_words_of_a_question_are_left_out() {
         for (question, expected) in [
             ("How fast are the engines?", &["fast ~fast", "engines ~engin"][..]),
             ("the THE The", &["the ~the"]),

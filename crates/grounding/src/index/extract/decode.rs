@@ -1,14 +1,13 @@
-//! From bytes to text: a byte order mark decides, then what the document says, then UTF-8 if it is, else Windows-1252,
-//! in which most of what is older was written here.
+//! Character encodings: by the byte order mark, else as declared, else UTF-8 if valid, else Windows-1252, the most common
+//! among older files.
 
 use std::borrow::Cow;
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-use super::Reason;
+use super::SkipReason;
 
-/// The text, or why these bytes are none.
-pub(super) fn decode<'a>(bytes: &'a [u8], declared: Option<&'static Encoding>) -> Result<Cow<'a, str>, Reason> {
+pub(super) fn decode<'a>(bytes: &'a [u8], declared: Option<&'static Encoding>) -> Result<Cow<'a, str>, SkipReason> {
     if let Some((encoding, mark)) = Encoding::for_bom(bytes) {
         return Ok(encoding.decode_without_bom_handling(&bytes[mark..]).0);
     }
@@ -23,13 +22,13 @@ pub(super) fn decode<'a>(bytes: &'a [u8], declared: Option<&'static Encoding>) -
     Ok(encoding.decode_without_bom_handling(bytes).0)
 }
 
-/// No text has a NUL, and none has many control characters.
+/// A NUL, or many control characters.
 fn is_binary(bytes: &[u8]) -> bool {
-    const LOOKED_AT: usize = 64 * 1024;
+    const SAMPLE_BYTES: usize = 64 * 1024;
 
-    let beginning = &bytes[..bytes.len().min(LOOKED_AT)];
-    let odd = beginning.iter().filter(|b| matches!(b, 1..=8 | 14..=26 | 28..=31 | 127)).count();
-    beginning.contains(&0) || odd * 50 > beginning.len()
+    let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
+    let controls = sample.iter().filter(|b| matches!(b, 1..=8 | 14..=26 | 28..=31 | 127)).count();
+    sample.contains(&0) || controls * 50 > sample.len()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! HTML as browsers read it, without what is not its text: scripts, styles, navigation, what is hidden.
+//! HTML, parsed as browsers do, without scripts, styles, navigation and hidden elements.
 
 use ego_tree::iter::Edge;
 use encoding_rs::Encoding;
@@ -6,26 +6,25 @@ use scraper::node::Element;
 use scraper::{Html, Node};
 
 use crate::date::parse_date;
-use crate::index::document::{Document, squeeze};
+use crate::index::document::{Document, collapse_whitespace};
 
-/// Reads a page.
 pub(super) fn read(text: &str) -> Document {
     let page = Html::parse_document(text);
     let mut document = Document::default();
     let mut inline = String::new();
     let mut in_title = false;
-    // How many elements deep we are inside one that does not count.
+    // Depth inside an ignored element.
     let mut ignored = 0_usize;
-    // Edges instead of recursion: a page may be nested deeper than the stack.
+    // Not recursive: a page may be nested deeper than the stack.
     for edge in page.tree.root().traverse() {
         match edge {
             Edge::Open(node) => match node.value() {
                 Node::Element(element) if ignored > 0 || is_ignored(element) => ignored += 1,
                 Node::Element(element) => match element.name() {
                     "title" => in_title = document.title.is_none(),
-                    "meta" => document.date = document.date.or_else(|| published(element)),
+                    "meta" => document.date = document.date.or_else(|| publication_date(element)),
                     "br" | "td" | "th" | "img" => inline.push(' '),
-                    name if is_block(name) => document.paragraph(&std::mem::take(&mut inline)),
+                    name if is_block(name) => document.push_paragraph(&std::mem::take(&mut inline)),
                     _ => (),
                 },
                 Node::Text(text) if ignored == 0 => inline.push_str(text),
@@ -39,31 +38,32 @@ pub(super) fn read(text: &str) -> Document {
                 }
                 match element.name() {
                     "title" if in_title => {
-                        document.title = Some(squeeze(&std::mem::take(&mut inline))).filter(|title| !title.is_empty());
+                        document.title =
+                            Some(collapse_whitespace(&std::mem::take(&mut inline))).filter(|title| !title.is_empty());
                         in_title = false;
                     }
-                    "pre" => document.lines(&std::mem::take(&mut inline)),
-                    // The title of a picture inside the page.
+                    "pre" => document.push_lines(&std::mem::take(&mut inline)),
+                    // The title of an SVG.
                     "title" => inline.clear(),
                     name => match heading_level(name) {
-                        Some(level) => document.heading(level, &std::mem::take(&mut inline)),
-                        None if is_block(name) => document.paragraph(&std::mem::take(&mut inline)),
+                        Some(level) => document.push_heading(level, &std::mem::take(&mut inline)),
+                        None if is_block(name) => document.push_paragraph(&std::mem::take(&mut inline)),
                         None => (),
                     },
                 }
             }
         }
     }
-    document.paragraph(&inline);
+    document.push_paragraph(&inline);
     document
 }
 
-/// The encoding that a page's head declares.
-pub(super) fn charset(bytes: &[u8]) -> Option<&'static Encoding> {
-    /// Where a declaration has to stand.
-    const HEAD: usize = 1024;
+/// As the page declares it.
+pub(super) fn declared_charset(bytes: &[u8]) -> Option<&'static Encoding> {
+    /// A declaration must be in the first kilobyte.
+    const SNIFF_BYTES: usize = 1024;
 
-    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(HEAD)]).to_ascii_lowercase();
+    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(SNIFF_BYTES)]).to_ascii_lowercase();
     let (_, declared) = head.split_once("charset=")?;
     let label = declared.trim_start_matches(['"', '\'']).split(['"', '\'', ' ', ';', '>', '/']).next()?;
     Encoding::for_label(label.as_bytes())
@@ -130,7 +130,7 @@ fn heading_level(name: &str) -> Option<u8> {
     }
 }
 
-fn published(element: &Element) -> Option<jiff::civil::Date> {
+fn publication_date(element: &Element) -> Option<jiff::civil::Date> {
     let name = element.attr("property").or(element.attr("name")).or(element.attr("itemprop"))?;
     matches!(name.to_ascii_lowercase().as_str(), "article:published_time" | "date" | "dc.date" | "datepublished")
         .then(|| element.attr("content").and_then(parse_date))?
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_declared_encoding_is_found() {
+    fn the_declared_charset_is_found() {
         for (head, expected) in [
             ("<meta charset=\"windows-1250\">", Some(encoding_rs::WINDOWS_1250)),
             ("<meta http-equiv=content-type content='text/html; charset=iso-8859-2'>", Some(encoding_rs::ISO_8859_2)),
@@ -182,7 +182,7 @@ mod tests {
             ("<meta charset=nonsense>", None),
             ("<p>none", None),
         ] {
-            assert_eq!(charset(head.as_bytes()), expected, "{head}");
+            assert_eq!(declared_charset(head.as_bytes()), expected, "{head}");
         }
     }
 }

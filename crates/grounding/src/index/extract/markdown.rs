@@ -1,12 +1,11 @@
-//! Markdown, with YAML or TOML front matter of which only `title` and `date` are read.
+//! Markdown. Of YAML or TOML front matter, only `title` and `date` are read.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::html;
 use crate::date::parse_date;
-use crate::index::document::{Document, squeeze};
+use crate::index::document::{Document, collapse_whitespace};
 
-/// Reads a Markdown text.
 pub(super) fn read(text: &str) -> Document {
     let mut document = Document::default();
     let mut inline = String::new();
@@ -17,21 +16,21 @@ pub(super) fn read(text: &str) -> Document {
                 inline.push_str(&text);
             }
             Event::SoftBreak | Event::HardBreak | Event::Rule => inline.push(' '),
-            // Tags inside a line fall away, their text is an event of its own; a block of HTML is a small page.
+            // Inline tags are dropped, their text is an event of its own. A block of HTML is parsed as a page.
             Event::Html(block) => inline.push_str(&block),
             Event::End(TagEnd::HtmlBlock) => {
                 let block = html::read(&std::mem::take(&mut inline));
                 document.blocks.extend(block.blocks);
             }
-            Event::End(TagEnd::Heading(level)) => document.heading(level as u8, &std::mem::take(&mut inline)),
-            Event::End(TagEnd::CodeBlock) => document.lines(&std::mem::take(&mut inline)),
+            Event::End(TagEnd::Heading(level)) => document.push_heading(level as u8, &std::mem::take(&mut inline)),
+            Event::End(TagEnd::CodeBlock) => document.push_lines(&std::mem::take(&mut inline)),
             Event::End(TagEnd::TableCell) => inline.push_str(" | "),
-            Event::Start(tag) if is_block(&tag) => document.paragraph(&std::mem::take(&mut inline)),
-            Event::End(end) if ends_block(end) => document.paragraph(&std::mem::take(&mut inline)),
+            Event::Start(tag) if is_block(&tag) => document.push_paragraph(&std::mem::take(&mut inline)),
+            Event::End(end) if ends_block(end) => document.push_paragraph(&std::mem::take(&mut inline)),
             _ => (),
         }
     }
-    document.paragraph(&inline);
+    document.push_paragraph(&inline);
     document
 }
 
@@ -56,7 +55,7 @@ fn ends_block(end: TagEnd) -> bool {
 fn read_front_matter(document: &mut Document, text: &str) {
     for line in text.lines() {
         let Some((name, value)) = line.split_once([':', '=']) else { continue };
-        let value = squeeze(value.trim().trim_matches(['"', '\'']));
+        let value = collapse_whitespace(value.trim().trim_matches(['"', '\'']));
         match name.trim() {
             "title" if !value.is_empty() => document.title = Some(value),
             "date" => document.date = parse_date(&value),

@@ -3,17 +3,16 @@
 use jiff::civil::Date;
 use pdf_extract::{Dictionary, Document as Pdf, Object, PlainTextOutput, decode_text_string, output_doc};
 
-use super::Reason;
+use super::SkipReason;
 use super::text::paragraphs;
 use crate::date::parse_date;
-use crate::index::document::{Document, squeeze};
+use crate::index::document::{Document, collapse_whitespace};
 
-const DAMAGED: Reason = "the PDF is damaged, or of a kind that cannot be read";
+const DAMAGED: SkipReason = "the PDF is damaged, or of a kind that cannot be read";
 
-/// Reads a PDF.
-pub(super) fn read(bytes: &[u8]) -> Result<Document, Reason> {
+pub(super) fn read(bytes: &[u8]) -> Result<Document, SkipReason> {
     let mut pdf = Pdf::load_mem(bytes).map_err(|_| DAMAGED)?;
-    // Many are encrypted with an empty password, only to forbid printing.
+    // Many are encrypted with an empty password to forbid printing.
     if pdf.is_encrypted() && pdf.decrypt("").is_err() {
         return Err("the PDF is encrypted");
     }
@@ -21,12 +20,15 @@ pub(super) fn read(bytes: &[u8]) -> Result<Document, Reason> {
     output_doc(&pdf, &mut PlainTextOutput::new(&mut text)).map_err(|_| DAMAGED)?;
     let information = information(&pdf);
     let mut document = Document {
-        title: information.and_then(|of| text_of(of, b"Title")).map(|title| squeeze(&title)).filter(|t| !t.is_empty()),
+        title: information
+            .and_then(|of| text_of(of, b"Title"))
+            .map(|title| collapse_whitespace(&title))
+            .filter(|t| !t.is_empty()),
         date: information.and_then(|of| date_of(of, b"ModDate").or_else(|| date_of(of, b"CreationDate"))),
         ..Document::default()
     };
     for paragraph in paragraphs(&text) {
-        document.paragraph(&paragraph);
+        document.push_paragraph(&paragraph);
     }
     Ok(document)
 }

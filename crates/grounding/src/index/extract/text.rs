@@ -1,21 +1,20 @@
-//! Plain text: paragraphs are what blank lines separate. It has no title of its own.
+//! Plain text: blank lines separate paragraphs. It has no title.
 
 use crate::cjk::is_cjk;
 use crate::index::document::Document;
 
-/// Reads a text.
 pub(super) fn read(text: &str) -> Document {
     let mut document = Document::default();
     for paragraph in paragraphs(text) {
-        document.paragraph(&paragraph);
+        document.push_paragraph(&paragraph);
     }
     document
 }
 
-/// What blank lines separate, each with its lines joined.
+/// With the lines of each joined.
 pub(super) fn paragraphs(text: &str) -> Vec<String> {
     let mut paragraphs = vec![String::new()];
-    // A form feed is the end of a page.
+    // A form feed ends a page.
     for line in text.split(['\n', '\r', '\u{c}']) {
         match (line.trim(), paragraphs.last_mut()) {
             ("", Some(last)) if !last.is_empty() => paragraphs.push(String::new()),
@@ -27,8 +26,7 @@ pub(super) fn paragraphs(text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Adds a line to a paragraph: a word that was divided at the line's end is one again, and where there are no spaces
-/// between words there is none between lines.
+/// Adds a line to a paragraph. Hyphenated words are joined, and Chinese and Japanese lines are joined without a space.
 fn join(paragraph: &mut String, line: &str) {
     let first = line.chars().next();
     let mut end = paragraph.chars().rev();
