@@ -101,8 +101,8 @@ pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
     let mut seen = HashSet::new();
     for word in words {
         if seen.insert(word) {
-            let is_stopword_only = detected.iter().any(|language| is_stopword(*language, word));
-            candidates.push((is_stopword_only, word_term(word, possible)));
+            let is_stop = detected.iter().any(|language| is_stopword(*language, word));
+            candidates.push((is_stop, word_term(word, possible)));
         }
     }
     for run in cjk {
@@ -111,17 +111,13 @@ pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
             candidates.push((pair.chars().all(is_stop_character), QueryTerm::single(TermField::Words, pair, weight)));
         }
         for character in characters(run).take(MAX_QUESTION_WORDS).filter(|character| seen.insert(character)) {
-            let is_stopword_only = character.chars().all(|c| is_hiragana(c) || is_stop_character(c));
-            candidates.push((is_stopword_only, QueryTerm::single(TermField::Stems, character, CHARACTER_WEIGHT)));
+            let is_stop = character.chars().all(|c| is_hiragana(c) || is_stop_character(c));
+            candidates.push((is_stop, QueryTerm::single(TermField::Stems, character, CHARACTER_WEIGHT)));
         }
     }
     // A question of stop words alone may be a title: "to be or not to be".
-    let has_only_stopwords = candidates.iter().all(|(is_stopword_only, _)| *is_stopword_only);
-    candidates
-        .into_iter()
-        .filter(|(is_stopword_only, _)| has_only_stopwords || !is_stopword_only)
-        .map(|(_, term)| term)
-        .collect()
+    let has_only_stopwords = candidates.iter().all(|(is_stop, _)| *is_stop);
+    candidates.into_iter().filter(|(is_stop, _)| has_only_stopwords || !is_stop).map(|(_, term)| term).collect()
 }
 
 impl QueryTerm {

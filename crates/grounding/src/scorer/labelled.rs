@@ -1,24 +1,18 @@
-//! LabelledRequest requests: one JSON object a line.
+//! Labelled requests, one JSON object per line.
 
 use chat::{Message, Role};
 use serde::Deserialize;
 
-/// A request with what is known about it.
 #[derive(Debug, Clone)]
 pub struct LabelledRequest {
-    /// What it is called.
     pub id: String,
-    /// Whether facts are required, by the rule; none if nobody has said so.
+    /// The label; `None` if the row has none.
     pub required: Option<bool>,
-    /// What kind of request it is.
     pub category: String,
-    /// Its language.
     pub lang: String,
-    /// The conversation.
     pub messages: Vec<Message>,
 }
 
-/// Why a line is not a request.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct RowError {
@@ -45,7 +39,7 @@ struct MessageRow {
     content: String,
 }
 
-/// Reads every line that is not blank. `id`, `required`, `category` and `lang` may be missing; a line's number is then its id.
+/// Skips blank lines. `id`, `required`, `category` and `lang` may be missing; the default id is the line's number.
 pub fn parse_labelled(text: &str) -> impl Iterator<Item = Result<LabelledRequest, RowError>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(index, line)| read(line, index + 1).map_err(|reason| RowError { line: index + 1, reason }))
@@ -53,9 +47,9 @@ pub fn parse_labelled(text: &str) -> impl Iterator<Item = Result<LabelledRequest
 
 fn read(line: &str, number: usize) -> Result<LabelledRequest, String> {
     let row: Row = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let messages = row.messages.into_iter().map(|said| {
-        let role = Role::from_name(&said.role).ok_or_else(|| format!("there is no role {:?}", said.role))?;
-        Message::new(role, said.content).map_err(|error| format!("a message {error}"))
+    let messages = row.messages.into_iter().map(|message| {
+        let role = Role::from_name(&message.role).ok_or_else(|| format!("there is no role {:?}", message.role))?;
+        Message::new(role, message.content).map_err(|error| format!("a message {error}"))
     });
     let id = match row.id {
         Some(serde_json::Value::String(id)) => id,

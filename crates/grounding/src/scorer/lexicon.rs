@@ -1,4 +1,4 @@
-//! The lexicon: which words are about what, in nine languages. One automaton finds them all in one pass.
+//! The lexicon: which concept a word belongs to, in nine languages. One automaton finds all of them in one pass.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
 
 const TEXT: &str = include_str!("lexicon.txt");
 
-/// What a word may be about, as a small number.
+/// An index into the concepts' names.
 pub(super) type Concept = u8;
 
 pub(super) struct Lexicon {
@@ -17,7 +17,7 @@ pub(super) struct Lexicon {
 }
 
 impl Lexicon {
-    pub(super) fn read() -> Self {
+    pub(super) fn load() -> Self {
         let (mut names, mut patterns, mut entries) = (Vec::new(), Vec::<String>::new(), Vec::new());
         for line in TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
@@ -29,9 +29,9 @@ impl Lexicon {
             for word in words.split_whitespace() {
                 let prefix = word.strip_suffix('*');
                 let text = prefix.unwrap_or(word).trim_matches('_').replace('_', " ");
-                let anywhere = !text.is_ascii();
-                patterns.push(if anywhere { text } else { format!(" {text}") });
-                entries.push((concept, prefix.is_none() && !anywhere));
+                let matches_anywhere = !text.is_ascii();
+                patterns.push(if matches_anywhere { text } else { format!(" {text}") });
+                entries.push((concept, prefix.is_none() && !matches_anywhere));
             }
         }
         let automaton = AhoCorasickBuilder::new().match_kind(MatchKind::Standard).build(&patterns);
@@ -47,8 +47,8 @@ impl Lexicon {
         self.names.iter().position(|known| *known == name).and_then(|position| Concept::try_from(position).ok())
     }
 
-    /// Every concept that a text touches, with where; the text must be one of words joined by single blanks, and begin with one.
-    pub(super) fn touched(&self, plain: &str, mut found: impl FnMut(Concept, Range<usize>)) {
+    /// Every match of a concept, and where. The text must be words joined by single spaces, and begin with a space.
+    pub(super) fn find_concepts(&self, plain: &str, mut found: impl FnMut(Concept, Range<usize>)) {
         for hit in self.automaton.find_overlapping_iter(plain) {
             let (concept, whole) = self.entries[hit.pattern().as_usize()];
             if !whole || plain.as_bytes().get(hit.end()).is_none_or(|next| *next == b' ') {
@@ -67,16 +67,16 @@ mod tests {
 
     const LANGUAGES: [&str; 9] = ["en", "de", "fr", "es", "it", "pt", "hr", "ja", "zh"];
 
-    fn touched(plain: &str) -> BTreeSet<&'static str> {
-        let (lexicon, mut found) = (Lexicon::read(), BTreeSet::new());
-        lexicon.touched(plain, |concept, _| {
+    fn concepts_in(plain: &str) -> BTreeSet<&'static str> {
+        let (lexicon, mut found) = (Lexicon::load(), BTreeSet::new());
+        lexicon.find_concepts(plain, |concept, _| {
             found.insert(lexicon.name(concept));
         });
         found
     }
 
     #[test]
-    fn every_line_is_a_remark_a_concept_or_words_of_a_language() {
+    fn every_line_is_a_comment_a_concept_or_words_of_a_language() {
         for (index, line) in TEXT.lines().enumerate() {
             let is_concept = line.starts_with('[') && line.ends_with(']');
             let language = line.split_once(": ").map(|(language, _)| language);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_written_as_they_are_read() {
+    fn words_are_written_as_the_tokenizer_folds_them() {
         let words = TEXT.lines().filter(|line| !line.starts_with(['#', '['])).filter_map(|line| line.split_once(": "));
         for (language, words) in words {
             for word in words.split_whitespace() {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn concepts_have_names_of_their_own() {
-        let lexicon = Lexicon::read();
+        let lexicon = Lexicon::load();
         let unique: BTreeSet<_> = lexicon.names.iter().collect();
         assert_eq!(unique.len(), lexicon.names.len());
         assert!(lexicon.find("transform").is_some());
@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn words_match_whole_prefixes_longer_ones_characters_anywhere() {
-        assert!(touched(" who is it").contains("who"));
-        assert!(!touched(" whole thing").contains("who"));
-        assert!(touched(" aktueller stand").contains("now"));
-        assert!(touched("明日は誰").contains("who"));
+        assert!(concepts_in(" who is it").contains("who"));
+        assert!(!concepts_in(" whole thing").contains("who"));
+        assert!(concepts_in(" aktueller stand").contains("now"));
+        assert!(concepts_in("明日は誰").contains("who"));
     }
 }

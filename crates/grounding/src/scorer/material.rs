@@ -1,75 +1,74 @@
-//! What a turn asks, and what it brings along: quoted text, code, tables, letters, whatever is to be worked on.
+//! Separates what a turn asks from the material it brings along: quoted text, code, tables, letters.
 
 use crate::cjk::is_half_a_word;
 
-/// Words from which a quotation is more than a phrase.
-const QUOTED: usize = 7;
-/// Words from which a block of plain prose beside a request is what the request is about.
-const PROSE: usize = 25;
+/// A shorter quotation is a phrase, not material.
+const MIN_QUOTE_WORDS: usize = 7;
+/// A shorter block of prose beside a request is part of the request.
+const MIN_PROSE_WORDS: usize = 25;
 
-/// A turn, taken apart.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// What is asked, with a mark in place of each piece of material.
+    /// What is asked, with a placeholder for each piece of material.
     pub(crate) ask: String,
-    /// What was brought along.
     pub(crate) material: String,
 }
 
-/// Takes a turn apart. `transforms` says whether what stands before a colon tells to work on what stands after it.
-pub(crate) fn split(content: &str, transforms: impl Fn(&str) -> bool) -> Parts {
+/// `is_instruction` says whether the text before a colon asks to work on the text after it.
+pub(crate) fn split_material(content: &str, is_instruction: impl Fn(&str) -> bool) -> Parts {
     let mut parts = Parts::default();
-    let rest = unfenced(content, &mut parts.material);
-    let rest = unquoted(&rest, &mut parts.material);
-    blocks(&rest, &mut parts);
+    let rest = take_fenced_code(content, &mut parts.material);
+    let rest = take_quotations(&rest, &mut parts.material);
+    take_blocks(&rest, &mut parts);
     if let Some((before, after)) = parts.ask.split_once(": ").or_else(|| parts.ask.split_once(":\n"))
-        && size(after) > 0
-        && (transforms(before)
-            || size(before) <= 12 && size(after) >= PROSE && !after.trim_end().ends_with(['?', '？']))
+        && count_words(after) > 0
+        && (is_instruction(before)
+            || count_words(before) <= 12
+                && count_words(after) >= MIN_PROSE_WORDS
+                && !after.trim_end().ends_with(['?', '？']))
     {
         let (before, after) = (before.to_owned(), after.to_owned());
-        keep(&mut parts.material, &after);
+        append(&mut parts.material, &after);
         parts.ask = before + ":";
     }
     parts
 }
 
 impl Parts {
-    /// Whether there is material and nothing else.
-    pub(crate) fn asks_nothing(&self) -> bool {
-        size(&self.ask) == 0
+    pub(crate) fn is_material_only(&self) -> bool {
+        count_words(&self.ask) == 0
     }
 }
 
-fn keep(material: &mut String, piece: &str) {
+fn append(material: &mut String, piece: &str) {
     if !material.is_empty() {
         material.push('\n');
     }
     material.push_str(piece);
 }
 
-/// Words, roughly: a Chinese or Japanese word has about two characters.
-fn size(text: &str) -> usize {
-    let (mut words, mut ideographs, mut within) = (0, 0, false);
+/// Roughly: a Chinese or Japanese word has about two characters.
+fn count_words(text: &str) -> usize {
+    let (mut words, mut half_words, mut is_within_word) = (0, 0, false);
     for character in text.chars() {
         if is_half_a_word(character) {
-            ideographs += 1;
-            within = false;
+            half_words += 1;
+            is_within_word = false;
         } else if character.is_alphanumeric() {
-            words += usize::from(!within);
-            within = true;
+            words += usize::from(!is_within_word);
+            is_within_word = true;
         } else if character != '\'' {
-            within = false;
+            is_within_word = false;
         }
     }
-    words + ideographs / 2
+    words + half_words / 2
 }
 
-fn unfenced(content: &str, material: &mut String) -> String {
+fn take_fenced_code(content: &str, material: &mut String) -> String {
     let mut pieces = content.split("```");
     let mut rest = pieces.next().unwrap_or_default().to_owned();
     while let Some(code) = pieces.next() {
-        keep(material, code);
+        append(material, code);
         if let Some(after) = pieces.next() {
             rest.push_str(" \u{1}code ");
             rest.push_str(after);
@@ -78,7 +77,7 @@ fn unfenced(content: &str, material: &mut String) -> String {
     rest
 }
 
-fn unquoted(content: &str, material: &mut String) -> String {
+fn take_quotations(content: &str, material: &mut String) -> String {
     const PAIRS: [(char, char); 6] = [('"', '"'), ('“', '”'), ('„', '“'), ('«', '»'), ('「', '」'), ('『', '』')];
     let mut rest = String::with_capacity(content.len());
     let mut remaining = content;
@@ -91,8 +90,8 @@ fn unquoted(content: &str, material: &mut String) -> String {
         let quoted = &inside[..end];
         let after = inside[end..].chars().next().map_or(0, char::len_utf8);
         rest.push_str(&remaining[..at]);
-        if size(quoted) >= QUOTED {
-            keep(material, quoted);
+        if count_words(quoted) >= MIN_QUOTE_WORDS {
+            append(material, quoted);
             rest.push_str("\u{1}quote");
         } else {
             rest.push_str(&remaining[at..at + opening.len_utf8() + end + after]);
@@ -103,27 +102,29 @@ fn unquoted(content: &str, material: &mut String) -> String {
     rest
 }
 
-/// Blocks of lines: requests are short or ask, what is long, or many lines, was brought along.
-fn blocks(rest: &str, parts: &mut Parts) {
+/// Requests are short or end in a question; long blocks beside them are material.
+fn take_blocks(rest: &str, parts: &mut Parts) {
     let blocks: Vec<&str> = match rest.contains("\n\n") {
         true => rest.split("\n\n").collect(),
         false => rest.split('\n').collect(),
     };
     let blocks: Vec<&str> = blocks.into_iter().map(str::trim).filter(|block| !block.is_empty()).collect();
-    let asks = |block: &str| block.contains(['?', '？']);
-    let is_long = |block: &str| block.lines().count() >= 3 || size(block) >= PROSE;
-    let short = blocks.iter().any(|block| !is_long(block) || asks(block));
-    let many = blocks.len() > 4;
+    let is_question = |block: &str| block.contains(['?', '？']);
+    let is_long = |block: &str| block.lines().count() >= 3 || count_words(block) >= MIN_PROSE_WORDS;
+    let has_request = blocks.iter().any(|block| !is_long(block) || is_question(block));
+    let has_many_blocks = blocks.len() > 4;
     for (index, block) in blocks.iter().enumerate() {
         let at_edge = index == 0 || index + 1 == blocks.len();
-        let brought = blocks.len() > 1 && short && (is_long(block) && !asks(block) || many && !at_edge && !asks(block));
-        if brought {
-            keep(&mut parts.material, block);
+        let is_material = blocks.len() > 1
+            && has_request
+            && (is_long(block) && !is_question(block) || has_many_blocks && !at_edge && !is_question(block));
+        if is_material {
+            append(&mut parts.material, block);
         }
         if !parts.ask.is_empty() {
             parts.ask.push('\n');
         }
-        parts.ask.push_str(if brought { "\u{1}block" } else { block });
+        parts.ask.push_str(if is_material { "\u{1}block" } else { block });
     }
 }
 
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     fn parts(content: &str) -> (String, String) {
-        let parts = split(content, |before| before.to_lowercase().contains("translate"));
+        let parts = split_material(content, |before| before.to_lowercase().contains("translate"));
         (parts.ask, parts.material)
     }
 
@@ -152,7 +153,7 @@ mod tests {
         check("What is wrong?\n```let x = 1;```", "What is wrong?\n\u{1}code", "let x = 1;");
         check("Fix this ```let x", "Fix this", "let x");
         check("```let x", "", "let x");
-        assert!(split("```let x", |_| false).asks_nothing());
+        assert!(split_material("```let x", |_| false).is_material_only());
     }
 
     #[test]

@@ -1,24 +1,23 @@
-//! The model: a weight for each bucket that features are hashed into, one byte each, and how a sum of them becomes a score.
+//! The model: one weight for each hash bucket of features, in a byte each, and a logistic function from their sum to a score.
 
-/// Buckets, as a power of two.
-pub(super) const BITS: u32 = 18;
+/// Binary logarithm of the number of buckets.
+pub(super) const BUCKET_BITS: u32 = 18;
 const MAGIC: &[u8; 4] = b"AGSM";
-const HEAD: usize = 16;
+const HEADER_BYTES: usize = 16;
 
-/// Weights, and a line through the sums that makes scores of them: 0.5 is where facts begin to be required.
+/// Facts are required from a score of 0.5 on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model {
     weights: Vec<i8>,
-    /// What one step of a weight is worth.
+    /// The value of one unit of a weight.
     step: f32,
-    /// Added to every sum; moves the border to where both verdicts are equally likely.
+    /// Added to every sum, so that at zero both verdicts are equally likely.
     bias: f32,
-    /// How steeply scores change with sums.
     slope: f32,
 }
 
 impl Model {
-    /// Rounds weights to bytes.
+    /// Quantizes weights to bytes.
     pub(super) fn new(weights: &[f32], bias: f32, slope: f32) -> Self {
         let largest = weights.iter().fold(f32::MIN_POSITIVE, |largest, weight| largest.max(weight.abs()));
         let step = largest / f32::from(i8::MAX);
@@ -27,25 +26,23 @@ impl Model {
         Self { weights, step, bias, slope }
     }
 
-    /// The bucket of a feature.
     pub(super) fn bucket(hash: u32) -> usize {
-        (hash >> (u32::BITS - BITS)) as usize
+        (hash >> (u32::BITS - BUCKET_BITS)) as usize
     }
 
-    /// What a feature adds to the sum.
     pub(super) fn contribution(&self, hash: u32, value: f32) -> f32 {
         f32::from(self.weights[Self::bucket(hash)]) * self.step * value
     }
 
-    /// From 0 to 1, for features with their values.
+    /// From 0 to 1, for hashes with values.
     pub(super) fn score(&self, features: &[(u32, f32)]) -> f32 {
         let sum: f32 = features.iter().map(|(hash, value)| f32::from(self.weights[Self::bucket(*hash)]) * value).sum();
         1.0 / (1.0 + libm::expf(-self.slope * (sum * self.step + self.bias)))
     }
 
-    /// As bytes, for the file.
+    /// The model file.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + self.weights.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.weights.len());
         bytes.extend_from_slice(MAGIC);
         for number in [self.step, self.bias, self.slope] {
             bytes.extend_from_slice(&number.to_le_bytes());
@@ -54,11 +51,11 @@ impl Model {
         bytes
     }
 
-    /// From bytes; none if they are not a model.
+    /// `None` if the bytes are not a model.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, weights) = bytes.split_at_checked(HEAD)?;
+        let (head, weights) = bytes.split_at_checked(HEADER_BYTES)?;
         let (magic, numbers) = head.split_at_checked(MAGIC.len())?;
-        if magic != MAGIC || weights.len() != 1 << BITS {
+        if magic != MAGIC || weights.len() != 1 << BUCKET_BITS {
             return None;
         }
         let mut numbers = numbers.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));

@@ -1,4 +1,4 @@
-//! A verdict's reasons in words: which features spoke most for it.
+//! The reasons for a verdict in words: the features that contributed most.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,9 @@ use super::Score;
 use super::features::Features;
 use super::model::Model;
 
-/// How many reasons are told.
-const TOLD: usize = 5;
+const MAX_REASONS: usize = 5;
 
-/// What spoke most for the verdict, strongest first. Features that say the same in other ways count together.
+/// Strongest first. Features with the same wording count together.
 pub(super) fn strongest(features: &Features, model: &Model, score: Score) -> Vec<String> {
     let mut reasons: BTreeMap<String, f32> = BTreeMap::new();
     for ((hash, value), name) in features.values.iter().zip(features.names()) {
@@ -22,15 +21,15 @@ pub(super) fn strongest(features: &Features, model: &Model, score: Score) -> Vec
         reasons.into_iter().map(|(reason, weight)| (reason, weight * direction)).collect();
     reasons.retain(|(_, weight)| *weight > 0.0);
     reasons.sort_by(|one, other| other.1.total_cmp(&one.1));
-    reasons.into_iter().take(TOLD).map(|(reason, _)| reason).collect()
+    reasons.into_iter().take(MAX_REASONS).map(|(reason, _)| reason).collect()
 }
 
-/// A feature's name as a reason; none for what would tell a person nothing.
+/// `None` for features that would tell a person nothing.
 fn in_words(name: &str) -> Option<String> {
     let (space, what) = name.split_once(':')?;
     let quoted = |what: &str| what.replace("<line>", "⏎");
     Some(match space {
-        // A little word alone tells nothing.
+        // A short word alone tells nothing.
         "w" | "in" | "out" | "first" | "last" | "asks" | "for" if what.is_ascii() && what.len() <= 3 => return None,
         "w" | "in" | "out" | "first" | "last" | "asks" | "for" => format!("says “{}”", quoted(what)),
         "begins" => format!("begins with “{}”", quoted(what.split_once(' ')?.1)),

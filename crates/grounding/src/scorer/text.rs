@@ -1,5 +1,5 @@
-//! A message cut into tokens: folded (lower case, no accents, compatibility forms resolved), with what folding would lose kept as
-//! flags. Chinese and Japanese have no spaces, so each of their characters is a token.
+//! A message as folded tokens: lower case, no accents, compatibility forms resolved. What folding loses, such as capitals, is kept
+//! as the token's kind. Each Chinese or Japanese character is a token.
 
 use std::ops::Range;
 
@@ -7,28 +7,27 @@ use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 use crate::cjk::is_cjk;
 
-/// Tokens that are read at the most: far more than words fit into what is read of a message, but not more than marks.
-const MOST: usize = 1024;
+/// Far more than the words of what is read of a message; only punctuation could exceed it.
+const MAX_TOKENS: usize = 1024;
 
-/// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Word,
-    /// A word with a capital letter where a sentence does not ask for one.
+    /// Capitalized, and not the first word of a sentence.
     Name,
-    /// Two capital letters or more, or letters mixed with digits.
+    /// At least two capitals, or letters mixed with digits.
     Acronym,
     Number,
-    /// A number that looks like a year of our time.
+    /// From 1500 to 2099.
     Year,
-    /// One Chinese character or kana.
+    /// One Chinese character or hiragana.
     Ideograph,
     Katakana,
     Mark,
     Line,
 }
 
-/// A stretch of the folded text.
+/// A range of the folded text, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token {
     pub(super) start: u32,
@@ -36,28 +35,27 @@ pub(super) struct Token {
     pub(super) kind: Kind,
 }
 
-/// A folded text and its tokens, in sentences.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     pub(super) folded: String,
     pub(super) tokens: Vec<Token>,
-    /// Ranges of tokens; a sentence ends with its mark or its line.
+    /// Ranges of tokens; a sentence ends with its punctuation or line.
     pub(super) sentences: Vec<Range<usize>>,
 }
 
 impl Text {
     pub(super) fn read(text: &str) -> Self {
-        let mut reader = Reader {
+        let mut tokenizer = Tokenizer {
             text: Self { folded: String::with_capacity(text.len() + 8), ..Self::default() },
-            ..Reader::default()
+            ..Tokenizer::default()
         };
         for character in text.chars() {
-            reader.take(character);
-            if reader.text.tokens.len() >= MOST {
+            tokenizer.take(character);
+            if tokenizer.text.tokens.len() >= MAX_TOKENS {
                 break;
             }
         }
-        reader.finish()
+        tokenizer.finish()
     }
 
     pub(super) fn str(&self, token: &Token) -> &str {
@@ -70,16 +68,15 @@ impl Token {
         !matches!(self.kind, Kind::Mark | Kind::Line)
     }
 
-    /// Whether it is one character of Chinese or Japanese.
     pub(super) fn is_cjk(&self) -> bool {
         matches!(self.kind, Kind::Ideograph | Kind::Katakana)
     }
 }
 
 #[derive(Default)]
-struct Reader {
+struct Tokenizer {
     text: Text,
-    /// Where the word under way begins.
+    /// Where the current word begins.
     word: Option<u32>,
     capitals: u32,
     letters: u32,
@@ -88,7 +85,7 @@ struct Reader {
     sentence_start: usize,
 }
 
-impl Reader {
+impl Tokenizer {
     fn take(&mut self, character: char) {
         if character.is_ascii() {
             return self.take_ascii(character);
@@ -98,7 +95,7 @@ impl Reader {
         }
         if is_cjk(character) {
             self.end_word();
-            let start = self.here();
+            let start = self.position();
             self.text.folded.push(character);
             let kind = if matches!(character, 'ァ'..='ヺ' | 'ー') { Kind::Katakana } else { Kind::Ideograph };
             return self.push(start, kind);
@@ -134,7 +131,7 @@ impl Reader {
         match character {
             'a'..='z' | '0'..='9' => self.letter(character, false),
             'A'..='Z' => self.letter(character.to_ascii_lowercase(), true),
-            // Decimals and thousands stay within their number, as do the points of a version.
+            // Decimal points and thousands separators belong to their number, as do the dots of a version.
             '.' | ',' if self.word.is_some() && self.letters == 0 => self.text.folded.push(character),
             '\'' | '_' if self.word.is_some() => {
                 self.end_word();
@@ -146,7 +143,7 @@ impl Reader {
             }
             '\n' => {
                 self.end_word();
-                let start = self.here();
+                let start = self.position();
                 self.text.folded.push('\n');
                 self.push(start, Kind::Line);
                 self.end_sentence();
@@ -158,7 +155,7 @@ impl Reader {
 
     fn letter(&mut self, character: char, capital: bool) {
         if self.word.is_none() {
-            (self.word, self.capitals, self.letters, self.digits) = (Some(self.here()), 0, 0, 0);
+            (self.word, self.capitals, self.letters, self.digits) = (Some(self.position()), 0, 0, 0);
             self.first_is_capital = capital;
         }
         self.capitals += u32::from(capital);
@@ -171,7 +168,7 @@ impl Reader {
 
     fn mark(&mut self, mark: char) {
         self.end_word();
-        let start = self.here();
+        let start = self.position();
         self.text.folded.push(mark);
         self.push(start, Kind::Mark);
         if matches!(mark, '.' | '?' | '!') {
@@ -181,7 +178,7 @@ impl Reader {
 
     fn end_word(&mut self) {
         let Some(start) = self.word.take() else { return };
-        // A point at the end of a number is the sentence's.
+        // A trailing dot of a number ends the sentence.
         let trailing = self.text.folded[start as usize..].trim_end_matches(['.', ',']).len();
         let end = start + u32::try_from(trailing).unwrap_or(0);
         let opens_sentence = !self.text.tokens[self.sentence_start..].iter().any(Token::is_word);
@@ -194,7 +191,7 @@ impl Reader {
             _ => Kind::Word,
         };
         self.text.tokens.push(Token { start, end, kind });
-        if end < self.here() {
+        if end < self.position() {
             let point = self.text.folded[end as usize..].starts_with('.');
             self.text.tokens.push(Token { start: end, end: end + 1, kind: Kind::Mark });
             if point {
@@ -207,7 +204,7 @@ impl Reader {
         let end = self.text.tokens.len();
         match self.text.tokens[self.sentence_start..].iter().any(Token::is_word) {
             true => self.text.sentences.push(self.sentence_start..end),
-            // Marks alone belong to the sentence before.
+            // Punctuation alone belongs to the sentence before.
             false => {
                 if let Some(last) = self.text.sentences.last_mut() {
                     last.end = end;
@@ -224,11 +221,11 @@ impl Reader {
     }
 
     fn push(&mut self, start: u32, kind: Kind) {
-        let end = self.here();
+        let end = self.position();
         self.text.tokens.push(Token { start, end, kind });
     }
 
-    fn here(&self) -> u32 {
+    fn position(&self) -> u32 {
         u32::try_from(self.text.folded.len()).unwrap_or(u32::MAX)
     }
 }
@@ -275,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_end_with_their_marks() {
+    fn sentences_end_with_their_punctuation() {
         let text = Text::read("Hello! How are you?? Fine\nThanks...");
         assert_eq!(text.sentences, [0..2, 2..7, 7..9, 9..13]);
         let text = Text::read("...");

@@ -1,16 +1,15 @@
-//! What went before: the user turn before this one, the answer to it, and how a short turn leans on them.
+//! The user turn before the last one, the completion in between, and how a short turn refers to them.
 
 use chat::{Message, Role};
 
-use super::collected::Features;
+use super::feature_set::Features;
 use super::turn::{Turn, size};
 use crate::scorer::lexicon::{Concept, Lexicon};
 use crate::scorer::text::Kind;
 
-/// Words of earlier turns that are looked at.
-const HEAD: usize = 40;
+/// Of earlier turns.
+const MAX_NGRAM_TOKENS: usize = 40;
 
-/// What went before.
 pub(super) struct Earlier<'a> {
     pub(super) before: &'a [Message],
     pub(super) user: Option<Turn>,
@@ -21,18 +20,17 @@ impl<'a> Earlier<'a> {
     pub(super) fn read(before: &'a [Message], lexicon: &Lexicon) -> Self {
         let last = |role: Role| {
             let message = before.iter().rfind(|message| message.role() == role)?;
-            Some(Turn::read(&super::both_ends(message.content(), super::LONGEST_EARLIER), lexicon))
+            Some(Turn::read(&super::both_ends(message.content(), super::MAX_EARLIER_BYTES), lexicon))
         };
         Self { before, user: last(Role::User), assistant: last(Role::Assistant) }
     }
 
-    /// Whether this turn is not the first.
+    /// In or out of a conversation: whether there are earlier turns.
     pub(super) fn context(&self) -> &'static str {
         if self.user.is_some() || self.assistant.is_some() { "in" } else { "out" }
     }
 
-    /// How long the longest thing is that was said by a user, or in the system message. Bytes stand for words: it is the order of
-    /// magnitude that counts.
+    /// The size of the longest user or system message. Estimated from bytes: only the order of magnitude matters.
     pub(super) fn longest(&self) -> &'static str {
         let supplied = self.before.iter().filter(|message| message.role() != Role::Assistant);
         size(supplied.map(|message| message.content().len()).max().unwrap_or(0) / 6)
@@ -64,20 +62,20 @@ pub(super) fn earlier_turns(
         answered(turn, assistant, lexicon, features);
     }
     features.end_group(0.8);
-    user.ngrams("p", user.head(HEAD), 2, features);
+    user.ngrams("p", user.head(MAX_NGRAM_TOKENS), 2, features);
     let space = match turn.words {
         0..4 => "p tiny",
         4..9 => "p short",
         _ => "p long",
     };
-    user.ngrams(space, user.head(HEAD), 2, features);
+    user.ngrams(space, user.head(MAX_NGRAM_TOKENS), 2, features);
     if let Some(assistant) = &earlier.assistant {
-        assistant.ngrams("a", assistant.head(HEAD), 1, features);
+        assistant.ngrams("a", assistant.head(MAX_NGRAM_TOKENS), 1, features);
     }
     features.end_group(0.6);
 }
 
-/// How many turns there were, how long, and whether any of them looks like something that was supplied.
+/// The number of turns, their length, and whether any looks like material.
 fn layout(turn: &Turn, user: &Turn, earlier: &Earlier<'_>, features: &mut Features) {
     let supplied = || earlier.before.iter().filter(|message| message.role() != Role::Assistant).map(Message::content);
     let turns = earlier.before.iter().filter(|message| message.role() == Role::User).count();
@@ -104,7 +102,7 @@ fn layout(turn: &Turn, user: &Turn, earlier: &Earlier<'_>, features: &mut Featur
     features.add("earlier", &[user.names(), short]);
 }
 
-/// What was asked before, and what is asked now.
+/// Concepts of the turn before, with those of this one.
 fn asked(turn: &Turn, user: &Turn, concepts: &[Concept], lexicon: &Lexicon, features: &mut Features) {
     for concept in user.concepts() {
         let name = lexicon.name(concept);
@@ -119,7 +117,7 @@ fn asked(turn: &Turn, user: &Turn, concepts: &[Concept], lexicon: &Lexicon, feat
     }
 }
 
-/// What the answer to it was like.
+/// The completion in between.
 fn answered(turn: &Turn, assistant: &Turn, lexicon: &Lexicon, features: &mut Features) {
     let short = turn.size();
     for concept in assistant.concepts() {
@@ -127,7 +125,7 @@ fn answered(turn: &Turn, assistant: &Turn, lexicon: &Lexicon, features: &mut Fea
     }
     features.add("said", &[assistant.size()]);
     features.add("said", &[assistant.names()]);
-    if assistant.asks(&(0..assistant.text.tokens.len())) {
+    if assistant.is_question(&(0..assistant.text.tokens.len())) {
         features.add("said", &["asks"]);
         features.add("said", &["asks", short]);
     }

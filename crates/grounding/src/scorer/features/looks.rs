@@ -1,10 +1,9 @@
-//! What a turn looks like, whatever it says: its length, its questions, numbers, marks, lines.
+//! What a turn looks like, whatever it says: length, questions, numbers, punctuation, lines.
 
-use super::collected::Features;
+use super::feature_set::Features;
 use super::turn::Turn;
 use crate::scorer::text::Kind;
 
-/// How often what occurs.
 #[derive(Default)]
 struct Counts {
     questions: usize,
@@ -60,8 +59,8 @@ pub(super) fn looks(turn: &Turn, content: &str, context: &str, features: &mut Fe
         _ => "many lines",
     });
     let introduces = content.contains(": ") && counts.lines == 0 && turn.words > 15 || content.contains(":\n");
-    let yes_or_no = [
-        (turn.asks(&(0..turn.text.tokens.len())), "ends as a question"),
+    let flags = [
+        (turn.is_question(&(0..turn.text.tokens.len())), "ends as a question"),
         (counts.numbers > 2, "numbers"),
         (counts.numbers == 1, "a number"),
         (counts.years > 0, "a year"),
@@ -73,6 +72,6 @@ pub(super) fn looks(turn: &Turn, content: &str, context: &str, features: &mut Fe
         (counts.amounts > 0, "money or percent"),
         (content.is_ascii() && !content.bytes().any(|byte| byte.is_ascii_uppercase()), "lower case"),
     ];
-    yes_or_no.iter().filter(|(holds, _)| *holds).for_each(|(_, name)| look(name));
+    flags.iter().filter(|(holds, _)| *holds).for_each(|(_, name)| look(name));
     features.end_group(0.6);
 }

@@ -1,12 +1,11 @@
-//! From a conversation to features: what the last user turn says, what it is about, what it looks like, what it was supplied with,
-//! and what went before. A feature is a hash of its name; the name itself is only made when somebody wants an explanation.
-//!
-//! Only so much of a long text is read, so that the time for the longest conversation is bounded.
+//! From a conversation to features: the wording of the last user turn, its topics, its looks, its material, and the earlier
+//! turns. A feature is a hash of its name; the name itself is made only for explanations. Of a long text only the ends are
+//! read, so that the time for the max_bytes conversation is bounded.
 
-mod collected;
 mod earlier;
-mod known;
+mod feature_set;
 mod looks;
+mod overlap;
 mod shape;
 mod supplied;
 mod topics;
@@ -17,31 +16,31 @@ use std::borrow::Cow;
 
 use chat::{Message, Role};
 
-pub(super) use collected::Features;
 use earlier::Earlier;
+pub(super) use feature_set::Features;
 use turn::Turn;
 
 use super::lexicon::Lexicon;
 use super::material;
 
-/// Bytes of the last user turn that are read.
-const LONGEST_TURN: usize = 3072;
-/// Bytes of each earlier turn that are read, and of what was brought along.
-const LONGEST_EARLIER: usize = 1536;
+/// Of the last user turn.
+const MAX_TURN_BYTES: usize = 3072;
+/// Of each earlier turn, and of material.
+const MAX_EARLIER_BYTES: usize = 1536;
 
-/// Adds every feature of a conversation that is judged by its last user turn; false if no user says anything.
+/// Adds all features of a conversation; false if it has no user turn.
 pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Features) -> bool {
     let Some(last) = messages.iter().rposition(|message| message.role() == Role::User) else { return false };
-    let content = &*both_ends(messages[last].content(), LONGEST_TURN);
+    let content = &*both_ends(messages[last].content(), MAX_TURN_BYTES);
     let transform = lexicon.find("transform");
-    let parts = material::split(content, |before| {
+    let parts = material::split_material(content, |before| {
         transform.is_some_and(|transform| Turn::read(before, lexicon).concepts().contains(&transform))
     });
     let whole = Turn::read(content, lexicon);
-    // Where there is nothing but material, that is what is judged.
-    let asked = (parts.ask != content && !parts.asks_nothing()).then(|| Turn::read(&parts.ask, lexicon));
+    // Material alone is scored as the request itself.
+    let asked = (parts.ask != content && !parts.is_material_only()).then(|| Turn::read(&parts.ask, lexicon));
     let turn = asked.as_ref().unwrap_or(&whole);
-    let brought = Turn::read(cut(&parts.material, LONGEST_EARLIER), lexicon);
+    let material_turn = Turn::read(truncate(&parts.material, MAX_EARLIER_BYTES), lexicon);
     let earlier = Earlier::read(&messages[..last], lexicon);
     let context = earlier.context();
     let concepts = turn.concepts();
@@ -53,23 +52,23 @@ pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Fe
     topics::topics(turn, &concepts, context, lexicon, features);
     looks::looks(turn, content, context, features);
     earlier::earlier_turns(turn, &concepts, &earlier, lexicon, features);
-    known::in_earlier_turns(turn, &earlier, features);
-    known::beside_the_question(turn, &brought, features);
-    supplied::supplied(turn, &brought, &concepts, context, lexicon, features);
+    overlap::in_earlier_turns(turn, &earlier, features);
+    overlap::beside_the_question(turn, &material_turn, features);
+    supplied::supplied(turn, &material_turn, &concepts, context, lexicon, features);
     true
 }
 
-/// A text that is too long without its middle: requests stand at its ends.
-fn both_ends(content: &str, longest: usize) -> Cow<'_, str> {
-    if content.len() <= longest {
+/// Cuts the middle out of a long text: requests stand at the ends.
+fn both_ends(content: &str, max_bytes: usize) -> Cow<'_, str> {
+    if content.len() <= max_bytes {
         return Cow::Borrowed(content);
     }
-    let head = cut(content, longest / 4 * 3);
-    let tail = content.ceil_char_boundary(content.len() - longest / 4);
+    let head = truncate(content, max_bytes / 4 * 3);
+    let tail = content.ceil_char_boundary(content.len() - max_bytes / 4);
     Cow::Owned([head, "\n", &content[tail..]].concat())
 }
 
-/// The first so many bytes, or a little less.
-fn cut(content: &str, longest: usize) -> &str {
-    &content[..content.floor_char_boundary(longest)]
+/// At most that many bytes.
+fn truncate(content: &str, max_bytes: usize) -> &str {
+    &content[..content.floor_char_boundary(max_bytes)]
 }

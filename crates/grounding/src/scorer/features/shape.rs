@@ -1,16 +1,15 @@
-//! The frame of a sentence: short words as they are, others by what they are about or by what they look like. It carries over to
-//! names and topics that no row has.
+//! The shape of a sentence: short words as they are, others by their concept or kind. It generalizes to names and topics that no
+//! labelled row has.
 
-use super::collected::{Features, Key};
+use super::feature_set::{Features, Key};
 use super::turn::Turn;
 use crate::scorer::lexicon::Lexicon;
 use crate::scorer::text::Kind;
 
-/// Runs of two to four shapes.
-const LONGEST: usize = 4;
+const MAX_NGRAM: usize = 4;
 
 pub(super) fn shape(turn: &Turn, lexicon: &Lexicon, features: &mut Features) {
-    let about = turn.about();
+    let concepts = turn.token_concepts();
     let shape_of = |index: usize| -> Option<&str> {
         let token = &turn.text.tokens[index];
         Some(match token.kind {
@@ -18,22 +17,22 @@ pub(super) fn shape(turn: &Turn, lexicon: &Lexicon, features: &mut Features) {
             Kind::Acronym => "ACRONYM",
             Kind::Number => "<number>",
             Kind::Katakana => "Katakana",
-            Kind::Year | Kind::Mark | Kind::Line => turn.said(index),
+            Kind::Year | Kind::Mark | Kind::Line => turn.token_text(index),
             Kind::Ideograph => return None,
-            Kind::Word => match about[index] {
+            Kind::Word => match concepts[index] {
                 Some(concept) => lexicon.name(concept),
-                None if token.end - token.start <= 4 => turn.said(index),
+                None if token.end - token.start <= 4 => turn.token_text(index),
                 None => "word",
             },
         })
     };
     let space = Key::of("shape");
-    for range in turn.close() {
+    for range in turn.ends() {
         let shapes: Vec<Option<(&str, Key)>> =
             range.map(|index| shape_of(index).map(|shape| (shape, Key::of(shape)))).collect();
         for start in 0..shapes.len() {
             let mut key = space;
-            for (before, shape) in shapes[start..].iter().take(LONGEST).enumerate() {
+            for (before, shape) in shapes[start..].iter().take(MAX_NGRAM).enumerate() {
                 let Some((_, shape)) = shape else { break };
                 key = key.then(*shape);
                 if before > 0 {

@@ -1,28 +1,28 @@
-//! What was brought along in the turn itself, and what is asked about it.
+//! The material in the turn itself, and what is asked about it.
 
-use super::collected::Features;
+use super::feature_set::Features;
 use super::turn::{Turn, size};
 use crate::scorer::lexicon::{Concept, Lexicon};
 
-/// Words of the material that are looked at.
-const HEAD: usize = 40;
+/// Of the material.
+const MAX_NGRAM_TOKENS: usize = 40;
 
-/// `turn` is what is asked, `brought` what was brought along.
+/// `turn` is what is asked.
 pub(super) fn supplied(
     turn: &Turn,
-    brought: &Turn,
+    material: &Turn,
     concepts: &[Concept],
     context: &str,
     lexicon: &Lexicon,
     features: &mut Features,
 ) {
-    if brought.words == 0 {
+    if material.words == 0 {
         features.add("brought", &["nothing"]);
         features.add("brought", &["nothing", context]);
         features.end_group(0.2);
         return;
     }
-    let amount = size(brought.words);
+    let amount = size(material.words);
     features.add("brought", &[amount]);
     features.add("brought", &[amount, turn.size()]);
     for concept in concepts {
@@ -31,9 +31,9 @@ pub(super) fn supplied(
     let asks = turn.text.tokens.iter().any(|token| turn.text.str(token) == "?");
     features.add("brought", &["asked", if asks { "?" } else { "." }]);
     features.end_group(0.8);
-    let [head, _] = turn.close();
+    let [head, _] = turn.ends();
     turn.ngrams("for", head, 2, features);
     features.end_group(1.0);
-    brought.ngrams("m", brought.head(HEAD), 1, features);
+    material.ngrams("m", material.head(MAX_NGRAM_TOKENS), 1, features);
     features.end_group(0.3);
 }

@@ -1,6 +1,6 @@
-//! What it is about, by the lexicon: topics alone, with what the turn looks like, and in pairs.
+//! Concepts of the lexicon: alone, with what the turn looks like, and in pairs.
 
-use super::collected::Features;
+use super::feature_set::Features;
 use super::turn::Turn;
 use crate::scorer::lexicon::{Concept, Lexicon};
 
@@ -14,11 +14,11 @@ pub(super) fn topics(turn: &Turn, concepts: &[Concept], context: &str, lexicon: 
         }
     }
     let last = turn.text.sentences.len().saturating_sub(1);
-    for concept in turn.concepts_of(0) {
+    for concept in turn.concepts_in_sentence(0) {
         features.add("opens", &[lexicon.name(concept)]);
     }
     if last > 0 {
-        for concept in turn.concepts_of(last) {
+        for concept in turn.concepts_in_sentence(last) {
             features.add("closes", &[lexicon.name(concept)]);
         }
     }

@@ -1,19 +1,18 @@
-//! From sums to scores: a logistic line through the sums of rows that were judged by models that have not seen them. A score then
-//! tells how often a request with such a sum needs facts, and the border is where that is one half.
+//! From sums to scores: a logistic regression over the sums of held-out rows (Platt scaling). A score is then the probability that
+//! a request with such a sum needs facts; at the threshold it is one half.
 
-/// Where the border is, and how steeply scores change there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calibration {
-    pub(super) border: f64,
+    pub(super) threshold: f64,
     pub(super) slope: f64,
 }
 
-/// Newton's method converges in far fewer steps.
+/// Newton's method converges in far fewer.
 const STEPS: usize = 50;
 
 impl Calibration {
-    /// The likeliest line for sums with their labels.
-    pub(super) fn of(sums: &[(f64, bool)]) -> Self {
+    /// The maximum likelihood estimate for sums with labels.
+    pub(super) fn fit(sums: &[(f64, bool)]) -> Self {
         let (mut slope, mut offset) = (1.0_f64, 0.0_f64);
         for _ in 0..STEPS {
             let (mut by_slope, mut by_offset) = (0.0, 0.0);
@@ -32,7 +31,7 @@ impl Calibration {
             slope -= (offsets * by_slope - both * by_offset) / determinant;
             offset -= (slopes * by_offset - both * by_slope) / determinant;
         }
-        Self { border: -offset / slope, slope }
+        Self { threshold: -offset / slope, slope }
     }
 }
 
@@ -41,11 +40,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_border_is_where_both_labels_are_equally_likely() {
+    fn the_threshold_is_where_both_labels_are_equally_likely() {
         let sums: Vec<(f64, bool)> =
             (-40..=40).flat_map(|n| [(f64::from(n) / 10.0, n >= 10), (f64::from(n) / 10.0, n >= 2)]).collect();
-        let calibration = Calibration::of(&sums);
-        assert!((calibration.border - 0.55).abs() < 0.05, "{calibration:?}");
+        let calibration = Calibration::fit(&sums);
+        assert!((calibration.threshold - 0.55).abs() < 0.05, "{calibration:?}");
         assert!(calibration.slope > 1.0, "{calibration:?}");
     }
 }

@@ -2,41 +2,39 @@
 
 use super::Example;
 use super::shuffle::Shuffle;
-use crate::scorer::model::BITS;
+use crate::scorer::model::BUCKET_BITS;
 
-const ROUNDS: usize = 40;
-/// Rounds end early when nothing moves more than this.
-const STILL: f64 = 1e-3;
-/// The constant feature that stands for the bias.
-const CONSTANT: f64 = 0.5;
+const MAX_ROUNDS: usize = 40;
+/// Training ends early when no coefficient changes more than this.
+const CONVERGENCE_TOLERANCE: f64 = 1e-3;
+/// The value of the constant feature whose weight is the bias.
+const BIAS_FEATURE: f64 = 0.5;
 
-/// What is learnt.
 pub(super) struct Linear {
     pub(super) weights: Vec<f32>,
     pub(super) bias: f64,
 }
 
 impl Linear {
-    /// How far an example is on the side of those that need facts.
+    /// Positive if facts are needed.
     pub(super) fn sum(&self, example: &Example<'_>) -> f64 {
         let one = |(bucket, value): &(u32, f32)| f64::from(self.weights[*bucket as usize] * value);
         example.buckets.iter().map(one).sum::<f64>() + self.bias
     }
 
-    /// Learns from examples.
     pub(super) fn train(examples: &[&Example<'_>]) -> Self {
         let slack: Vec<f64> = examples.iter().map(|example| 0.5 / example.cost).collect();
         let length = |example: &&Example<'_>| {
-            example.buckets.iter().map(|(_, value)| f64::from(value * value)).sum::<f64>() + CONSTANT * CONSTANT
+            example.buckets.iter().map(|(_, value)| f64::from(value * value)).sum::<f64>() + BIAS_FEATURE * BIAS_FEATURE
         };
         let lengths: Vec<f64> = examples.iter().map(length).collect();
-        let mut solution = Self { weights: vec![0.0; 1 << BITS], bias: 0.0 };
+        let mut solution = Self { weights: vec![0.0; 1 << BUCKET_BITS], bias: 0.0 };
         let mut alphas = vec![0.0_f64; examples.len()];
         let mut order: Vec<usize> = (0..examples.len()).collect();
         let mut shuffle = Shuffle::new(1);
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             shuffle.shuffle(&mut order);
-            let mut most = 0.0_f64;
+            let mut max_change = 0.0_f64;
             for &index in &order {
                 let (example, alpha) = (examples[index], alphas[index]);
                 let side = if example.label { 1.0 } else { -1.0 };
@@ -44,11 +42,11 @@ impl Linear {
                 alphas[index] = (alpha - gradient / (lengths[index] + slack[index])).max(0.0);
                 let change = (alphas[index] - alpha) * side;
                 if change != 0.0 {
-                    most = most.max(change.abs());
+                    max_change = max_change.max(change.abs());
                     solution.move_by(example, change);
                 }
             }
-            if most < STILL {
+            if max_change < CONVERGENCE_TOLERANCE {
                 break;
             }
         }
@@ -61,6 +59,6 @@ impl Linear {
         for (bucket, value) in &example.buckets {
             self.weights[*bucket as usize] += short * value;
         }
-        self.bias += change * CONSTANT * CONSTANT;
+        self.bias += change * BIAS_FEATURE * BIAS_FEATURE;
     }
 }

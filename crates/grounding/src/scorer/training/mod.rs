@@ -1,6 +1,5 @@
-//! Training: a linear model from labelled rows, calibrated on rows that were held out, and rounded to bytes.
-//!
-//! Nothing here depends on time, threads or the machine: the same rows give the same bytes.
+//! Training: a linear model from labelled rows, calibrated on held-out rows and quantized to bytes. Nothing here depends on
+//! time, threads or the machine: the same rows give the same bytes.
 
 mod calibration;
 mod linear;
@@ -17,11 +16,11 @@ use super::labelled::LabelledRequest;
 use super::lexicon::Lexicon;
 use super::model::{self, Model};
 
-/// How much errors cost against large weights.
-const COST: f64 = 0.4;
-/// Rows that we wrote to fill gaps cost less: they are harder than what people ask.
-const OUR_OWN: f64 = 0.25;
-/// Parts of the data for judging rows by a model that has not seen them.
+/// The cost of errors, relative to that of large weights (C of a support vector machine).
+const ERROR_COST: f64 = 0.4;
+/// Rows that were written to fill gaps count less: they are harder than what people ask.
+const OWN_ROW_WEIGHT: f64 = 0.25;
+/// Of the cross-validation.
 const FOLDS: u64 = 5;
 
 struct Example<'a> {
@@ -30,51 +29,50 @@ struct Example<'a> {
     is_own: bool,
     cost: f64,
     group: u64,
-    /// Bucket and value, each bucket once.
+    /// Bucket and value; each bucket once.
     buckets: Vec<(u32, f32)>,
 }
 
-/// What training gives.
 pub struct TrainingResult {
-    /// The model's file.
+    /// The model file.
     pub model: Vec<u8>,
-    /// How well rows are judged by models that have not seen them, nor others of the same conversation.
+    /// By cross-validation; rows of one conversation stay in one fold.
     pub unseen: Evaluation,
 }
 
-/// Trains on labelled rows and on rows of our own; those without a label are left out.
-pub fn train(rows: &[LabelledRequest], our_own: &[LabelledRequest]) -> TrainingResult {
-    let lexicon = Lexicon::read();
+/// Rows without a label are left out.
+pub fn train(rows: &[LabelledRequest], own_rows: &[LabelledRequest]) -> TrainingResult {
+    let lexicon = Lexicon::load();
     let given = rows.iter().map(|row| (row, false));
     let examples: Vec<Example<'_>> = given
-        .chain(our_own.iter().map(|row| (row, true)))
+        .chain(own_rows.iter().map(|row| (row, true)))
         .filter_map(|(row, is_own)| Example::read(row, is_own, &lexicon))
         .collect();
 
     let (sums, linear) = thread::scope(|scope| {
         let examples = &examples;
         let all = scope.spawn(|| Linear::train(&examples.iter().collect::<Vec<_>>()));
-        let folds: Vec<_> = (0..FOLDS).map(|fold| scope.spawn(move || held_out(examples, fold))).collect();
-        let sums: Vec<(&Example<'_>, f64)> = folds.into_iter().flat_map(finished).collect();
-        (sums, finished(all))
+        let folds: Vec<_> = (0..FOLDS).map(|fold| scope.spawn(move || score_held_out(examples, fold))).collect();
+        let sums: Vec<(&Example<'_>, f64)> = folds.into_iter().flat_map(join).collect();
+        (sums, join(all))
     });
-    let calibration = Calibration::of(&sums.iter().map(|(example, sum)| (*sum, example.label)).collect::<Vec<_>>());
+    let calibration = Calibration::fit(&sums.iter().map(|(example, sum)| (*sum, example.label)).collect::<Vec<_>>());
     let mut unseen = Evaluation::default();
     for (example, sum) in &sums {
-        unseen.add(&example.row.lang, &example.row.category, example.label, *sum >= calibration.border);
+        unseen.add(&example.row.lang, &example.row.category, example.label, *sum >= calibration.threshold);
     }
-    #[expect(clippy::cast_possible_truncation, reason = "weights are small, and are rounded to bytes anyway")]
-    let model = Model::new(&linear.weights, (linear.bias - calibration.border) as f32, calibration.slope as f32);
+    #[expect(clippy::cast_possible_truncation, reason = "weights are small, and are quantized to bytes anyway")]
+    let model = Model::new(&linear.weights, (linear.bias - calibration.threshold) as f32, calibration.slope as f32);
     TrainingResult { model: model.encode(), unseen }
 }
 
-/// What a thread gives; its panic is ours.
-fn finished<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+/// Passes a panic on.
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The rows of one part, with their sums by a model of the other parts.
-fn held_out<'e, 'a>(examples: &'e [Example<'a>], fold: u64) -> Vec<(&'e Example<'a>, f64)> {
+/// The rows of one fold, with their sums by a model of the other folds.
+fn score_held_out<'e, 'a>(examples: &'e [Example<'a>], fold: u64) -> Vec<(&'e Example<'a>, f64)> {
     let (out, taken): (Vec<_>, Vec<_>) = examples.iter().partition(|example| example.group % FOLDS == fold);
     let linear = Linear::train(&taken);
     out.into_iter().filter(|example| !example.is_own).map(|example| (example, linear.sum(example))).collect()
@@ -85,13 +83,13 @@ impl<'a> Example<'a> {
         let label = row.required?;
         let mut extracted = Features::new();
         features::extract(&row.messages, lexicon, &mut extracted);
-        let cost = if is_own { COST * OUR_OWN } else { COST };
+        let cost = if is_own { ERROR_COST * OWN_ROW_WEIGHT } else { ERROR_COST };
         Some(Self { row, label, is_own, cost, group: group(row), buckets: buckets(&extracted.values) })
     }
 }
 
 fn buckets(features: &[(u32, f32)]) -> Vec<(u32, f32)> {
-    let bucket = |(hash, value): &(u32, f32)| (hash >> (u32::BITS - model::BITS), *value);
+    let bucket = |(hash, value): &(u32, f32)| (hash >> (u32::BITS - model::BUCKET_BITS), *value);
     let mut buckets: Vec<(u32, f32)> = features.iter().map(bucket).collect();
     buckets.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
     buckets.dedup_by(|next, kept| {
@@ -104,7 +102,7 @@ fn buckets(features: &[(u32, f32)]) -> Vec<(u32, f32)> {
     buckets
 }
 
-/// Rows that share their opening belong together: a number that is the same for all of them.
+/// The same for rows with the same opening, so that they stay in one fold.
 fn group(row: &LabelledRequest) -> u64 {
     let opening = row.messages.first().map_or("", |message| message.content());
     opening

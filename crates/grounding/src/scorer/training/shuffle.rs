@@ -1,4 +1,4 @@
-//! A small generator for orders that look random and are the same every time.
+//! A small random number generator that gives the same order on every machine and with every version of a crate.
 
 pub(super) struct Shuffle(u64);
 
@@ -7,7 +7,7 @@ impl Shuffle {
         Self(seed)
     }
 
-    /// A number of 31 bits.
+    /// 31 bits.
     fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32
