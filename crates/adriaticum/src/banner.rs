@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chat::ApiKey;
+use chat::{ApiKey, KeyName};
 use grounding::Grounder;
 use runtimes::{Availability, MemberStatus, Pool};
 use store::{NewKey, Store, Viewer};
@@ -48,7 +48,11 @@ impl Banner {
         let is_interactive = show_key || std::io::stdout().is_terminal();
         let key = match store.count_keys().await? {
             0 if is_interactive => {
-                let new = NewKey { name: "first".into(), completions: true, expires_at: None };
+                let new = NewKey {
+                    name: KeyName::parse("first").expect("this is a valid name"),
+                    completions: true,
+                    expires_at: None,
+                };
                 FirstKey::Created(store.create_key(&Viewer::operator(), new).await?)
             }
             0 => FirstKey::Missing,

@@ -1,8 +1,8 @@
 //! The `keys` commands.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use chat::KeyId;
+use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
 use store::{KeyRecord, NewKey, Store, Viewer};
@@ -18,8 +18,8 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     let store = open_store(settings).await?;
     match command {
         KeysCommand::Create { name, without_completions, expires } => {
-            let expires_at = expires.map(|life| now_millis().saturating_add(life.as_millis() as u64));
-            let new = NewKey { name: name.into(), completions: !without_completions, expires_at };
+            let expires_at = expires.map(|life| now() + life);
+            let new = NewKey { name, completions: !without_completions, expires_at };
             let key = store.create_key(&Viewer::operator(), new).await?;
             print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
@@ -27,7 +27,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
-        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, name.as_str()).await? {
+        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, &name).await? {
             true => print_line(&format!("Renamed {id} to {:?}.", name.as_str())),
             false => Err(no_such_key(id)),
         },
@@ -55,12 +55,12 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
         return print_line("There are no keys yet. Create one with: adriaticum keys create NAME");
     }
     let mut table = Table::new(&["ID", "NAME", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
-    let time = |millis: Option<u64>| millis.map_or_else(|| "–".into(), rfc3339_seconds);
+    let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);
     for key in &keys {
         table.row([
             key.id.to_string(),
             key.name.clone(),
-            key_state(key.state(now_millis())).into(),
+            key_state(key.state(now())).into(),
             if key.completions { "completions" } else { "–" }.into(),
             rfc3339_seconds(key.created_at),
             time(key.last_used_at),
@@ -74,8 +74,8 @@ fn no_such_key(id: KeyId) -> CliError {
     CliError::new(format!("there is no key {id}; `adriaticum keys list` lists all"))
 }
 
-fn now_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+fn now() -> Timestamp {
+    SystemTime::now().into()
 }
 
 #[derive(Serialize)]
@@ -95,7 +95,7 @@ impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
         Self {
             id: key.id.as_str(),
             name: &key.name,
-            state: key_state(key.state(now_millis())),
+            state: key_state(key.state(now())),
             permissions: if key.completions { &["completions"] } else { &[] },
             created_at: rfc3339_seconds(key.created_at),
             last_used_at: key.last_used_at.map(rfc3339_seconds),

@@ -1,8 +1,9 @@
 //! The `usage` command: totals from the roll-ups, or single requests; as a table, JSON or CSV.
 
 use std::io::{BufWriter, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
+use chat::Timestamp;
 use format::{
     RequestRow, TokenSums, duration, measured_of, micros, number, number_or_dash, outcome, rfc3339_micros,
     rfc3339_seconds, write_csv,
@@ -18,8 +19,7 @@ use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
-    let since = SystemTime::now().checked_sub(options.since).unwrap_or(UNIX_EPOCH);
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let since = Timestamp::from(SystemTime::now()).saturating_sub(options.since);
     // Standard output flushes at every line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {

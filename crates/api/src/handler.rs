@@ -102,7 +102,7 @@ mod tests {
             tracer: None,
         };
         let api = Api::new(settings, store.clone(), ledger, None, None);
-        let new = NewKey { name: "k".into(), completions: true, expires_at: None };
+        let new = NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None };
         let key = store.create_key(&Viewer::operator(), new).await.unwrap();
         let caller = store.authenticate(&key).await.unwrap().unwrap();
 

@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::{Builder, Uuid};
 
+use crate::Timestamp;
+
 const PREFIX: &str = "chatcmpl_";
 const DIGITS: usize = 32;
 const LEN: usize = PREFIX.len() + DIGITS;
@@ -35,9 +37,14 @@ impl RequestId {
         Self(Builder::from_unix_timestamp_millis(micros / 1000, &random_fields).into_uuid())
     }
 
-    /// The smallest id of a millisecond since 1970; for ranges of the ledger.
-    pub fn first_of_millis(millis: u64) -> Self {
-        Self::at_micros(millis.saturating_mul(1000), 0)
+    /// The smallest id at a time; for ranges of the ledger.
+    pub fn first_at(time: Timestamp) -> Self {
+        Self::at_micros(time.as_millis().saturating_mul(1000), 0)
+    }
+
+    /// When the request arrived, to the millisecond.
+    pub fn timestamp(self) -> Timestamp {
+        Timestamp::from_micros(self.unix_micros())
     }
 
     /// When the request arrived, in microseconds since 1970.
@@ -124,7 +131,7 @@ mod tests {
         fn sorts_by_time(a in 0u64..1 << 57, b in 0u64..1 << 57, x: u64, y: u64) {
             prop_assume!(a < b);
             prop_assert!(RequestId::at_micros(a, x).to_string() < RequestId::at_micros(b, y).to_string());
-            prop_assert!(RequestId::first_of_millis(a / 1000) <= RequestId::at_micros(a, x));
+            prop_assert!(RequestId::first_at(Timestamp::from_micros(a)) <= RequestId::at_micros(a, x));
         }
 
         #[test]

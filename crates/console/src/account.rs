@@ -129,7 +129,7 @@ pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
             return refused(user, &FormErrors { name: Some(&sentence(&error)), ..FormErrors::default() }).await;
         }
     };
-    user.console.store.set_own_name(user.viewer(), name.as_str()).await?;
+    user.console.store.set_own_name(user.viewer(), &name).await?;
     Ok(user.redirect_with_message("/account", &format!("Your name is now {}.", name.as_str())))
 }
 

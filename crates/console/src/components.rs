@@ -1,8 +1,9 @@
 //! What pages are made of: forms, headings, figures, times. Times are written in UTC; the script rewrites them in the
 //! viewer's own time zone, at the same width.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
+use chat::Timestamp;
 use format::{exact_time, measured_of, number, rfc3339_millis, short_number, short_time};
 use maud::{Markup, html};
 use store::{Figures, Measured};
@@ -10,9 +11,8 @@ use store::{Figures, Measured};
 use crate::form::CSRF_FIELD;
 use crate::session::{Anonymous, SignedIn};
 
-/// Milliseconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+pub(crate) fn now() -> Timestamp {
+    SystemTime::now().into()
 }
 
 /// A sum of token figures: a dash if none was measured, and over how many requests it was unless over all.
@@ -33,15 +33,15 @@ pub(crate) fn failed(figures: &Figures, succeeded: u64) -> u64 {
 }
 
 /// To the minute, the exact time on hover.
-pub(crate) fn time(millis: u64) -> Markup {
+pub(crate) fn time(at: Timestamp) -> Markup {
     html! {
-        time datetime=(rfc3339_millis(millis)) title=(exact_time(millis)) data-local { (short_time(millis, now())) }
+        time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-local { (short_time(at, now())) }
     }
 }
 
-pub(crate) fn time_or(millis: Option<u64>, word: &str) -> Markup {
-    match millis {
-        Some(millis) => time(millis),
+pub(crate) fn time_or(at: Option<Timestamp>, word: &str) -> Markup {
+    match at {
+        Some(at) => time(at),
         None => html! { span.quiet { (word) } },
     }
 }

@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::time::Duration;
 
-use chat::{KeyId, KeyName};
+use chat::{KeyId, KeyName, Timestamp};
 use format::{key_state, number};
 use http::StatusCode;
 use maud::{Markup, html};
@@ -17,10 +18,10 @@ use crate::layout::Area;
 use crate::overview::curl;
 use crate::session::SignedIn;
 
-const DAY: u64 = 86_400_000;
+const DAY: Duration = Duration::from_secs(86_400);
 const PAGE_SIZE: usize = 100;
 /// The value in the form, its label, and days.
-const EXPIRY_CHOICES: [(&str, &str, Option<u64>); 5] = [
+const EXPIRY_CHOICES: [(&str, &str, Option<u32>); 5] = [
     ("never", "No expiration", None),
     ("30", "30 days", Some(30)),
     ("90", "90 days", Some(90)),
@@ -93,7 +94,7 @@ fn select<'k>(all: &'k [KeyRecord], usage: &HashMap<KeyId, KeyUsage>, query: &Fi
         "used" => keys.sort_by_key(|key| Reverse(key.last_used_at)),
         "requests" => keys.sort_by_key(|key| Reverse(requests(key))),
         "tokens" => keys.sort_by_key(|key| Reverse(tokens(key))),
-        "expires" => keys.sort_by_key(|key| key.expires_at.unwrap_or(u64::MAX)),
+        "expires" => keys.sort_by_key(|key| key.expires_at.unwrap_or(Timestamp::MAX)),
         _ => keys.reverse(),
     }
     keys
@@ -244,7 +245,7 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let key = user.console.store.create_key(user.viewer(), new).await?;
     let content = html! {
         (heading("API Keys", html! {}))
-        p.message role="status" { "The key " strong { (name) } " was created." }
+        p.message role="status" { "The key " strong { (name.as_str()) } " was created." }
         section.card {
             h2 { "Your new API key" }
             p { "Copy it now. It is shown only this once: only a hash of it is stored." }
@@ -257,14 +258,12 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     Ok(user.page(Area::Keys, "Key created", content))
 }
 
-fn parse_name(typed: &str) -> Result<String, String> {
+fn parse_name(typed: &str) -> Result<KeyName, String> {
     if typed.trim().is_empty() {
         return Err("Please give the key a name, so that you know later what it is for.".into());
     }
-    let name = KeyName::parse(typed).map_err(|_| {
-        format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS)
-    })?;
-    Ok(name.into())
+    KeyName::parse(typed)
+        .map_err(|_| format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS))
 }
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
@@ -335,7 +334,7 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
             @match (key.last_used_at, last.first()) {
                 (Some(_), Some(last)) => p {
                     "It was last used by the request " a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }
-                    ", received " (time(last.request_id.unix_micros() / 1000)) ". Clients that use it will get 401."
+                    ", received " (time(last.request_id.timestamp())) ". Clients that use it will get 401."
                 },
                 (Some(at), None) => p { "It was last used " (time(at)) ". Clients that use it will get 401." },
                 (None, _) => p { "It has never been used." },

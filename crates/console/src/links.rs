@@ -109,7 +109,7 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
             return refused("That is not an e-mail address.");
         };
         let password = console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
-        console.store.use_link(&token, &NewAccount { email, name: name.into(), password }, &address).await
+        console.store.use_link(&token, &NewAccount { email, name, password }, &address).await
     };
     match changed {
         Ok(account) => {

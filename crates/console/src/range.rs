@@ -1,18 +1,25 @@
 //! The time range of a page: a preset, or two dates. In whole hours, as roll-ups are.
 
+use std::time::Duration;
+
+use chat::Timestamp;
 use format::parse_date;
 use store::{Period, Step};
 
 use crate::console_request::Fields;
 
-const HOUR: u64 = 3_600_000;
-const DAY: u64 = 24 * HOUR;
-const MAX_HOURLY_SLICES: u64 = 8 * 24;
-const MAX_DAYS: u64 = 366;
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = days(1);
+const MAX_HOURLY_SLICES: u32 = 8 * 24;
+const MAX_DAYS: u32 = 366;
 
-/// Name in the query, label, and length in milliseconds.
-pub(crate) const PRESETS: [(&str, &str, u64); 4] =
-    [("1h", "Last hour", HOUR), ("24h", "24 hours", DAY), ("7d", "7 days", 7 * DAY), ("30d", "30 days", 30 * DAY)];
+const fn days(count: u64) -> Duration {
+    Duration::from_secs(count * 86_400)
+}
+
+/// Name in the query, label, and length.
+pub(crate) const PRESETS: [(&str, &str, Duration); 4] =
+    [("1h", "Last hour", HOUR), ("24h", "24 hours", DAY), ("7d", "7 days", days(7)), ("30d", "30 days", days(30))];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TimeRange {
@@ -22,38 +29,37 @@ pub(crate) struct TimeRange {
     /// As long, right before it: what figures are compared with.
     pub(crate) previous: Period,
     pub(crate) step: Step,
-    /// When each slice starts, in milliseconds since 1970.
-    pub(crate) slices: Vec<u64>,
+    /// When each slice starts.
+    pub(crate) slices: Vec<Timestamp>,
 }
 
 impl TimeRange {
     /// The last day if the query makes no sense.
-    pub(crate) fn from_query(query: &Fields, now: u64) -> Self {
+    pub(crate) fn from_query(query: &Fields, now: Timestamp) -> Self {
         let custom = (query.get("range") == "custom").then(|| {
             let from = parse_date(query.get("from"))?;
             let to = parse_date(query.get("to"))?;
-            let sound = from <= to && to - from < MAX_DAYS * DAY && from <= now;
-            sound.then(|| (Period::between(from, (to + DAY - 1).min(now)), (to + DAY).min(now) - from))
+            let sound = from <= to && to.duration_since(from) < MAX_DAYS * DAY && from <= now;
+            let last = (to + DAY).saturating_sub(Duration::from_millis(1));
+            sound.then(|| (Period::between(from, last.min(now)), (to + DAY).min(now).duration_since(from)))
         });
         let preset = PRESETS.iter().find(|(name, ..)| *name == query.get("range")).unwrap_or(&PRESETS[1]);
         let (name, period, length) = match custom.flatten() {
             Some((period, length)) => ("custom", period, length),
             None => (preset.0, Period::between(now.saturating_sub(preset.2), now), preset.2),
         };
-        let hours = (period.to_millis() - period.from_millis()) / HOUR;
         let step = match query.get("by") {
-            "hour" if hours <= MAX_HOURLY_SLICES => Step::Hour,
+            "hour" if period.duration() <= MAX_HOURLY_SLICES * HOUR => Step::Hour,
             "day" => Step::Day,
-            _ if hours <= 50 => Step::Hour,
+            _ if period.duration() <= 50 * HOUR => Step::Hour,
             _ => Step::Day,
         };
-        let first = period.from_millis() - period.from_millis() % step.millis();
-        let slices = (first..period.to_millis()).step_by(step.millis() as usize).collect();
+        let slices = period.slices(step).collect();
         Self { name, period, previous: period.before(length), step, slices }
     }
 
     pub(crate) fn fits_hours(&self) -> bool {
-        (self.period.to_millis() - self.period.from_millis()) / HOUR <= MAX_HOURLY_SLICES
+        self.period.duration() <= MAX_HOURLY_SLICES * HOUR
     }
 
     pub(crate) fn previous_label(&self) -> String {
@@ -65,7 +71,8 @@ impl TimeRange {
 
     /// The first and the last day, for the date inputs.
     pub(crate) fn dates(&self) -> (String, String) {
-        (format::date(self.period.from_millis()), format::date(self.period.to_millis().saturating_sub(1)))
+        let last = self.period.end().saturating_sub(Duration::from_millis(1));
+        (format::date(self.period.start()), format::date(last))
     }
 }
 
@@ -78,15 +85,16 @@ mod tests {
     }
 
     /// 15 November 2025, 10:20 UTC.
-    const NOW: u64 = 1_763_164_800_000 + 10 * HOUR + 20 * 60_000;
+    const NOW: Timestamp = Timestamp::from_seconds(1_763_164_800 + 10 * 3_600 + 20 * 60);
+    const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
     fn ranges_are_whole_hours_and_have_a_time_before() {
         let day = range("range=24h");
-        assert_eq!((day.period.from_millis(), day.period.to_millis()), (NOW - 20 * 60_000 - DAY, NOW + 40 * 60_000));
+        assert_eq!((day.period.start(), day.period.end()), (NOW.saturating_sub(20 * MINUTE + DAY), NOW + 40 * MINUTE));
         assert_eq!(
-            (day.previous.from_millis(), day.previous.to_millis()),
-            (NOW - 20 * 60_000 - 2 * DAY, day.period.from_millis())
+            (day.previous.start(), day.previous.end()),
+            (NOW.saturating_sub(20 * MINUTE + 2 * DAY), day.period.start())
         );
         assert_eq!((day.step, day.slices.len()), (Step::Hour, 25));
         assert_eq!(range("range=1h").slices.len(), 2);
@@ -100,9 +108,9 @@ mod tests {
     fn chosen_dates_are_whole_days_and_never_beyond_now() {
         let chosen = range("range=custom&from=2025-11-01&to=2025-11-03");
         assert_eq!(chosen.dates(), ("2025-11-01".into(), "2025-11-03".into()));
-        assert_eq!(chosen.period.to_millis() - chosen.period.from_millis(), 3 * DAY);
+        assert_eq!(chosen.period.duration(), 3 * DAY);
         assert_eq!(range("range=custom&from=2025-11-14&to=2099-01-01").name, "24h", "too long");
-        assert_eq!(range("range=custom&from=2025-11-14&to=2025-11-20").period.to_millis(), NOW + 40 * 60_000);
+        assert_eq!(range("range=custom&from=2025-11-14&to=2025-11-20").period.end(), NOW + 40 * MINUTE);
         assert_eq!(range("range=custom&from=2025-11-14&to=2025-11-01").name, "24h", "backwards");
     }
 }

@@ -1,6 +1,6 @@
 //! The list of requests, newest first, and the timeline of one. Message text is not stored, so it cannot be shown.
 
-use chat::{KeyId, RequestId};
+use chat::{KeyId, RequestId, Timestamp};
 use format::number;
 use maud::{Markup, html};
 use store::{RequestQuery, RequestRecord, Store, StoreError, Viewer};
@@ -32,7 +32,7 @@ impl Filter {
             },
         };
         Self::Matching(RequestQuery {
-            since: 0,
+            since: Timestamp::default(),
             before: query.get("before").parse().ok(),
             key,
             status: query.get("status").parse().ok(),
@@ -128,7 +128,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
                     @for row in rows {
                         tr {
                             th scope="row" data-label="Request" { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } }
-                            td data-label="Received" { (time(row.request_id.unix_micros() / 1000)) }
+                            td data-label="Received" { (time(row.request_id.timestamp())) }
                             td data-label="Key" { (row.key_name) }
                             td data-label="Outcome" { (outcome(row)) }
                             td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
@@ -216,7 +216,7 @@ fn timeline(row: &RequestRecord) -> Markup {
             @for (name, after, took, what) in events {
                 li {
                     span.event { (name) }
-                    span.when { (time((start + after) / 1000)) " " span.quiet { "+" (format::micros(after as f64)) } }
+                    span.when { (time(Timestamp::from_micros(start + after))) " " span.quiet { "+" (format::micros(after as f64)) } }
                     svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
                         @if let Some(took) = took {
                             @let width = (took as f64 / whole * 100.0).max(0.5);

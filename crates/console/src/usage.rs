@@ -1,6 +1,8 @@
 //! Usage by time, key and outcome. Every figure comes from the roll-ups, as those of `adriaticum usage` do.
 
-use chat::KeyId;
+use std::time::Duration;
+
+use chat::{KeyId, Timestamp};
 use format::{number, percent};
 use maud::{Markup, html};
 use store::{KeyUsage, Period, Phase, Step, TimeSlice, UsageQuery, UsageReport};
@@ -67,7 +69,7 @@ pub(crate) async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<U
 }
 
 pub(crate) async fn last_day(user: &SignedIn<'_>) -> ConsoleResult<UsageReport> {
-    let period = Period::since(now().saturating_sub(86_400_000));
+    let period = Period::since(now().saturating_sub(Duration::from_secs(86_400)));
     let query = UsageQuery { period, key: None, step: Step::Day, by_key: false };
     Ok(user.console.store.usage(user.viewer(), &query).await?.unwrap_or_default())
 }
@@ -83,7 +85,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         @if let Some(key) = view.key { (key_chip(user, key, &kept).await?) }
         div data-live {
             p.quiet {
-                "Since " (time(view.range.period.from_millis())) ", in whole hours. Days begin at midnight UTC."
+                "Since " (time(view.range.period.start())) ", in whole hours. Days begin at midnight UTC."
             }
             (totals(&view))
             @if view.report.totals.requests == 0 {
@@ -163,7 +165,7 @@ fn totals(view: &UsageView) -> Markup {
 /// One value for every slice of the range: the report leaves out slices without requests.
 fn values(view: &UsageView, value: impl Fn(Option<&TimeSlice>) -> Option<f64>) -> Vec<Option<f64>> {
     let mut slices = view.report.by_time.iter().peekable();
-    let at = |start: &u64| {
+    let at = |start: &Timestamp| {
         while slices.next_if(|slice| slice.start < *start).is_some() {}
         value(slices.next_if(|slice| slice.start == *start))
     };
@@ -171,7 +173,8 @@ fn values(view: &UsageView, value: impl Fn(Option<&TimeSlice>) -> Option<f64>) -
 }
 
 fn slots(view: &UsageView) -> Vec<TimeSlot> {
-    let slot = |start: &u64| TimeSlot { start: *start, name: format::slice_name(*start, view.range.step) };
+    let slot =
+        |start: &Timestamp| TimeSlot { start: start.as_millis(), name: format::slice_name(*start, view.range.step) };
     view.range.slices.iter().map(slot).collect()
 }
 
@@ -292,7 +295,7 @@ fn group_table(query: &Fields, view: &UsageView) -> Markup {
                 tbody {
                     @match view.group {
                         Group::Time => @for slice in report.by_time.iter().rev() {
-                            (line(html! { span data-slice=(slice.start) { (format::slice_name(slice.start, view.range.step)) } },
+                            (line(html! { span data-slice=(slice.start.as_millis()) { (format::slice_name(slice.start, view.range.step)) } },
                                 &slice.figures, slice.succeeded))
                         },
                         Group::Outcome => @for outcome in &report.by_outcome {

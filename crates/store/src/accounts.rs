@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use chat::Timestamp;
+
 use crate::id::{AccountId, SessionId};
+use crate::person_name::PersonName;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
 use crate::{Store, StoreError};
@@ -47,22 +50,21 @@ impl FromStr for Email {
 #[error("that is not an e-mail address")]
 pub struct EmailError;
 
-/// Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub id: AccountId,
     pub email: Email,
     pub name: String,
     pub role: Role,
-    pub created_at: u64,
-    pub signed_in_at: Option<u64>,
-    pub disabled_at: Option<u64>,
+    pub created_at: Timestamp,
+    pub signed_in_at: Option<Timestamp>,
+    pub disabled_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
 pub struct NewAccount {
     pub email: Email,
-    pub name: String,
+    pub name: PersonName,
     /// The hash as `argon2` writes it.
     pub password: String,
 }
@@ -124,12 +126,12 @@ impl Store {
     }
 
     /// Changes the viewer's display name.
-    pub async fn set_own_name(&self, viewer: &Viewer, name: &str) -> Result<(), StoreError> {
+    pub async fn set_own_name(&self, viewer: &Viewer, name: &PersonName) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(async |transaction| {
             let set = "UPDATE accounts SET name = $2 WHERE id = $1";
-            transaction.execute(set, params![&account, name]).await?;
-            transaction.audit(viewer, "changed their name to", name).await
+            transaction.execute(set, params![&account, name.as_str()]).await?;
+            transaction.audit(viewer, "changed their name to", name.as_str()).await
         })
         .await
     }

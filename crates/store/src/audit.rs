@@ -1,5 +1,7 @@
 //! The audit log: a line for every change, written in the change's own transaction.
 
+use chat::Timestamp;
+
 use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
@@ -8,8 +10,7 @@ use crate::{Store, StoreError};
 pub struct AuditRecord {
     /// Increases with every line.
     pub number: u64,
-    /// In milliseconds since 1970.
-    pub at: u64,
+    pub at: Timestamp,
     /// An e-mail address, or `operator` for the command line.
     pub who: String,
     /// A network address, or `command line`.

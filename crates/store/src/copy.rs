@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::postgres::{Import, PostgresSettings};
 use crate::sqlite::Export;
-use crate::{StoreError, now_millis};
+use crate::{StoreError, now};
 
 /// Rows that are sent together.
 const BATCH_ROWS: usize = 1_000;
@@ -70,7 +70,7 @@ pub async fn copy(
         let told = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
         return Err(CopyError::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
     }
-    import.finish(from, now_millis()).await?;
+    import.finish(from, now()).await?;
     Ok(copied)
 }
 

@@ -1,11 +1,11 @@
 //! API keys, and the one rule by which a key is accepted.
 
-use chat::{ApiKey, KeyDigest, KeyId};
+use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
 use crate::sql::{Row, Transaction, params};
 use crate::viewer::Viewer;
-use crate::{Backend, Store, StoreError, now_millis};
+use crate::{Backend, Store, StoreError, now};
 
 /// An authenticated caller. Exists only for a key that was just found active in the database.
 #[derive(Debug)]
@@ -37,23 +37,22 @@ impl Caller {
 
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    pub name: String,
+    pub name: KeyName,
     pub completions: bool,
-    /// In milliseconds since 1970.
-    pub expires_at: Option<u64>,
+    pub expires_at: Option<Timestamp>,
 }
 
-/// A key without its secret. Times are milliseconds since 1970.
+/// A key without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     pub id: KeyId,
     pub name: String,
     pub completions: bool,
-    pub created_at: u64,
+    pub created_at: Timestamp,
     /// When it was last used in a recorded request.
-    pub last_used_at: Option<u64>,
-    pub expires_at: Option<u64>,
-    pub revoked_at: Option<u64>,
+    pub last_used_at: Option<Timestamp>,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
     /// The owner's e-mail address; `None` for a key that was made at the command line.
     pub owner: Option<String>,
     /// Whether it stands for its owner's use of the console's playground: nobody has its secret.
@@ -68,7 +67,7 @@ pub enum KeyState {
 }
 
 impl KeyState {
-    fn at(now: u64, expires_at: Option<u64>, revoked_at: Option<u64>) -> Self {
+    fn at(now: Timestamp, expires_at: Option<Timestamp>, revoked_at: Option<Timestamp>) -> Self {
         match (expires_at, revoked_at) {
             (_, Some(_)) => Self::Revoked,
             (Some(expiry), None) if expiry <= now => Self::Expired,
@@ -78,8 +77,8 @@ impl KeyState {
 }
 
 impl KeyRecord {
-    pub fn state(&self, now_millis: u64) -> KeyState {
-        KeyState::at(now_millis, self.expires_at, self.revoked_at)
+    pub fn state(&self, now: Timestamp) -> KeyState {
+        KeyState::at(now, self.expires_at, self.revoked_at)
     }
 }
 
@@ -89,7 +88,7 @@ impl Store {
     /// Asks the database every time, so that a key revoked by any process is refused by the next request.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
         let found = dispatch!(self, find_key(key.id()))?;
-        Ok(verify(key, found, now_millis()))
+        Ok(verify(key, found, now()))
     }
 
     /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
@@ -97,7 +96,7 @@ impl Store {
         let key = ApiKey::generate()?;
         self.change(async |transaction| {
             insert(transaction, &key, &new, viewer.id(), false).await?;
-            transaction.audit(viewer, "created the key", &label(key.id(), &new.name)).await
+            transaction.audit(viewer, "created the key", &label(key.id(), new.name.as_str())).await
         })
         .await?;
         Ok(key)
@@ -125,12 +124,12 @@ impl Store {
     }
 
     /// `false` if there is no such key.
-    pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &str) -> Result<bool, StoreError> {
+    pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &KeyName) -> Result<bool, StoreError> {
         let rename = format!("UPDATE keys SET name = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
-            let renamed = transaction.execute(&rename, params![viewer.scope(), &id, name]).await? == 1;
+            let renamed = transaction.execute(&rename, params![viewer.scope(), &id, name.as_str()]).await? == 1;
             if renamed {
-                transaction.audit(viewer, "renamed the key", &label(id, name)).await?;
+                transaction.audit(viewer, "renamed the key", &label(id, name.as_str())).await?;
             }
             Ok(renamed)
         })
@@ -138,7 +137,7 @@ impl Store {
     }
 
     /// When the key was revoked, now or before; `None` if there is no such key.
-    pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<u64>, StoreError> {
+    pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<Timestamp>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
             let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
@@ -164,12 +163,16 @@ impl Store {
                 return Ok::<_, StoreError>(found);
             }
             let key = ApiKey::generate()?;
-            let new = NewKey { name: "Playground".into(), completions: true, expires_at: None };
+            let new = NewKey { name: playground_name(), completions: true, expires_at: None };
             insert(transaction, &key, &new, Some(account), true).await?;
             Ok(key.id())
         });
         Ok(Some(Caller::for_playground(key.await?, account)))
     }
+}
+
+fn playground_name() -> KeyName {
+    KeyName::parse("Playground").expect("this is a valid name")
 }
 
 /// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
@@ -221,8 +224,8 @@ pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revok
 pub(crate) struct StoredKey {
     pub(crate) digest: KeyDigest,
     pub(crate) completions: bool,
-    pub(crate) expires_at: Option<u64>,
-    pub(crate) revoked_at: Option<u64>,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) revoked_at: Option<Timestamp>,
     pub(crate) owner: Option<AccountId>,
 }
 
@@ -240,7 +243,7 @@ impl StoredKey {
 }
 
 /// Unknown, expired and revoked keys take the same steps, so that timing does not tell them apart.
-fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: u64) -> Option<Caller> {
+fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Option<Caller> {
     let known = stored.is_some();
     let nobody = StoredKey {
         digest: KeyDigest::from_bytes([0; 32]),

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::counters::{LedgerCounters, LedgerStats};
 use crate::rollup::{Entry, Rollups};
-use crate::{StoreError, now_millis};
+use crate::{StoreError, now};
 
 /// More are refused.
 const MAX_QUEUED_ROWS: usize = 16_384;
@@ -302,9 +302,9 @@ impl Writer {
         if !self.health.is_healthy() || self.next_prune > Instant::now() {
             return;
         }
-        let oldest = now_millis().saturating_sub(self.retention.as_millis() as u64);
+        let oldest = now().saturating_sub(self.retention);
         self.health.commit_started(); // rows wait while this runs
-        let pruned = self.backend.prune(RequestId::first_of_millis(oldest));
+        let pruned = self.backend.prune(RequestId::first_at(oldest));
         self.health.commit_finished(pruned.is_ok());
         match pruned {
             Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_BATCH_INTERVAL } else { PRUNE_INTERVAL },

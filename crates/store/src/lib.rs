@@ -37,9 +37,9 @@ mod viewer;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 
 pub use accounts::{Account, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::AuditRecord;
@@ -150,7 +150,7 @@ impl Store {
 
     /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
-        dispatch!(self, usage(viewer, query, now_millis()))
+        dispatch!(self, usage(viewer, query, now()))
     }
 
     pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
@@ -172,7 +172,6 @@ impl Store {
     }
 }
 
-fn now_millis() -> u64 {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since_epoch.unwrap_or_default().as_millis() as u64
+fn now() -> Timestamp {
+    SystemTime::now().into()
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use chat::Timestamp;
+
 use crate::accounts::{AccountError, Email, NewAccount, insert_account};
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
 use crate::viewer::{Admin, Role};
-use crate::{Store, StoreError, now_millis};
+use crate::{Store, StoreError, now};
 
 /// For set-up and reset links.
 const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
@@ -31,10 +33,8 @@ pub struct Link {
     pub note: String,
     /// An e-mail address, or `operator`.
     pub made_by: String,
-    /// In milliseconds since 1970.
-    pub created_at: u64,
-    /// In milliseconds since 1970.
-    pub expires_at: u64,
+    pub created_at: Timestamp,
+    pub expires_at: Timestamp,
 }
 
 impl Store {
@@ -51,7 +51,7 @@ impl Store {
 
     /// `None` if the link is not valid (any more).
     pub async fn link(&self, token: &Token) -> Result<Option<Link>, StoreError> {
-        let found = find_link(&mut self.connection().await?, token, now_millis()).await?;
+        let found = find_link(&mut self.connection().await?, token, now()).await?;
         Ok(found.map(|(link, _)| link))
     }
 
@@ -127,7 +127,7 @@ impl Store {
     /// All valid links, the newest last.
     pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
         let list = format!("{SELECT_LINK} WHERE expires_at > $1 ORDER BY links.created_at, links.id");
-        self.connection().await?.query(&list, params![now_millis()], |row| Ok(read_link(row)?.0)).await
+        self.connection().await?.query(&list, params![now()], |row| Ok(read_link(row)?.0)).await
     }
 
     /// `false` if there is no such link.
@@ -152,7 +152,7 @@ const SELECT_LINK: &str =
 async fn find_link(
     connection: &mut Connection<'_>,
     token: &Token,
-    now: u64,
+    now: Timestamp,
 ) -> Result<Option<(Link, Option<AccountId>)>, StoreError> {
     let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2");
     connection.query_optional(&find, params![&token.digest(), now], read_link).await
@@ -193,7 +193,7 @@ async fn insert_link(
     transaction.execute("DELETE FROM links WHERE expires_at <= $1", params![now]).await?;
     let insert = "INSERT INTO links (digest, id, purpose, role, account, note, made_by, created_at, expires_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let (digest, expires_at) = (token.digest(), now + life.as_millis() as u64);
+    let (digest, expires_at) = (token.digest(), now + life);
     let parameters = params![&digest, &id, word, role, account.as_ref(), note, made_by, now, expires_at];
     transaction.execute(insert, parameters).await?;
     Ok(token)

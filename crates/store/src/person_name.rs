@@ -22,12 +22,6 @@ impl PersonName {
     }
 }
 
-impl From<PersonName> for String {
-    fn from(name: PersonName) -> Self {
-        name.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use chat::KeyId;
+use chat::{KeyId, Timestamp};
 
 use crate::latency::Latencies;
 use crate::rollup::{Figures, KeySum};
@@ -27,14 +27,15 @@ pub(crate) struct RollupRow {
 
 impl<'a> ReportBuilder<'a> {
     pub(crate) fn new(query: &'a UsageQuery) -> Self {
-        let report = UsageReport { since: query.period.from_millis(), ..UsageReport::default() };
+        let report = UsageReport { since: query.period.start(), ..UsageReport::default() };
         Self { query, report, outcomes: BTreeMap::new() }
     }
 
     /// Roll-ups come in the order of time.
     pub(crate) fn add(&mut self, part: RollupRow) {
         let succeeded = if part.code.is_empty() { part.figures.requests } else { 0 };
-        let start = self.query.step.span().start_of(part.start) * 1000;
+        let start = self.query.step.resolution().start_of(part.start);
+        let start = Timestamp::from_seconds(start);
         let slices = &mut self.report.by_time;
         if slices.last().is_none_or(|slice| slice.start != start) {
             slices.push(TimeSlice { start, ..TimeSlice::default() });
@@ -48,7 +49,7 @@ impl<'a> ReportBuilder<'a> {
     }
 
     /// `until` is when the report was made.
-    pub(crate) fn finish(self, until: u64) -> UsageReport {
+    pub(crate) fn finish(self, until: Timestamp) -> UsageReport {
         let mut report = UsageReport { until, ..self.report };
         for slice in &report.by_time {
             report.totals.merge(&slice.figures);
@@ -76,7 +77,7 @@ pub(crate) struct KeyUsageBuilder {
 pub(crate) struct NamedKey {
     pub(crate) id: KeyId,
     pub(crate) name: String,
-    pub(crate) last_used_at: Option<u64>,
+    pub(crate) last_used_at: Option<Timestamp>,
 }
 
 impl KeyUsageBuilder {
@@ -119,7 +120,7 @@ impl KeyUsageBuilder {
             .zip(self.sums)
             .filter(|(_, sum)| sum.figures.requests > 0)
             .map(|(key, KeySum { figures, succeeded })| {
-                let figures = Figures { last_at: key.last_used_at.unwrap_or(0), ..figures };
+                let figures = Figures { last_at: key.last_used_at.unwrap_or_default(), ..figures };
                 KeyUsage { key: key.id, name: key.name, figures, succeeded }
             })
             .collect();

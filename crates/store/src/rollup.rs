@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use chat::{KeyId, RequestId, TokenUsage};
+use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
@@ -66,8 +66,8 @@ pub struct Figures {
     pub prompt: Measured,
     pub completion: Measured,
     pub total: Measured,
-    /// When the newest of them arrived, in milliseconds since 1970; 0 for none.
-    pub last_at: u64,
+    /// When the newest of them arrived; the default if there are none.
+    pub last_at: Timestamp,
 }
 
 impl Figures {
@@ -216,7 +216,7 @@ impl Rollups {
             prompt: Measured::of(entry.usage.prompt),
             completion: Measured::of(entry.usage.completion),
             total: Measured::of(entry.usage.total),
-            last_at: entry.request_id.unix_micros() / 1000,
+            last_at: entry.request_id.timestamp(),
         };
         let timings = &entry.timings;
         let phases = [
@@ -379,7 +379,7 @@ mod tests {
                 }
             }
             let hours = sum(&rollups, |key| key.party == RollupScope::Everyone && (from..to).contains(&key.start)).0;
-            prop_assert_eq!(Figures { last_at: 0, ..told.figures }, Figures { last_at: 0, ..hours });
+            prop_assert_eq!(Figures { last_at: Timestamp::default(), ..told.figures }, Figures { last_at: Timestamp::default(), ..hours });
         }
     }
 }

@@ -1,16 +1,20 @@
 //! Sessions of people who have signed in, stored by the digest of their secret.
 
+use std::time::Duration;
+
+use chat::Timestamp;
+
 use crate::accounts::{ACCOUNT_COLUMNS, account, find_account};
 use crate::id::{AccountId, SessionId};
 use crate::sql::{Row, params};
 use crate::token::Token;
 use crate::viewer::Viewer;
-use crate::{Store, StoreError, now_millis};
+use crate::{Store, StoreError, now};
 
-const SESSION_LIFETIME_MILLIS: u64 = 30 * 86_400_000;
-const SESSION_IDLE_TIMEOUT_MILLIS: u64 = 7 * 86_400_000;
+const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(7 * 86_400);
 /// `seen_at` is updated only when it is off by more than this.
-const SEEN_AT_PRECISION_MILLIS: u64 = 60_000;
+const SEEN_AT_PRECISION: Duration = Duration::from_secs(60);
 
 /// Where a session comes from, for its owner to recognise.
 #[derive(Debug, Clone)]
@@ -26,14 +30,13 @@ pub struct Session {
     pub viewer: Viewer,
 }
 
-/// Times are milliseconds since 1970.
 #[derive(Debug, Clone)]
 pub struct SessionRecord {
     pub id: SessionId,
     pub origin: Origin,
-    pub created_at: u64,
+    pub created_at: Timestamp,
     /// Last use, to the minute.
-    pub seen_at: u64,
+    pub seen_at: Timestamp,
 }
 
 pub struct StartedSession {
@@ -75,13 +78,13 @@ impl Store {
             "SELECT {ACCOUNT_COLUMNS}, sessions.id, seen_at FROM sessions JOIN accounts ON accounts.id = account
              WHERE digest = $1 AND disabled_at IS NULL AND sessions.created_at >= $2 AND seen_at >= $3"
         );
-        let (digest, now) = (token.digest(), now_millis());
+        let (digest, now) = (token.digest(), now());
         let [began, seen] = oldest_valid(now);
         let mut connection = self.connection().await?;
-        let read = |row: &Row<'_>| Ok((account(row)?, row.get(7)?, row.get::<u64>(8)?));
+        let read = |row: &Row<'_>| Ok((account(row)?, row.get(7)?, row.get::<Timestamp>(8)?));
         let found = connection.query_optional(&find, params![&digest, began, seen], read).await?;
         let Some((account, id, seen_at)) = found else { return Ok(None) };
-        if seen_at + SEEN_AT_PRECISION_MILLIS < now {
+        if seen_at + SEEN_AT_PRECISION < now {
             let update = "UPDATE sessions SET seen_at = $2 WHERE digest = $1";
             connection.execute(update, params![&digest, now]).await?;
         }
@@ -93,7 +96,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(Vec::new()) };
         let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
-        let [began, seen] = oldest_valid(now_millis());
+        let [began, seen] = oldest_valid(now());
         let record = |row: &Row<'_>| {
             Ok(SessionRecord {
                 id: row.get(0)?,
@@ -133,6 +136,6 @@ impl Store {
 }
 
 /// The oldest `created_at` and `seen_at` of a session that is still valid.
-fn oldest_valid(now: u64) -> [u64; 2] {
-    [now.saturating_sub(SESSION_LIFETIME_MILLIS), now.saturating_sub(SESSION_IDLE_TIMEOUT_MILLIS)]
+fn oldest_valid(now: Timestamp) -> [Timestamp; 2] {
+    [now.saturating_sub(SESSION_LIFETIME), now.saturating_sub(SESSION_IDLE_TIMEOUT)]
 }

@@ -6,14 +6,14 @@
 
 use std::ops::{Deref, DerefMut};
 
-use chat::KeyId;
+use chat::{KeyId, Timestamp};
 
 use crate::accounts::Email;
 use crate::id::Id;
 use crate::postgres::PooledClient;
 use crate::sqlite::PooledConnection;
 use crate::viewer::Role;
-use crate::{Backend, Store, StoreError, now_millis};
+use crate::{Backend, Store, StoreError, now};
 
 /// A connection from the pool of either database. It goes back to the pool when it is dropped, unless it failed or is
 /// in the middle of a transaction: then it is closed, which rolls the transaction back.
@@ -65,12 +65,12 @@ impl Connection<'_> {
 /// A change that has not been committed yet.
 pub(crate) struct Transaction<'a> {
     connection: Connection<'a>,
-    now: u64,
+    now: Timestamp,
 }
 
 impl Transaction<'_> {
-    /// The time of the change, in milliseconds since 1970.
-    pub(crate) fn now(&self) -> u64 {
+    /// The time of the change.
+    pub(crate) fn now(&self) -> Timestamp {
         self.now
     }
 
@@ -125,7 +125,7 @@ impl Store {
         &self,
         change: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let now = now_millis();
+        let now = now();
         let mut transaction = Transaction { connection: self.connection().await?, now };
         transaction.begin().await?;
         let result = change(&mut transaction).await;
@@ -184,14 +184,24 @@ impl<'a, Of> From<Option<&'a Id<Of>>> for Value<'a> {
 
 impl From<u64> for Value<'_> {
     fn from(number: u64) -> Self {
-        Some(number).into()
+        Self::Integer(Some(integer(number)))
     }
 }
 
-impl From<Option<u64>> for Value<'_> {
-    fn from(number: Option<u64>) -> Self {
-        Self::Integer(number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
+impl From<Timestamp> for Value<'_> {
+    fn from(time: Timestamp) -> Self {
+        time.as_millis().into()
     }
+}
+
+impl From<Option<Timestamp>> for Value<'_> {
+    fn from(time: Option<Timestamp>) -> Self {
+        Self::Integer(time.map(|time| integer(time.as_millis())))
+    }
+}
+
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl<'a> From<&'a [u8; 32]> for Value<'a> {
@@ -251,6 +261,12 @@ impl FromColumn for u64 {
             Row::Postgres(row) => row.try_get(column)?,
         };
         number.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
+    }
+}
+
+impl FromColumn for Timestamp {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(u64::from_column(row, column)?.map(Self::from_millis))
     }
 }
 

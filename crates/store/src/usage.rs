@@ -1,6 +1,8 @@
 //! What can be read from the ledger: sums from the roll-ups, and single rows.
 
-use chat::{KeyId, RequestId, TokenUsage};
+use std::time::Duration;
+
+use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::latency::Latencies;
 use crate::rollup::{Figures, GroundingRecord, Resolution};
@@ -13,32 +15,40 @@ pub struct Period {
 }
 
 impl Period {
-    /// From the hour of a time (in milliseconds since 1970), without an end.
-    pub fn since(millis: u64) -> Self {
-        Self { from: Resolution::Hour.start_of(millis / 1000), to: Resolution::EightDays.start_of(i64::MAX as u64) }
+    /// From the hour of a time, without an end.
+    pub fn since(time: Timestamp) -> Self {
+        Self { from: Resolution::Hour.start_of(time.as_seconds()), to: Resolution::EightDays.start_of(i64::MAX as u64) }
     }
 
-    /// From the hour of one time to the end of the hour of another, in milliseconds since 1970.
-    pub fn between(from: u64, to: u64) -> Self {
+    /// From the hour of one time to the end of the hour of another.
+    pub fn between(from: Timestamp, to: Timestamp) -> Self {
         let hour = Resolution::Hour.seconds();
-        let from = Resolution::Hour.start_of(from / 1000);
-        Self { from, to: (Resolution::Hour.start_of(to / 1000) + hour).max(from + hour) }
+        let from = Resolution::Hour.start_of(from.as_seconds());
+        Self { from, to: (Resolution::Hour.start_of(to.as_seconds()) + hour).max(from + hour) }
     }
 
-    /// The period of that many milliseconds that ends where this one starts.
-    pub fn before(&self, millis: u64) -> Self {
-        let length = (millis / 1000).next_multiple_of(Resolution::Hour.seconds());
+    /// The period of that length, in whole hours, that ends where this one starts.
+    pub fn before(&self, length: Duration) -> Self {
+        let length = length.as_secs().next_multiple_of(Resolution::Hour.seconds());
         Self { from: self.from.saturating_sub(length), to: self.from }
     }
 
-    /// In milliseconds since 1970.
-    pub fn from_millis(&self) -> u64 {
-        self.from * 1000
+    pub fn start(&self) -> Timestamp {
+        Timestamp::from_seconds(self.from)
     }
 
-    /// In milliseconds since 1970.
-    pub fn to_millis(&self) -> u64 {
-        self.to * 1000
+    pub fn end(&self) -> Timestamp {
+        Timestamp::from_seconds(self.to)
+    }
+
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.to - self.from)
+    }
+
+    /// The starts of the time slices. Slices are aligned to UTC, so the first may start before the period.
+    pub fn slices(&self, step: Step) -> impl Iterator<Item = Timestamp> {
+        let first = step.resolution().start_of(self.from);
+        (first..self.to).step_by(step.resolution().seconds() as usize).map(Timestamp::from_seconds)
     }
 
     pub(crate) fn seconds(&self) -> std::ops::Range<u64> {
@@ -60,7 +70,7 @@ pub struct UsageQuery {
 impl UsageQuery {
     /// Everything, in the finest steps.
     pub(crate) fn everything() -> Self {
-        Self { period: Period::since(0), key: None, step: Step::Hour, by_key: true }
+        Self { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true }
     }
 }
 
@@ -72,11 +82,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub fn millis(self) -> u64 {
-        self.span().seconds() * 1000
-    }
-
-    pub(crate) fn span(self) -> Resolution {
+    pub(crate) fn resolution(self) -> Resolution {
         match self {
             Self::Hour => Resolution::Hour,
             Self::Day => Resolution::Day,
@@ -87,10 +93,10 @@ impl Step {
 /// Sums of one period. All groupings come from the same roll-ups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageReport {
-    /// The start of the first hour counted, in milliseconds since 1970.
-    pub since: u64,
-    /// When the report was made, in milliseconds since 1970.
-    pub until: u64,
+    /// The start of the first hour counted.
+    pub since: Timestamp,
+    /// When the report was made.
+    pub until: Timestamp,
     pub totals: Figures,
     /// Successful requests.
     pub succeeded: u64,
@@ -104,8 +110,7 @@ pub struct UsageReport {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimeSlice {
-    /// In milliseconds since 1970.
-    pub start: u64,
+    pub start: Timestamp,
     pub figures: Figures,
     /// Successful requests.
     pub succeeded: u64,
@@ -132,8 +137,7 @@ pub struct KeyUsage {
 
 #[derive(Debug, Clone, Default)]
 pub struct RequestQuery {
-    /// In milliseconds since 1970.
-    pub since: u64,
+    pub since: Timestamp,
     /// Only requests before that one.
     pub before: Option<RequestId>,
     /// Only this key.

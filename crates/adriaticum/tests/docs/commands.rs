@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use store::{Database, Email, NewAccount, Store};
+use store::{Database, Email, NewAccount, PersonName, Store};
 
 use crate::book::{Page, commands, pages, root};
 use testbed::{Behaviour, Cluster, FakeRuntime, Output, Service};
@@ -130,7 +130,11 @@ fn make_account(service: &Service) {
         let store = Store::open(&database).await.unwrap();
         let token = store.create_setup_link().await.unwrap().unwrap();
         let email: Email = "ada@example.com".parse().unwrap();
-        let ada = NewAccount { email, name: "Ada".into(), password: "not a hash: nobody signs in".into() };
+        let ada = NewAccount {
+            email,
+            name: PersonName::parse("Ada").unwrap(),
+            password: "not a hash: nobody signs in".into(),
+        };
         assert!(store.use_link(&token, &ada, "127.0.0.1").await.is_ok());
     });
 }

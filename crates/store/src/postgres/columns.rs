@@ -73,7 +73,7 @@ impl FigureColumns {
     pub(super) fn push(&mut self, figures: &Figures) {
         let Figures { requests, prompt, completion, total, last_at } = *figures;
         let pairs = [prompt, completion, total].map(|Measured { sum, count }| [sum, count]);
-        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at]);
+        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at.as_millis()]);
         self.0.iter_mut().zip(values).for_each(|(column, value)| column.push(value as i64));
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::pin::Pin;
 
+use chat::Timestamp;
 use tokio_postgres::Client;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::private::BytesMut;
@@ -75,10 +76,10 @@ impl Import {
     }
 
     /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
-    pub(crate) async fn finish(&self, source: &Path, now: u64) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), self.found().await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
-        self.client.execute_typed(note, &[text(&source), number(&signed(now)), text(&found)]).await?;
+        self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
             (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;

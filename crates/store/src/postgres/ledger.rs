@@ -18,7 +18,7 @@ use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before
 use super::server::Server;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
-use crate::{StoreError, now_millis};
+use crate::{StoreError, now};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -122,7 +122,7 @@ impl LedgerBackend for PostgresLedger {
             let before_millis = before.unix_micros() / 1000;
             drop_partitions_before(client, before_millis / DAY_MILLIS).await?;
             // With a retention of days, the rest of the oldest day may stay until the day is over.
-            let among = if before_millis + 2 * DAY_MILLIS < now_millis() { "_others" } else { "" };
+            let among = if before_millis + 2 * DAY_MILLIS < now().as_millis() { "_others" } else { "" };
             let old = format!(
                 "DELETE FROM requests WHERE id IN (
                      SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
@@ -212,7 +212,7 @@ impl LedgerConnection {
     async fn touch_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
         let used = rollups.sums().filter(|(key, _)| key.span == Resolution::EightDays);
         let (keys, at): (Vec<_>, Vec<_>) =
-            used.map(|(key, sum)| (key.key.to_string(), sum.figures.last_at as i64)).unzip();
+            used.map(|(key, sum)| (key.key.to_string(), sum.figures.last_at.as_millis() as i64)).unzip();
         if !keys.is_empty() {
             self.client.execute(&self.touch_keys, &[&keys, &at]).await?;
         }

@@ -1,12 +1,12 @@
 //! The tables, as a list of migrations. A released migration never changes. Older replicas still run while a newer one
 //! migrates, so a migration only adds tables, or columns that may be empty.
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 use tokio_postgres::{Client, GenericClient};
 
 use super::ledger::first_commit_id_at;
 use super::{number, text};
-use crate::{StoreError, now_millis};
+use crate::{StoreError, now};
 
 const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. What the SQLite tables of the same names say
@@ -196,7 +196,7 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
 
 /// Creates the partitions for today and the coming days.
 pub(super) async fn create_coming_partitions(client: &mut Client) -> Result<(), StoreError> {
-    create_partitions(client, now_millis() / DAY_MILLIS, DAYS_AHEAD).await
+    create_partitions(client, now().as_millis() / DAY_MILLIS, DAYS_AHEAD).await
 }
 
 /// `None` in an empty database.
@@ -226,7 +226,7 @@ pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u6
         if table_exists(&transaction, &partition_name("requests", day)).await? {
             continue;
         }
-        let [from, to] = [day, day + 1].map(|day| RequestId::first_of_millis(day * DAY_MILLIS));
+        let [from, to] = [day, day + 1].map(|day| RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS)));
         let [requests_from, requests_to] = [from, to].map(|id| uuid::Uuid::from_bytes(id.to_bytes()));
         let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_id_at(day * DAY_MILLIS * 1000));
         let make = format!(

@@ -1,6 +1,6 @@
 //! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
 
-use chat::{KeyId, RequestId, TokenUsage};
+use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
@@ -18,7 +18,7 @@ impl Postgres {
         &self,
         viewer: &Viewer,
         query: &UsageQuery,
-        now: u64,
+        now: Timestamp,
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
         let mut snapshot = self.snapshot().await?;
@@ -51,7 +51,7 @@ impl Postgres {
         viewer: &Viewer,
         query: &RequestQuery,
     ) -> Result<Vec<RequestRecord>, StoreError> {
-        let first = uuid(RequestId::first_of_millis(query.since));
+        let first = uuid(RequestId::first_at(query.since));
         let before = query.before.map_or(Uuid::max(), uuid);
         // The planner uses the index on failed requests only if the condition says so literally.
         let status = match query.status {
@@ -97,7 +97,7 @@ impl Postgres {
 /// Everyone's sums, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(client, RollupScope::Everyone, &query, 0).await?;
+    let mut report = read(client, RollupScope::Everyone, &query, Timestamp::default()).await?;
     report.by_key = by_key(client, &Viewer::operator(), query.period, None).await?;
     Ok(report)
 }
@@ -108,7 +108,12 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
 }
 
 /// Sums the roll-ups of one scope in one pass, by everything except the key.
-async fn read(client: &Client, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
+async fn read(
+    client: &Client,
+    party: RollupScope,
+    query: &UsageQuery,
+    now: Timestamp,
+) -> Result<UsageReport, StoreError> {
     let rollups =
         "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
             total_measured, last_at, start, status, code, latencies FROM rollups
@@ -143,7 +148,11 @@ async fn by_key(
     let only = only.map(|key| key.to_string());
     let mut keys = Vec::new();
     for row in client.query_typed(names, &[text(&viewer.scope_text()), text(&only)]).await? {
-        keys.push(NamedKey { id: key_id(&row, 0)?, name: row.try_get(1)?, last_used_at: count_if_any(&row, 2)? });
+        keys.push(NamedKey {
+            id: key_id(&row, 0)?,
+            name: row.try_get(1)?,
+            last_used_at: count_if_any(&row, 2)?.map(Timestamp::from_millis),
+        });
     }
     let mut sums = KeyUsageBuilder::new(keys);
     let scan = "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens,
@@ -165,7 +174,7 @@ fn key_sum(row: &Row) -> Result<KeySum, StoreError> {
         prompt: measured(row, 3)?,
         completion: measured(row, 5)?,
         total: measured(row, 7)?,
-        last_at: 0,
+        last_at: Timestamp::default(),
     };
     Ok(KeySum { figures, succeeded: count(row, 2)? })
 }
@@ -177,7 +186,7 @@ fn figures(row: &Row) -> Result<Figures, StoreError> {
         prompt: measured(row, 1)?,
         completion: measured(row, 3)?,
         total: measured(row, 5)?,
-        last_at: count(row, 7)?,
+        last_at: Timestamp::from_millis(count(row, 7)?),
     })
 }
 

@@ -195,7 +195,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
             figures.completion.count,
             figures.total.sum,
             figures.total.count,
-            figures.last_at,
+            figures.last_at.as_millis(),
             latencies.encode(),
         ])?;
     }
@@ -224,7 +224,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
             figures.completion.count,
             figures.total.sum,
             figures.total.count,
-            figures.last_at,
+            figures.last_at.as_millis(),
             succeeded,
         ])?;
     }
@@ -232,7 +232,7 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
         "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
     )?;
     for (key, sum) in rollups.sums().filter(|(key, _)| key.span == Resolution::EightDays) {
-        used.execute(params![key.key.as_str(), sum.figures.last_at])?;
+        used.execute(params![key.key.as_str(), sum.figures.last_at.as_millis()])?;
     }
     Ok(())
 }

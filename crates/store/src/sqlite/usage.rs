@@ -1,6 +1,6 @@
 //! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
 
-use chat::{KeyId, RequestId, TokenUsage};
+use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
@@ -20,7 +20,7 @@ impl Sqlite {
         &self,
         viewer: &Viewer,
         query: &UsageQuery,
-        now: u64,
+        now: Timestamp,
     ) -> Result<Option<UsageReport>, StoreError> {
         self.with(|connection| {
             // One read transaction, so that every grouping sees the same rows.
@@ -47,7 +47,7 @@ impl Sqlite {
     }
 
     pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
-        let first = RequestId::first_of_millis(query.since).to_bytes();
+        let first = RequestId::first_at(query.since).to_bytes();
         let before = query.before.map_or([0xff; 16], RequestId::to_bytes);
         // SQLite uses the index on failed requests only if the condition says so literally.
         let status = match query.status {
@@ -96,7 +96,7 @@ impl Sqlite {
 /// Everyone's sums, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(connection, RollupScope::Everyone, &query, 0)?;
+    let mut report = read(connection, RollupScope::Everyone, &query, Timestamp::default())?;
     report.by_key = by_key(connection, &Viewer::operator(), query.period, None)?;
     Ok(report)
 }
@@ -108,7 +108,12 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 }
 
 /// Sums the roll-ups of one scope in one pass, by everything except the key.
-fn read(connection: &Connection, party: RollupScope, query: &UsageQuery, now: u64) -> Result<UsageReport, StoreError> {
+fn read(
+    connection: &Connection,
+    party: RollupScope,
+    query: &UsageQuery,
+    now: Timestamp,
+) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
          WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
@@ -142,7 +147,11 @@ fn by_key(
          WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
     )?;
     let named = names.query_map(params![viewer.scope_text(), only.as_ref().map(KeyId::as_str)], |row| {
-        Ok(NamedKey { id: key_id(row, 0)?, name: row.get(1)?, last_used_at: row.get(2)? })
+        Ok(NamedKey {
+            id: key_id(row, 0)?,
+            name: row.get(1)?,
+            last_used_at: row.get::<_, Option<_>>(2)?.map(Timestamp::from_millis),
+        })
     })?;
     let mut sums = KeyUsageBuilder::new(named.collect::<Result<_, _>>()?);
     let mut scan = connection.prepare_cached(
@@ -172,7 +181,7 @@ fn key_sum(row: &Row<'_>) -> Result<KeySum, StoreError> {
         prompt: measured(3)?,
         completion: measured(5)?,
         total: measured(7)?,
-        last_at: 0,
+        last_at: Timestamp::default(),
     };
     Ok(KeySum { figures, succeeded: number(2)? })
 }
@@ -185,7 +194,7 @@ fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
         prompt: measured(1)?,
         completion: measured(3)?,
         total: measured(5)?,
-        last_at: row.get(7)?,
+        last_at: Timestamp::from_millis(row.get(7)?),
     })
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use chat::{KeyId, RequestId, TokenUsage};
+use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    AccountError, AccountId, Entry, NewAccount, NewKey, Origin, Outcome, Period, RequestQuery, Role, Session, Step,
-    Store, Timings, Token, UsageQuery, Viewer,
+    AccountError, AccountId, Entry, NewAccount, NewKey, Origin, Outcome, Period, PersonName, RequestQuery, Role,
+    Session, Step, Store, Timings, Token, UsageQuery, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -51,13 +51,13 @@ impl Fixture {
     }
 
     async fn key(&self, viewer: &Viewer, name: &str) -> KeyId {
-        let new = NewKey { name: name.into(), completions: true, expires_at: None };
+        let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None };
         self.store.create_key(viewer, new).await.unwrap().id()
     }
 }
 
 fn new(email: &str) -> NewAccount {
-    NewAccount { email: email.parse().unwrap(), name: email.into(), password: "hash".into() }
+    NewAccount { email: email.parse().unwrap(), name: PersonName::parse(email).unwrap(), password: "hash".into() }
 }
 
 async fn a_link_works_once_and_the_first_account_ends_the_set_up(database: TestDatabase) {
@@ -182,7 +182,8 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(database: Te
         assert!(visible.iter().all(|key| seen.contains(key)), "{name}");
 
         let own = ids.iter().filter(|(key, _)| visible.contains(key)).count();
-        let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+        let query =
+            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
         let report = store.usage(viewer, &query).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, own as u64, "{name}");
         assert_eq!(report.by_key.iter().map(|usage| usage.figures.requests).sum::<u64>(), own as u64, "{name}");
@@ -200,7 +201,7 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(database: Te
             assert_eq!(store.requests(viewer, &of_key).await.unwrap().len(), if may { count } else { 0 }, "{name}");
         }
     }
-    assert!(!store.rename_key(&bob, adas, "mine").await.unwrap());
+    assert!(!store.rename_key(&bob, adas, &KeyName::parse("mine").unwrap()).await.unwrap());
     assert!(store.revoke_key(&bob, adas).await.unwrap().is_none());
     assert_eq!(store.key(&ada, adas).await.unwrap().unwrap().name, "Ada's");
     assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
@@ -224,7 +225,7 @@ async fn every_change_is_in_the_audit_log(database: TestDatabase) {
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Admin).await;
     let key = fixture.key(&ada, "K").await;
-    store.rename_key(&ada, key, "L").await.unwrap();
+    store.rename_key(&ada, key, &KeyName::parse("L").unwrap()).await.unwrap();
     store.revoke_key(&ada, key).await.unwrap();
     store.revoke_key(&ada, key).await.unwrap();
     let lines = store.audit(ada.admin().unwrap(), u64::MAX, 100).await.unwrap();

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use chat::RequestId;
-use store::{CopyError, Database, GroundingRecord, Origin, Period, PostgresSettings, RequestQuery, Role, Step};
+use chat::{RequestId, Timestamp};
+use store::{
+    CopyError, Database, GroundingRecord, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role, Step,
+};
 use store::{Store, UsageQuery, Viewer};
 
 use crate::database::{TestDatabase, entry, new_key};
@@ -60,7 +62,11 @@ async fn fill(store: &Store) {
     let admin = operator.admin().unwrap();
     let email = format!("{}@example.com", RequestId::now());
     let link = store.invite(admin, Role::Admin, "Ada, née Žižek", DAY).await.unwrap();
-    let new = store::NewAccount { email: email.parse().unwrap(), name: "Ada".into(), password: "hash".into() };
+    let new = store::NewAccount {
+        email: email.parse().unwrap(),
+        name: PersonName::parse("Ada").unwrap(),
+        password: "hash".into(),
+    };
     let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let begun = store.begin_session(account, &origin).await.unwrap().unwrap();
@@ -94,10 +100,10 @@ async fn assert_same(original: &Store, copy: &Store) {
     };
     assert_eq!(audit(original).await, audit(copy).await);
     assert_eq!(requests_of(original).await, requests_of(copy).await);
-    let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+    let query = UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
     let usage = async |store: &Store| {
         let mut report = store.usage(&operator, &query).await.unwrap().unwrap();
-        report.until = 0;
+        report.until = Timestamp::default();
         report
     };
     assert_eq!(usage(original).await, usage(copy).await);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chat::{ApiKey, KeyId, RequestId, TokenUsage};
+use chat::{ApiKey, KeyId, KeyName, RequestId, TokenUsage};
 use store::{Database, Entry, NewKey, Outcome, PostgresSettings, Store, Timings, Viewer};
 use testbed::Cluster;
 
@@ -40,7 +40,7 @@ impl TestDatabase {
 }
 
 pub(crate) async fn new_key(store: &Store, name: &str) -> ApiKey {
-    let new = NewKey { name: name.into(), completions: true, expires_at: None };
+    let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None };
     store.create_key(&Viewer::operator(), new).await.unwrap()
 }
 

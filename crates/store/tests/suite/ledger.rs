@@ -1,8 +1,8 @@
 //! Keys, recorded requests, and the reports made from them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use chat::{ApiKey, KeyId, RequestId, TokenUsage};
+use chat::{ApiKey, KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
     Database, Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery,
     RequestRecord, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
@@ -25,6 +25,7 @@ on_each_backend!(
     what_was_handed_over_before_the_stop_is_written,
 );
 
+const DAY: Duration = Duration::from_secs(86_400);
 const DAYS_90: Duration = Duration::from_secs(90 * 86_400);
 const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 
@@ -47,7 +48,7 @@ impl Fixture {
     }
 }
 
-async fn usage(store: &Store, since: u64) -> UsageReport {
+async fn usage(store: &Store, since: Timestamp) -> UsageReport {
     let query = UsageQuery { period: Period::since(since), key: None, step: Step::Day, by_key: true };
     store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
 }
@@ -56,17 +57,21 @@ async fn newest(store: &Store, limit: u32) -> Vec<RequestRecord> {
     store.requests(&Viewer::operator(), &RequestQuery { limit, ..RequestQuery::default() }).await.unwrap()
 }
 
-fn now_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+fn name(text: &str) -> KeyName {
+    KeyName::parse(text).unwrap()
 }
 
 fn entry(key: KeyId, outcome: Outcome, tokens: Option<u32>) -> Entry {
-    entry_at(now_millis(), key, outcome, tokens)
+    entry_at(now(), key, outcome, tokens)
 }
 
-fn entry_at(millis: u64, key: KeyId, outcome: Outcome, tokens: Option<u32>) -> Entry {
+fn entry_at(time: Timestamp, key: KeyId, outcome: Outcome, tokens: Option<u32>) -> Entry {
     Entry {
-        request_id: RequestId::at_micros(millis * 1000, RequestId::now().unix_micros() << 40 | unique()),
+        request_id: RequestId::at_micros(time.as_millis() * 1000, RequestId::now().unix_micros() << 40 | unique()),
         key,
         owner: None,
         outcome,
@@ -108,25 +113,26 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database
     let unknown = ApiKey::generate().unwrap();
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
-    let expired = NewKey { name: "old".into(), completions: true, expires_at: Some(now_millis()) };
+    let expired = NewKey { name: name("old"), completions: true, expires_at: Some(now()) };
     let expired = fixture.store.create_key(&Viewer::operator(), expired).await.unwrap();
     assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
-    assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now_millis()), KeyState::Expired);
+    assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now()), KeyState::Expired);
     assert_eq!(fixture.store.revoke_key(&Viewer::operator(), unknown.id()).await.unwrap(), None);
-    assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), "x").await.unwrap());
+    assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), &name("x")).await.unwrap());
 }
 
 async fn keys_are_listed_with_their_names_permissions_and_last_use(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let first = fixture.key("first").await;
-    let silent = NewKey { name: "no completions".into(), completions: false, expires_at: Some(now_millis() + 60_000) };
+    let silent =
+        NewKey { name: name("no completions"), completions: false, expires_at: Some(now() + Duration::from_secs(60)) };
     let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
     assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
-    assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), "renamed").await.unwrap());
+    assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), &name("renamed")).await.unwrap());
 
     let (ledger, writer) = fixture.ledger();
     let used = entry(first.id(), OK, None);
-    let used_at = used.request_id.unix_micros() / 1000;
+    let used_at = used.request_id.timestamp();
     ledger.record(used).await.unwrap();
     writer.stop();
 
@@ -171,7 +177,7 @@ async fn what_was_found_out_about_the_need_for_facts_is_kept(database: TestDatab
         assert_eq!(kept.unwrap().grounding, grounding);
     }
     writer.stop();
-    assert_eq!(usage(&fixture.store, 0).await.latencies.count(Phase::Search), 2);
+    assert_eq!(usage(&fixture.store, Timestamp::default()).await.latencies.count(Phase::Search), 2);
 }
 
 async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
@@ -182,7 +188,7 @@ async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
     ledger.record(row.clone()).await.unwrap();
     ledger.record(row.clone()).await.unwrap();
     writer.stop();
-    let report = usage(&fixture.store, 0).await;
+    let report = usage(&fixture.store, Timestamp::default()).await;
     assert_eq!((report.totals.requests, report.totals.prompt.sum), (1, 5));
     assert_eq!(newest(&fixture.store, 10).await.len(), 1);
 }
@@ -194,7 +200,7 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(datab
     // Over four days, so that sums of hours and of days are both used.
     let rows: Vec<_> = (0..2000u64)
         .map(|n| {
-            let at = now_millis() - n * 170_000;
+            let at = now().saturating_sub(Duration::from_millis(n * 170_000));
             let (outcome, tokens) = if n % 5 == 0 { (FAILED, None) } else { (OK, Some(n as u32)) };
             entry_at(at, keys[n as usize % 3], outcome, tokens)
         })
@@ -210,8 +216,8 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(datab
     writer.stop();
 
     for days in [1, 2, 3, 10] {
-        let report = usage(&fixture.store, now_millis() - days * 86_400_000).await;
-        let expected: Vec<_> = rows.iter().filter(|row| row.request_id.unix_micros() / 1000 >= report.since).collect();
+        let report = usage(&fixture.store, now().saturating_sub(days * DAY)).await;
+        let expected: Vec<_> = rows.iter().filter(|row| row.request_id.timestamp() >= report.since).collect();
         let sum: u64 = expected.iter().filter_map(|row| row.usage.prompt).map(u64::from).sum();
         let measured = expected.iter().filter(|row| row.usage.prompt.is_some()).count() as u64;
 
@@ -234,9 +240,8 @@ async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
-    let day = 86_400_000;
     for age in [1, 89, 91, 400] {
-        ledger.record(entry_at(now_millis() - age * day, key, OK, Some(1))).await.unwrap();
+        ledger.record(entry_at(now().saturating_sub(age * DAY), key, OK, Some(1))).await.unwrap();
     }
     writer.stop();
     // A new writer deletes old rows at once.
@@ -250,7 +255,7 @@ async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(left, 2);
-    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 4);
+    assert_eq!(usage(&fixture.store, Timestamp::default()).await.totals.requests, 4);
     writer.stop();
 }
 
@@ -267,7 +272,7 @@ async fn one_refused_row_does_not_fail_its_neighbours(database: TestDatabase) {
     assert_eq!(refused.unwrap_err(), store::RecordError::RowRefused);
     assert!(ledger.is_healthy());
     writer.stop();
-    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 2);
+    assert_eq!(usage(&fixture.store, Timestamp::default()).await.totals.requests, 2);
 }
 
 async fn what_was_handed_over_before_the_stop_is_written(database: TestDatabase) {
@@ -278,7 +283,7 @@ async fn what_was_handed_over_before_the_stop_is_written(database: TestDatabase)
         ledger.enqueue(entry(key, OK, None)).unwrap();
     }
     writer.stop();
-    assert_eq!(usage(&fixture.store, 0).await.totals.requests, 3000);
+    assert_eq!(usage(&fixture.store, Timestamp::default()).await.totals.requests, 3000);
     assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::RecordError::Stopped);
 }
 
@@ -313,7 +318,12 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
             let chance = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let (outcome, tokens) = if chance % 5 == 0 { (FAILED, None) } else { (OK, Some(number as u32)) };
             let key = (chance >> 20) as usize % 3;
-            let mut row = entry_at(now_millis() - (chance >> 40) % 20_000_000, keys[key], outcome, tokens);
+            let mut row = entry_at(
+                now().saturating_sub(Duration::from_millis((chance >> 40) % 20_000_000)),
+                keys[key],
+                outcome,
+                tokens,
+            );
             row.owner = owners[key];
             row.timings.total = Duration::from_micros(1 << ((chance >> 50) % 30));
             row.timings.queue = (chance % 3 == 0).then_some(Duration::from_micros(chance >> 48));
@@ -328,7 +338,7 @@ async fn both_backends_tell_the_same_of_the_same_rows() {
             ledger.record(group[0].clone()).await.unwrap(); // a duplicate: not counted, and it waits for the others
         }
         writer.stop();
-        let report = usage(&fixture.store, 0).await;
+        let report = usage(&fixture.store, Timestamp::default()).await;
         let phases = [Phase::Total, Phase::Queue, Phase::Inference];
         let shares = [0.0, 0.25, 0.5, 0.9, 0.99, 1.0];
         let percentiles = phases.map(|phase| shares.map(|share| report.latencies.percentile(phase, share)));

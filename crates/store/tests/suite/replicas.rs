@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 use store::{Outcome, Period, RequestQuery, Step, Store, UsageQuery, Viewer};
 use testbed::Cluster;
 
@@ -57,7 +57,7 @@ async fn replicas_that_record_together_count_everything_once(database: TestDatab
     while let Some(recorded) = recording.join_next().await {
         recorded.unwrap();
     }
-    let query = UsageQuery { period: Period::since(0), key: None, step: Step::Hour, by_key: true };
+    let query = UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
     let report = first.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
     let all = (REPLICAS * ROWS) as u64;
     assert_eq!((report.totals.requests, report.totals.total.sum), (all, all * 5));
