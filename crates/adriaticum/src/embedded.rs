@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, Progress, Speed, Trial};
 use indicatif::{ProgressBar, ProgressStyle};
-use runtimes::{EngineCommand, Pool, PoolSettings, RuntimeUrl, UNUSABLE_MODEL, supervise};
+use runtimes::{EngineCommand, MODEL_ERROR_EXIT_CODE, Pool, PoolSettings, RuntimeUrl, supervise};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
@@ -110,7 +110,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
             CliError::new(format!("{reason}.{remedy}")).report();
             return Ok(match reason {
                 ModelError::NoMemory(..) => ExitCode::FAILURE,
-                _ => ExitCode::from(UNUSABLE_MODEL),
+                _ => ExitCode::from(MODEL_ERROR_EXIT_CODE),
             });
         }
         Err(error) => return Err(CliError::new(format!("{error}."))),

@@ -67,7 +67,7 @@ fn state(member: &MemberStatus) -> (bool, String) {
         BreakerState::Open => (false, "unhealthy".into()),
         BreakerState::HalfOpen => (false, "recovering".into()),
         BreakerState::Closed if member.share <= 0.0 => (false, "not responding".into()),
-        BreakerState::Closed if member.full_for.is_some() => (false, "at capacity".into()),
+        BreakerState::Closed if member.saturated_for.is_some() => (false, "at capacity".into()),
         BreakerState::Closed if member.share < SLOW_SHARE => (false, format!("slow: gets {percent} % of its share")),
         BreakerState::Closed => (true, "healthy".into()),
     }
@@ -93,7 +93,7 @@ mod tests {
             latency_per_token: None,
             share: 1.0,
             breaker: BreakerState::Closed,
-            full_for: None,
+            saturated_for: None,
             draining: false,
         }
     }
@@ -104,7 +104,7 @@ mod tests {
             (member(), "healthy"),
             (MemberStatus { share: 0.04, ..member() }, "slow: gets 4 % of its share"),
             (MemberStatus { share: 0.0, ..member() }, "not responding"),
-            (MemberStatus { full_for: Some(Duration::from_secs(1)), ..member() }, "at capacity"),
+            (MemberStatus { saturated_for: Some(Duration::from_secs(1)), ..member() }, "at capacity"),
             (MemberStatus { breaker: BreakerState::Open, ..member() }, "unhealthy"),
             (MemberStatus { draining: true, ..member() }, "draining"),
         ];

@@ -194,7 +194,7 @@ const RUNTIME_METRICS: &[Metric<MemberStatus>] = &[
         name: "adriaticum_runtime_full_seconds",
         help: "How long the runtime is still avoided because it reported that it is full",
         kind: MetricType::Gauge,
-        read: |member| member.full_for.map_or(0.0, |left| left.as_secs_f64()),
+        read: |member| member.saturated_for.map_or(0.0, |left| left.as_secs_f64()),
     },
     Metric {
         name: "adriaticum_runtime_draining",

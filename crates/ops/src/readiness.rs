@@ -107,7 +107,7 @@ mod tests {
             latency_per_token: None,
             share: 1.0,
             breaker: runtimes::BreakerState::Open,
-            full_for: None,
+            saturated_for: None,
             draining: false,
         }
     }

@@ -1,68 +1,70 @@
-//! What part of a prompt decides where it goes, pure.
+//! Which part of a prompt decides which member gets it. Pure.
 //!
-//! A conversation stays with one member, which holds its history. Those below the same long system prompt stay with a few members,
-//! its circle, so that not everyone's cache has to hold every system prompt. By the simulation (200 members, three thousand system
-//! prompts, caches that hold a part of them) that finds 70 % of all prompt tokens in caches, against 47 % by conversation alone; with caches
-//! three times as large (40 members) still some hundredths more. By the system prompt alone, conversations wander among those
-//! that share it, and a member's load depends on whose system prompts it got: it was slower than either.
+//! A conversation stays with one member, whose cache holds its history. Conversations with the same long system prompt
+//! stay within a small subset of the members, so that not every cache has to hold every system prompt. In the
+//! simulation (200 members, 3,000 system prompts, caches that hold a part of them) 70 % of all prompt tokens were
+//! cached, against 47 % by conversation alone; with 40 members and caches three times as large it was still a few
+//! percent more. By system prompt alone it was slower than either: conversations moved among members, and load was
+//! uneven.
 
 use std::hash::Hasher;
 
 use chat::{ChatRequest, Role};
 use siphasher::sip::SipHasher13;
 
-/// How much of each message takes part in the affinity of a conversation.
-const OWN_BYTES: usize = 2_048;
-/// How much of a system prompt takes part in that of its circle. A shorter one is computed in no time, and what is woven in
-/// behind it differs from request to request.
-const SHARED_BYTES: usize = 512;
-/// Members in a circle, about.
-const CIRCLE: usize = 4;
+/// The part of each message that is hashed.
+const MAX_MESSAGE_BYTES: usize = 2_048;
+/// The part of a system prompt that is hashed. A shorter one is cheap to compute and has no subset; what grounding
+/// appends to it differs from request to request.
+const SYSTEM_PROMPT_BYTES: usize = 512;
+/// About how many members a subset has.
+const SUBSET_SIZE: usize = 4;
 
-/// Where the beginning of a prompt belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Affinity {
-    /// A long system prompt, hashed.
-    shared: Option<u64>,
-    /// Everything up to the first user message, which a conversation repeats every lease, hashed.
-    own: u64,
+    /// The hash of a long system prompt.
+    system_prompt: Option<u64>,
+    /// The hash of everything up to the first user message, which a conversation repeats in every turn.
+    conversation: u64,
 }
 
 impl Affinity {
-    /// The affinity of a request.
     pub fn of(request: &ChatRequest) -> Self {
         let messages = request.messages();
         let first = messages.first().filter(|first| first.role() == Role::System);
-        let shared =
-            first.and_then(|first| first.content().as_bytes().get(..SHARED_BYTES)).map(|text| stable_hash(&[text]));
-        let mut own = SipHasher13::new();
+        let system_prompt = first
+            .and_then(|first| first.content().as_bytes().get(..SYSTEM_PROMPT_BYTES))
+            .map(|text| stable_hash(&[text]));
+        let mut conversation = SipHasher13::new();
         for message in messages {
             let text = message.content().as_bytes();
-            own.write(&text[..text.len().min(OWN_BYTES)]);
+            conversation.write(&text[..text.len().min(MAX_MESSAGE_BYTES)]);
             if message.role() == Role::User {
                 break;
             }
         }
-        Self { shared, own: own.finish() }
+        Self { system_prompt, conversation: conversation.finish() }
     }
 
-    /// An affinity of these numbers, for simulations.
-    pub fn from_numbers(shared: Option<u64>, own: u64) -> Self {
-        Self { shared: shared.map(mixed), own: mixed(own) }
+    /// For simulations.
+    pub fn from_numbers(system_prompt: Option<u64>, conversation: u64) -> Self {
+        Self { system_prompt: system_prompt.map(mix), conversation: mix(conversation) }
     }
 
-    /// The part of so many members that is a circle. It changes only when they double, because every change moves prefixes.
-    pub(crate) fn circle(members: usize) -> f64 {
-        CIRCLE as f64 / members.next_power_of_two() as f64
+    /// A subset's part of all members. Changes only when their number doubles, because every change moves prefixes.
+    pub(crate) fn subset_fraction(members: usize) -> f64 {
+        SUBSET_SIZE as f64 / members.next_power_of_two() as f64
     }
 
-    /// How much this prefix belongs to a member that deserves that part of a full share: the highest of all members wins
-    /// (rendezvous hashing), so that adding, losing or shedding one moves no other member's prefixes.
-    pub(crate) fn draw(self, identity: u64, deserved: f64, circle: f64) -> f64 {
-        let own = even(self.own ^ identity);
-        let own = if deserved < 1.0 { own.powf(deserved.recip()) } else { own };
-        let is_in_circle = self.shared.is_some_and(|shared| even(shared ^ identity) < circle * deserved);
-        if is_in_circle { 1.0 + own } else { own }
+    /// Weighted rendezvous hashing: the member with the highest score wins, so that adding, losing or shedding a member
+    /// moves no other member's prefixes.
+    pub(crate) fn score(self, name_hash: u64, share: f64, subset_fraction: f64) -> f64 {
+        let score = unit_interval(self.conversation ^ name_hash);
+        let score = if share < 1.0 { score.powf(share.recip()) } else { score };
+        let is_in_subset = self
+            .system_prompt
+            .is_some_and(|system_prompt| unit_interval(system_prompt ^ name_hash) < subset_fraction * share);
+        if is_in_subset { 1.0 + score } else { score }
     }
 }
 
@@ -73,17 +75,17 @@ pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-/// A number between 0 and 1.
-fn even(number: u64) -> f64 {
-    (mixed(number) >> 11) as f64 / (1u64 << 53) as f64
+/// Maps a number to [0, 1).
+fn unit_interval(number: u64) -> f64 {
+    (mix(number) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A number in which every bit depends on every bit of another one. It is drawn for every member at every request, for which
-/// the standard library's keyed hash would be ten times too slow.
-fn mixed(number: u64) -> u64 {
-    /// 2^64 divided by the golden ratio: odd, and without a pattern in its bits.
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let fold = |number: u64| (number ^ (number >> 32)).wrapping_mul(SPREAD);
+/// Mixes the bits of a number. It runs for every member at every request, for which SipHash would be ten times too
+/// slow.
+fn mix(number: u64) -> u64 {
+    /// 2^64 divided by the golden ratio.
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fold = |number: u64| (number ^ (number >> 32)).wrapping_mul(GOLDEN_RATIO);
     let folded = fold(fold(number));
     folded ^ (folded >> 29)
 }
@@ -117,28 +119,31 @@ mod tests {
         assert_eq!(stable_hash(&[b"http://10.0.0.5:8000/v1", &[0xff]]), 0x370d_afd2_900e_d0b5);
         let long = "You are a clerk of the harbour office. ".repeat(40);
         let affinity = affinity(&[(Role::System, &long), (Role::User, "Gr\u{fc}\u{df} Gott")]);
-        assert_eq!(affinity, Affinity { shared: Some(0xa8c9_ca17_d764_9ab6), own: 0x4bbd_7f4a_fe3d_085f });
-        assert_eq!(mixed(1), 0xab16_9ebd_5d0c_32dc);
+        assert_eq!(
+            affinity,
+            Affinity { system_prompt: Some(0xa8c9_ca17_d764_9ab6), conversation: 0x4bbd_7f4a_fe3d_085f }
+        );
+        assert_eq!(mix(1), 0xab16_9ebd_5d0c_32dc);
     }
 
     #[test]
-    fn a_long_system_prompt_has_a_circle_of_a_few_members() {
+    fn a_long_system_prompt_has_a_subset_of_a_few_members() {
         let long = "You are a clerk of the harbour office. ".repeat(40);
         let below = |system: &str, text: &str| affinity(&[(Role::System, system), (Role::User, text)]);
         let (one, other) = (below(&long, "one"), below(&format!("{long}\n\nToday's facts."), "other"));
-        assert_eq!(one.shared, other.shared);
+        assert_eq!(one.system_prompt, other.system_prompt);
         assert_ne!(one, other);
-        assert_eq!(below("be brief", "one").shared, None);
-        assert_eq!(affinity(&[(Role::User, &long)]).shared, None);
+        assert_eq!(below("be brief", "one").system_prompt, None);
+        assert_eq!(affinity(&[(Role::User, &long)]).system_prompt, None);
 
-        let members: Vec<u64> = (0..200).map(|number| mixed(number + 1_000_000)).collect();
-        let circle = |affinity: Affinity, deserved| {
-            let part = Affinity::circle(members.len());
-            members.iter().filter(|member| affinity.draw(**member, deserved, part) >= 1.0).count()
+        let members: Vec<u64> = (0..200).map(|number| mix(number + 1_000_000)).collect();
+        let subset = |affinity: Affinity, share| {
+            let part = Affinity::subset_fraction(members.len());
+            members.iter().filter(|member| affinity.score(**member, share, part) >= 1.0).count()
         };
-        let sizes = |deserved| (0..1000).map(move |number| circle(Affinity::from_numbers(Some(number), 0), deserved));
+        let sizes = |share| (0..1000).map(move |number| subset(Affinity::from_numbers(Some(number), 0), share));
         let mean = sizes(1.0).sum::<usize>() as f64 / 1000.0;
         assert!((2.0..4.5).contains(&mean), "{mean}");
-        assert!(sizes(0.1).sum::<usize>() < 500, "who is slow belongs to few");
+        assert!(sizes(0.1).sum::<usize>() < 500, "a slow member is in few subsets");
     }
 }

@@ -1,59 +1,57 @@
-//! Which member takes the next request, pure: time comes in as milliseconds.
+//! Which member gets the next request: rendezvous hashing with bounded loads. Pure: time comes in as milliseconds.
 //!
-//! A prompt's beginning has an order of members (`affinity`). The first of them takes the request up to its share, a quarter above
-//! the mean; what spills goes to the next in that order that is below the mean, so that it finds caches there, too. (By the
-//! simulation, spilling to the least loaded finds three hundredths less in caches; filling the next ones up to a quarter above the
-//! mean as well costs as much in latency.) Shares are smaller for those that are slow or silent (`pace`). Members that are
-//! full, silent for too long or broken are asked only if nobody else is left, in that order.
+//! Every prompt prefix has an order of members (`affinity`). The first gets the request unless its load is a quarter
+//! above the mean. Then the next in that order whose load is below the mean gets it, so that spilled requests find
+//! caches, too. In the simulation, spilling to the least loaded member found 3 % less in caches, and filling the next
+//! ones up to a quarter above the mean cost as much in latency. A slow or silent member gets a smaller share (`pace`).
+//! Members that are saturated, hung or broken are asked only if no other is left, in that order.
 
 use breaker::{Attempt, Breaker, State, Verdict};
 
 pub use crate::affinity::Affinity;
 use crate::affinity::stable_hash;
-use crate::pace::{Pace, Yardstick};
+use crate::pace::{Pace, PeerMedian};
 
-/// How much more than the mean a member may carry: a quarter.
-const SHARE: f64 = 1.25;
-/// How often the members are compared with each other.
-const COMPARE_EVERY: u64 = 100;
+/// The most that a member's load may exceed the mean by.
+const MAX_LOAD_FACTOR: f64 = 1.25;
+/// How often members are compared with their peers.
+const COMPARE_INTERVAL_MS: u64 = 100;
 
-/// The load and state of every member, each in a place of its own that stays the same for as long as it is there.
+/// The state of every member, in slots. A member keeps its slot until it has left and its last request has ended.
 #[derive(Debug, Default)]
 pub struct Balance {
-    members: Vec<Load>,
-    yardstick: Option<Yardstick>,
+    members: Vec<MemberState>,
+    median: Option<PeerMedian>,
     compared_at: Option<u64>,
-    /// Room for sorting and for those that are ready, so that nothing is allocated for a request.
-    sorting: Vec<(f64, f64)>,
+    /// Both are kept to avoid allocations per request.
+    pace_buffer: Vec<(f64, f64)>,
     ready: Vec<usize>,
 }
 
-/// The load and state of one member.
 #[derive(Debug, Clone)]
-pub struct Load {
-    identity: u64,
-    place: Place,
+pub struct MemberState {
+    name_hash: u64,
+    slot: SlotState,
     in_flight: usize,
     breaker: Breaker,
     pace: Pace,
-    /// Since when nothing came back although something is under way.
+    /// When the member last responded or was idle.
     waiting_since: u64,
-    full_until: u64,
-    deserved: f64,
+    saturated_until: u64,
+    share: f64,
 }
 
-/// Whether a member belongs to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Taken,
-    /// It finishes what it has and gets nothing new.
+enum SlotState {
+    Active,
+    /// The member has left but has requests in flight.
     Draining,
     Vacant,
 }
 
-/// A request under way at a member.
+/// A request in flight at a member.
 #[derive(Debug)]
-#[must_use = "a request that is not released counts for ever"]
+#[must_use = "a lease that is not released counts as load for ever"]
 pub struct Lease {
     member: usize,
     attempt: Attempt,
@@ -61,140 +59,134 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The member's place.
+    /// The index of the member's slot.
     pub fn member(&self) -> usize {
         self.member
     }
 }
 
-/// How a request ended, as far as its member is concerned.
+/// What a request's end says about the member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ending {
+pub struct Observation {
     verdict: Verdict,
-    /// Something came back, whatever it was.
-    heard: bool,
+    /// Whether anything came back.
+    responded: bool,
     tokens: Option<u32>,
-    full_for: u64,
+    /// In milliseconds.
+    saturated_for: u64,
 }
 
-impl Ending {
-    /// With a completion of that many tokens.
+impl Observation {
     pub fn completed(tokens: u32) -> Self {
-        Self { verdict: Verdict::Good, heard: true, tokens: Some(tokens), full_for: 0 }
+        Self { verdict: Verdict::Good, responded: true, tokens: Some(tokens), saturated_for: 0 }
     }
 
-    /// With something else that came back.
-    pub fn heard(verdict: Verdict) -> Self {
-        Self { verdict, heard: true, tokens: None, full_for: 0 }
+    /// A response that was no completion.
+    pub fn responded(verdict: Verdict) -> Self {
+        Self { verdict, responded: true, tokens: None, saturated_for: 0 }
     }
 
-    /// Without anything that came back.
-    pub fn silent(verdict: Verdict) -> Self {
-        Self { verdict, heard: false, tokens: None, full_for: 0 }
+    /// A timeout, or a client that disconnected.
+    pub fn no_response(verdict: Verdict) -> Self {
+        Self { verdict, responded: false, tokens: None, saturated_for: 0 }
     }
 
-    /// What it says about the member's health.
     pub fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// With the word that there is no room for that many milliseconds.
-    pub fn full(verdict: Verdict, full_for: u64) -> Self {
-        Self { full_for, ..Self::heard(verdict) }
+    /// The member said that it has no capacity for that many milliseconds.
+    pub fn saturated(verdict: Verdict, saturated_for: u64) -> Self {
+        Self { saturated_for, ..Self::responded(verdict) }
     }
 }
 
-/// Whom one would rather ask; the first are asked before the others.
+/// Ordered by preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum Eligibility {
     Ready,
-    Full,
+    Saturated,
     Hung,
     Broken,
 }
 
-impl Load {
+impl MemberState {
     fn new(name: &str, breaker: Breaker) -> Self {
         Self {
-            // A byte that occurs in no name ends it.
-            identity: stable_hash(&[name.as_bytes(), &[0xff]]),
-            place: Place::Taken,
+            // The terminator has always been part of the hash. Without it, prefixes would move to other members.
+            name_hash: stable_hash(&[name.as_bytes(), &[0xff]]),
+            slot: SlotState::Active,
             in_flight: 0,
             breaker,
             pace: Pace::default(),
             waiting_since: 0,
-            full_until: 0,
-            deserved: 1.0,
+            saturated_until: 0,
+            share: 1.0,
         }
     }
 
-    /// Requests under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether it counts as working.
     pub fn is_healthy(&self) -> bool {
         self.breaker.is_closed()
     }
 
-    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    /// Whether a request may be sent to it, be it as a probe.
     pub fn is_available(&self, now: u64) -> bool {
-        self.place == Place::Taken && self.breaker.allows(now)
+        self.slot == SlotState::Active && self.breaker.allows(now)
     }
 
-    /// How its breaker is.
     pub fn breaker(&self, now: u64) -> State {
         self.breaker.state(now)
     }
 
-    /// Whether it only finishes what it has.
     pub fn is_draining(&self) -> bool {
-        self.place == Place::Draining
+        self.slot == SlotState::Draining
     }
 
-    /// Whether nobody is there.
     pub fn is_vacant(&self) -> bool {
-        self.place == Place::Vacant
+        self.slot == SlotState::Vacant
     }
 
-    /// The part of a full share that it gets: 1 unless it is slow or silent.
-    pub fn deserved(&self) -> f64 {
-        self.deserved
+    /// From 0 to 1. Less than 1 if the member is slow or silent.
+    pub fn share(&self) -> f64 {
+        self.share
     }
 
-    /// Until when it has said to be full; in the past if it has not.
-    pub fn full_until(&self) -> u64 {
-        self.full_until
+    /// In the past unless the member is saturated.
+    pub fn saturated_until(&self) -> u64 {
+        self.saturated_until
     }
 
-    /// Milliseconds that a request took of late.
+    /// The decayed mean of milliseconds per request.
     pub fn per_request(&self) -> Option<f64> {
         self.pace.per_request()
     }
 
-    /// Milliseconds that a token took of late.
+    /// The decayed mean of milliseconds per token.
     pub fn per_token(&self) -> Option<f64> {
         self.pace.per_token()
     }
 
-    fn standing(&self, now: u64) -> Option<Standing> {
-        if self.place != Place::Taken {
+    fn eligibility(&self, now: u64) -> Option<Eligibility> {
+        if self.slot != SlotState::Active {
             None
         } else if !self.breaker.allows(now) {
-            self.breaker.allows_as_last_resort().then_some(Standing::Broken)
-        } else if self.deserved <= 0.0 {
-            Some(Standing::Hung)
-        } else if now < self.full_until {
-            Some(Standing::Full)
+            self.breaker.allows_as_last_resort().then_some(Eligibility::Broken)
+        } else if self.share <= 0.0 {
+            Some(Eligibility::Hung)
+        } else if now < self.saturated_until {
+            Some(Eligibility::Saturated)
         } else {
-            Some(Standing::Ready)
+            Some(Eligibility::Ready)
         }
     }
 
-    /// Whether it carries less than its part of that many requests for everyone.
-    fn carries_less_than(&self, each: f64) -> bool {
-        (self.in_flight as f64) < (each * self.deserved).ceil()
+    /// Whether its load is below that of a member with a full share, scaled to its own share.
+    fn is_below(&self, full_load: f64) -> bool {
+        (self.in_flight as f64) < (full_load * self.share).ceil()
     }
 
     fn silence(&self, now: u64) -> u64 {
@@ -203,139 +195,138 @@ impl Load {
 }
 
 impl Balance {
-    /// Members with these names, all idle and working. The same name keeps the same prefixes.
+    /// All members are idle and healthy. Prefixes are assigned by name.
     pub fn new<Name: AsRef<str>>(names: impl IntoIterator<Item = Name>) -> Self {
-        let members = names.into_iter().map(|name| Load::new(name.as_ref(), Breaker::default())).collect();
+        let members = names.into_iter().map(|name| MemberState::new(name.as_ref(), Breaker::default())).collect();
         Self { members, ..Self::default() }
     }
 
-    /// The members by their places.
-    pub fn members(&self) -> &[Load] {
+    /// By slot. Includes members that have left.
+    pub fn members(&self) -> &[MemberState] {
         &self.members
     }
 
-    /// One more member, and whether it has passed a health check. It has to complete a request before it gets many.
-    pub fn add(&mut self, name: &str, alive: bool) -> usize {
-        let mut breaker = Breaker::unproven();
-        if alive {
-            breaker.looks_alive();
+    /// Adds a member, which has to complete a request before it gets many. Returns its slot.
+    pub fn add(&mut self, name: &str, passed_health_check: bool) -> usize {
+        let mut breaker = Breaker::half_open();
+        if passed_health_check {
+            breaker.health_check_passed();
         }
-        let load = Load::new(name, breaker);
-        match self.members.iter().position(Load::is_vacant) {
-            Some(place) => {
-                self.members[place] = load;
-                place
+        let member = MemberState::new(name, breaker);
+        match self.members.iter().position(MemberState::is_vacant) {
+            Some(slot) => {
+                self.members[slot] = member;
+                slot
             }
             None => {
-                self.members.push(load);
+                self.members.push(member);
                 self.members.len() - 1
             }
         }
     }
 
-    /// A member that finishes what it has, and gets nothing new.
+    /// Removes a member once its requests in flight have ended. It gets no new ones.
     pub fn retire(&mut self, member: usize) {
-        let load = &mut self.members[member];
-        load.place = if load.in_flight == 0 { Place::Vacant } else { Place::Draining };
+        let member = &mut self.members[member];
+        member.slot = if member.in_flight == 0 { SlotState::Vacant } else { SlotState::Draining };
     }
 
-    /// Takes the member for a request and counts the request as under way. `None` if nobody is left to ask. A request that
-    /// failed on one member excludes it when it tries again.
+    /// Chooses a member for a request and counts the request as in flight. `None` if no member may be asked. A retry
+    /// excludes the member that failed.
     pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<Lease> {
-        if self.compared_at.is_none_or(|at| at + COMPARE_EVERY <= now) {
+        if self.compared_at.is_none_or(|at| at + COMPARE_INTERVAL_MS <= now) {
             self.compare(now);
         }
-        let member = self.prefer(affinity, excluded, now).or_else(|| self.resort(excluded, now))?;
-        let load = &mut self.members[member];
-        if load.in_flight == 0 {
-            load.waiting_since = now;
+        let slot = self.choose_ready(affinity, excluded, now).or_else(|| self.choose_last_resort(excluded, now))?;
+        let member = &mut self.members[slot];
+        if member.in_flight == 0 {
+            member.waiting_since = now;
         }
-        load.in_flight += 1;
-        Some(Lease { member, attempt: load.breaker.begin(), began: now })
+        member.in_flight += 1;
+        Some(Lease { member: slot, attempt: member.breaker.begin(), began: now })
     }
 
-    /// A request has ended, and taught something about its member or not.
-    pub fn release(&mut self, lease: Lease, ending: Ending, now: u64) {
-        let load = &mut self.members[lease.member];
+    pub fn release(&mut self, lease: Lease, observation: Observation, now: u64) {
+        let member = &mut self.members[lease.member];
         let took = now.saturating_sub(lease.began);
-        load.in_flight -= 1;
-        load.breaker.end(lease.attempt, ending.verdict, now);
-        if ending.heard {
-            load.waiting_since = now;
-            load.full_until = if ending.full_for > 0 { now + ending.full_for } else { load.full_until };
+        member.in_flight -= 1;
+        member.breaker.end(lease.attempt, observation.verdict, now);
+        if observation.responded {
+            member.waiting_since = now;
+            if observation.saturated_for > 0 {
+                member.saturated_until = now + observation.saturated_for;
+            }
         } else {
-            load.pace.given_up(took, self.yardstick, now);
+            member.pace.abandoned(took, self.median, now);
         }
-        if let Some(tokens) = ending.tokens {
-            load.pace.completed(tokens, took, self.yardstick, now);
+        if let Some(tokens) = observation.tokens {
+            member.pace.completed(tokens, took, self.median, now);
         }
-        if load.is_draining() && load.in_flight == 0 {
-            load.place = Place::Vacant;
+        if member.is_draining() && member.in_flight == 0 {
+            member.slot = SlotState::Vacant;
         }
     }
 
-    /// A health check has ended.
-    pub fn checked(&mut self, member: usize, alive: bool, now: u64) {
+    pub fn record_health_check(&mut self, member: usize, passed: bool, now: u64) {
         let breaker = &mut self.members[member].breaker;
-        if alive {
-            breaker.looks_alive();
+        if passed {
+            breaker.health_check_passed();
         } else {
-            breaker.looks_dead(now);
+            breaker.health_check_failed(now);
         }
     }
 
-    /// A member has shown that it completes requests again.
-    pub fn proven(&mut self, member: usize) {
+    /// For a member that is known to complete requests.
+    pub fn mark_healthy(&mut self, member: usize) {
         self.members[member].breaker.close();
     }
 
-    /// Compares the members: what each deserves stays so until the next time.
+    /// Compares the members with each other and sets their shares.
     fn compare(&mut self, now: u64) {
         self.compared_at = Some(now);
-        let taken = self.members.iter().filter(|load| load.place == Place::Taken);
-        self.yardstick = Yardstick::of(taken.map(|load| &load.pace), now, &mut self.sorting);
-        for load in &mut self.members {
-            let deserves = |yardstick| load.pace.deserves(load.silence(now), yardstick, now);
-            load.deserved = self.yardstick.map_or(1.0, deserves);
+        let active = self.members.iter().filter(|member| member.slot == SlotState::Active);
+        self.median = PeerMedian::of(active.map(|member| &member.pace), now, &mut self.pace_buffer);
+        for member in &mut self.members {
+            member.share = self.median.map_or(1.0, |median| member.pace.share(member.silence(now), median, now));
         }
     }
 
-    /// The first in the prefix's order among the ready if it carries less than its share, or else the first that carries
-    /// less than the mean. There always is one if anybody is ready.
-    fn prefer(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
-        let (mut taken, mut carried, mut deserved) = (0, 1, 0.0);
+    /// The ready member with the highest score if its load is bounded, or else the one with the highest score among
+    /// those below the mean. There always is one if any member is ready.
+    fn choose_ready(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
+        let (mut active, mut in_flight, mut shares) = (0, 1, 0.0);
         self.ready.clear();
-        for (at, load) in self.members.iter().enumerate() {
-            taken += usize::from(load.place == Place::Taken);
-            if load.standing(now) == Some(Standing::Ready) && excluded != Some(at) {
-                self.ready.push(at);
-                carried += load.in_flight;
-                deserved += load.deserved;
+        for (slot, member) in self.members.iter().enumerate() {
+            active += usize::from(member.slot == SlotState::Active);
+            if member.eligibility(now) == Some(Eligibility::Ready) && excluded != Some(slot) {
+                self.ready.push(slot);
+                in_flight += member.in_flight;
+                shares += member.share;
             }
         }
-        let (circle, mean) = (Affinity::circle(taken), carried as f64 / deserved);
+        let (subset, mean) = (Affinity::subset_fraction(active), in_flight as f64 / shares);
         let (mut home, mut spill) = ((f64::MIN, None), (f64::MIN, None));
-        for &at in &self.ready {
-            let load = &self.members[at];
-            let draw = affinity.draw(load.identity, load.deserved, circle);
-            if draw > home.0 {
-                home = (draw, Some(at));
+        for &slot in &self.ready {
+            let member = &self.members[slot];
+            let score = affinity.score(member.name_hash, member.share, subset);
+            if score > home.0 {
+                home = (score, Some(slot));
             }
-            if draw > spill.0 && load.carries_less_than(mean) {
-                spill = (draw, Some(at));
+            if score > spill.0 && member.is_below(mean) {
+                spill = (score, Some(slot));
             }
         }
-        home.1.filter(|&at| self.members[at].carries_less_than(SHARE * mean)).or(spill.1)
+        home.1.filter(|&slot| self.members[slot].is_below(MAX_LOAD_FACTOR * mean)).or(spill.1)
     }
 
-    /// Whom to ask if nobody is ready.
-    fn resort(&self, excluded: Option<usize>, now: u64) -> Option<usize> {
-        let others = self.members.iter().enumerate().filter(|(at, _)| excluded != Some(*at));
-        let reluctance = |load: &Load| {
-            let standing = load.standing(now)?;
-            Some((standing, load.full_until, load.breaker.retry_at(), load.in_flight))
+    /// The member to ask if none is ready.
+    fn choose_last_resort(&self, excluded: Option<usize>, now: u64) -> Option<usize> {
+        let others = self.members.iter().enumerate().filter(|(slot, _)| excluded != Some(*slot));
+        let reluctance = |member: &MemberState| {
+            let eligibility = member.eligibility(now)?;
+            Some((eligibility, member.saturated_until, member.breaker.retry_at(), member.in_flight))
         };
-        others.filter_map(|(at, load)| Some((reluctance(load)?, at))).min().map(|(_, at)| at)
+        others.filter_map(|(slot, member)| Some((reluctance(member)?, slot))).min().map(|(_, slot)| slot)
     }
 }
 

@@ -9,15 +9,15 @@ use chat::{ChatRequest, Completion};
 use parking_lot::Mutex;
 use wire::runtime::ContextOverflow;
 
-use crate::balance::{Affinity, Ending, Lease};
-use crate::member::{Attribution, Idle, Member, MemberError, ending};
+use crate::balance::{Affinity, Lease, Observation};
+use crate::member::{Attribution, IdleConnections, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
 /// Keeps this thread's own connections to every member.
 pub struct PoolClient {
     pool: Arc<Pool>,
     /// By the member's name.
-    idle: Mutex<HashMap<String, Arc<Idle>>>,
+    idle: Mutex<HashMap<String, Arc<IdleConnections>>>,
     /// The version of the membership that `idle` was last cleaned up for.
     cleaned_up_for: AtomicU64,
 }
@@ -71,7 +71,7 @@ impl PoolClient {
         }
     }
 
-    /// The same step by step, for those who want to know which member is being asked.
+    /// The same step by step, for callers that need to know which member is being asked.
     pub fn first_attempt<'a>(
         &'a self,
         request: &'a ChatRequest,
@@ -88,7 +88,7 @@ impl PoolClient {
     }
 
     /// This thread's connections to a member. Closes those to members that have left.
-    fn idle(&self, member: &Member) -> Arc<Idle> {
+    fn idle(&self, member: &Member) -> Arc<IdleConnections> {
         let mut idle = self.idle.lock();
         let version = self.pool.membership_version();
         if self.cleaned_up_for.swap(version, Ordering::Relaxed) != version {
@@ -102,7 +102,7 @@ impl PoolClient {
     }
 }
 
-/// One member's turn at a completion; it counts as in flight there for as long as this lives.
+/// One member's attempt at a completion. It counts as in flight there for as long as this lives.
 pub struct Attempt<'a> {
     client: &'a PoolClient,
     call: Call<'a>,
@@ -129,11 +129,11 @@ impl<'a> Attempt<'a> {
         let idle = client.idle(&lease.member);
         let completion = lease.member.complete(&idle, call.request, call.attribution);
         let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
-        lease.ending = ending(&result);
+        lease.observation = observation(&result);
         lease.member.counters().record(&result);
         let error = match result {
             Ok(completion) => {
-                client.pool.decoded();
+                client.pool.record_decode();
                 return Ok(completion);
             }
             Err(error) => error,
@@ -170,8 +170,8 @@ impl FailedAttempt {
             return AttemptError::Failed(self.into());
         };
         self.member.counters().retry();
-        let member = self.member.name();
-        tracing::warn!(request_id = %call.attribution.id, member, cause = %self.error, "a runtime failed; asking another");
+        let (request_id, runtime) = (call.attribution.id, self.member.name());
+        tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; asking another");
         AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self) })
     }
 
@@ -212,20 +212,26 @@ struct LeaseGuard<'a> {
     member: Arc<Member>,
     index: usize,
     lease: Option<Lease>,
-    ending: Ending,
+    observation: Observation,
 }
 
 impl<'a> LeaseGuard<'a> {
     fn acquire(pool: &'a Pool, call: &Call<'_>, excluded: Option<usize>) -> Option<Self> {
         let (lease, member) = pool.choose(call.affinity, excluded)?;
-        Some(Self { pool, member, index: lease.member(), lease: Some(lease), ending: Ending::silent(Verdict::Unclear) })
+        Some(Self {
+            pool,
+            member,
+            index: lease.member(),
+            lease: Some(lease),
+            observation: Observation::no_response(Verdict::Unclear),
+        })
     }
 }
 
 impl Drop for LeaseGuard<'_> {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.pool.release(lease, self.ending);
+            self.pool.release(lease, self.observation);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What has become of the requests that one member was asked for, counted for the life of the process.
+//! Counters of one member's requests, for the life of the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,6 @@ use chat::Completion;
 
 use crate::member::MemberError;
 
-/// The counters of one member.
 #[derive(Debug, Default)]
 pub(crate) struct MemberCounters {
     completed: AtomicU64,
@@ -20,27 +19,25 @@ pub(crate) struct MemberCounters {
     bad_request: AtomicU64,
 }
 
-/// Requests that a member failed, by how it did.
+/// A member's failed requests. The fields are the metric's labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FailureCounts {
-    /// No connection.
+    /// The connection was refused or timed out.
     pub refused: u64,
-    /// The connection broke before or within the answer.
+    /// The connection was closed before or within the response.
     pub broken_off: u64,
-    /// An error status.
     pub status: u64,
-    /// An answer that is no completion.
+    /// Status 200 without a completion.
     pub malformed: u64,
-    /// No answer in time.
     pub timed_out: u64,
-    /// No room: nothing is wrong with the member, it was full.
+    /// The member had no capacity. Not a fault.
     pub no_room: u64,
-    /// The request itself was refused: nothing is wrong with the member.
+    /// The member rejected the request itself. Not a fault.
     pub bad_request: u64,
 }
 
 impl FailureCounts {
-    /// Those that are the member's fault: a lack of room and a refused request are not.
+    /// Those that are the member's fault.
     pub fn total(&self) -> u64 {
         self.refused + self.broken_off + self.status + self.malformed + self.timed_out
     }
@@ -61,7 +58,7 @@ impl MemberCounters {
         });
     }
 
-    /// Another member was asked in its place.
+    /// Another member was asked after this one failed.
     pub(crate) fn retry(&self) {
         add(&self.retried);
     }

@@ -1,6 +1,6 @@
-//! From configured URLs to members: a name with several addresses is several members.
+//! From configured URLs to endpoints: a host name with several addresses is several members.
 //!
-//! What the names resolve to is looked up now and then. What cannot be looked up stays as it was known.
+//! Names are resolved periodically. If that fails, the last known addresses stay.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::url::RuntimeUrl;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where one member is: its URL and, if that has several addresses, which one. Its text is what the member is known by.
+/// A member's URL and, if its host has several, its address. As text it is the member's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) url: RuntimeUrl,
@@ -27,29 +27,29 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// What every name resolved to when it last did.
+/// The last known addresses of each name.
 #[derive(Debug, Default)]
 pub(crate) struct Resolver(HashMap<String, Vec<IpAddr>>);
 
 impl Resolver {
-    /// Looks up every name in these URLs, and forgets all others.
+    /// Resolves the host names of these URLs, and forgets all others.
     pub(crate) async fn resolve(&mut self, urls: &[RuntimeUrl]) {
         self.0.retain(|name, _| urls.iter().any(|url| url.host_name() == Some(name)));
-        let look_ups: Vec<_> =
-            urls.iter().filter_map(RuntimeUrl::host_name).map(|name| (name, resolve(name))).collect();
-        for (name, found) in look_ups {
+        let lookups: Vec<_> = urls.iter().filter_map(RuntimeUrl::host_name).map(|name| (name, resolve(name))).collect();
+        for (name, found) in lookups {
             match found.await.unwrap_or_default() {
-                found if found.is_empty() => tracing::debug!(name, "a runtime's name could not be looked up"),
+                found if found.is_empty() => tracing::debug!(name, "a runtime's name could not be resolved"),
                 found => drop(self.0.insert(name.to_owned(), found)),
             }
         }
     }
 
-    /// The members that these URLs stand for, each once.
+    /// The endpoints of these URLs, without duplicates.
     pub(crate) fn endpoints(&self, urls: &[RuntimeUrl]) -> Vec<Endpoint> {
         let mut endpoints: Vec<Endpoint> = Vec::new();
         for url in urls {
-            let addresses = url.host_name().and_then(|name| self.0.get(name)).map_or_else(Vec::new, |all| several(all));
+            let addresses =
+                url.host_name().and_then(|name| self.0.get(name)).map_or_else(Vec::new, |all| separate_servers(all));
             let of_this = match addresses.is_empty() {
                 true => vec![Endpoint { url: url.clone(), address: None }],
                 false => addresses.into_iter().map(|at| Endpoint { url: url.clone(), address: Some(at) }).collect(),
@@ -64,9 +64,9 @@ impl Resolver {
     }
 }
 
-/// The addresses of a name that are servers of their own. A server may have an address of either family, so only the
-/// family with more of them counts; and this machine is one server, whatever its addresses.
-fn several(addresses: &[IpAddr]) -> Vec<IpAddr> {
+/// The addresses of a name that are separate servers, or none if it is one server. A server may have an address of each
+/// family, so only the larger family counts. Loopback addresses are all one server.
+fn separate_servers(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<_> = addresses.iter().copied().filter(|address| !address.is_loopback()).collect();
     addresses.sort_unstable();
     addresses.dedup();
@@ -75,7 +75,7 @@ fn several(addresses: &[IpAddr]) -> Vec<IpAddr> {
     if more.len() > 1 { more } else { Vec::new() }
 }
 
-/// Begins to look up a name at once, so that several take no longer than one.
+/// Starts at once, so that several names are resolved concurrently.
 fn resolve(name: &str) -> tokio::task::JoinHandle<Vec<IpAddr>> {
     let name = name.to_owned();
     tokio::spawn(async move {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_counted_once_and_keep_the_order_in_which_they_are_written() {
+    fn duplicates_are_removed_and_the_order_is_kept() {
         let known: &[(&str, &[&str])] = &[("b", &["10.0.0.1", "10.0.0.2"])];
         assert_eq!(
             members(&["http://c/v1", "https://:KEY@b/v1", "http://c", "unix:/a", "http://10.0.0.1/v1"], known),
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_looked_up_stays_as_it_was_known() {
+    async fn names_that_cannot_be_resolved_keep_their_addresses() {
         let urls: Vec<RuntimeUrl> = vec!["http://nobody.invalid/v1".parse().unwrap()];
         let known: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let mut resolver = Resolver(HashMap::from([("nobody.invalid".into(), known.clone()), ("gone".into(), known)]));
         resolver.resolve(&urls).await;
         assert_eq!(resolver.endpoints(&urls).len(), 2);
-        assert_eq!(resolver.0.len(), 1, "nobody asks for the other name any more");
+        assert_eq!(resolver.0.len(), 1, "a name that is not configured is forgotten");
     }
 }

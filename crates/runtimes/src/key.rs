@@ -1,10 +1,10 @@
-//! The key by which a runtime knows us. It goes into one header and is shown nowhere.
+//! A runtime's API key. It is sent in one header and shown nowhere.
 
 use std::str::FromStr;
 
 use http::HeaderValue;
 
-/// A runtime's API key, as the header that carries it.
+/// Kept as the header's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeKey(HeaderValue);
 
@@ -22,12 +22,12 @@ impl FromStr for RuntimeKey {
             return Err(RuntimeKeyError);
         }
         let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| RuntimeKeyError)?;
-        header.set_sensitive(true); // so that not even debugging shows it
+        header.set_sensitive(true); // hidden from Debug
         Ok(Self(header))
     }
 }
 
-/// Why a text is no key; the text itself is not repeated.
+/// Does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a key has letters, digits and signs of ASCII only, and no spaces")]
 pub struct RuntimeKeyError;

@@ -1,9 +1,9 @@
 //! The pool of inference runtimes: OpenAI-shaped servers reached over HTTP.
 //!
-//! `balance` decides, purely, by `affinity` and `pace`, with a breaker for each member; `connection` and `member` talk to one
-//! server; `pool` says who belongs to it (`endpoints` are looked up) and watches everyone's health; `client` puts it together:
-//! choose, ask, retry once elsewhere. `supervisor` keeps the embedded runtime running, which is one more member. Nothing here
-//! knows of callers, keys or the ledger, and nothing that a runtime says in its own words leaves this crate except to the log.
+//! `balance` chooses a member, purely, by `affinity` and `pace` and with a breaker for each. `member` and `connection`
+//! talk to one runtime, `endpoints` resolves URLs to members, `pool` holds the membership and checks health, `client`
+//! chooses, asks and retries once. `supervisor` runs the embedded runtime, which is one more member. Nothing here knows
+//! callers, keys of ours or the ledger, and no text of a runtime's own leaves this crate except to the log.
 
 mod affinity;
 pub mod balance;
@@ -26,6 +26,6 @@ pub use key::{RuntimeKey, RuntimeKeyError};
 pub use member::{Attribution, MemberError};
 pub use pool::{Availability, Pool, PoolSettings};
 pub use status::{BreakerState, MemberStatus};
-pub use supervisor::{EngineCommand, UNUSABLE_MODEL, supervise};
+pub use supervisor::{EngineCommand, MODEL_ERROR_EXIT_CODE, supervise};
 pub use url::{RuntimeUrl, RuntimeUrlError};
 pub use wire::engine::Status as EngineStatus;

@@ -1,4 +1,4 @@
-//! One runtime: how it is asked, and what its answers mean.
+//! One runtime: requests to it, and what its responses mean.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,29 +13,28 @@ use parking_lot::{Mutex, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
-use crate::balance::Ending;
-use crate::connection::{Answer, Connection, ExchangeError};
+use crate::balance::Observation;
+use crate::connection::{Connection, ExchangeError, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
 use crate::key::RuntimeKey;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long whoever reads figures waits for an engine's; one that is too busy to tell them is left out.
+/// Short, because metrics wait for it. An engine that is too busy is left out.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
-/// Where our own engine tells of itself: beside the API's paths, not below them.
+/// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
-/// Seconds for which a member that is full is believed to be so, whatever it says.
-const FULL_FOR: std::ops::RangeInclusive<u64> = 1..=60;
-/// What a completion's bytes are taken for where its tokens were not measured; only for comparing members.
+/// What a member's `Retry-After` is clamped to.
+const RETRY_AFTER_SECONDS: std::ops::RangeInclusive<u64> = 1..=60;
+/// An estimate for completions without usage, only used to compare members.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// What a request is known by.
+/// What a runtime is told about a request besides the prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct Attribution<'a> {
-    /// The request's id.
     pub id: RequestId,
-    /// Whose it is; opaque to a runtime.
+    /// The caller's key id, by which our engine's queue is fair.
     pub tag: Option<KeyId>,
     /// Headers with the trace context.
     pub trace: &'a HeaderMap,
@@ -43,57 +42,55 @@ pub struct Attribution<'a> {
 
 pub(crate) struct Member {
     endpoint: Endpoint,
-    /// What it is known by; keeps no secret.
+    /// The endpoint as text, without a key.
     name: Arc<str>,
     key: RwLock<Option<RuntimeKey>>,
     completions_path: String,
     models_path: String,
-    /// Its model, learned from its `/models`.
+    /// Learned from `/models`.
     model: RwLock<Option<Model>>,
     counters: Arc<MemberCounters>,
-    /// It does not belong to the pool any more.
+    /// Set when it has left the pool.
     left: AtomicBool,
 }
 
-/// Why a member gave no completion. For the log; the caller is told nothing of it.
+/// Why a member produced no completion. Only for the log: callers are not told.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// No connection.
     #[error("no connection: {0}")]
     Connect(#[source] std::io::Error),
-    /// The connection broke before anything of an answer came.
+    /// The connection was closed before any of the response arrived.
     #[error("{0}")]
     NoResponse(String),
-    /// The answer broke off.
+    /// The connection was closed within the response.
     #[error("{0}")]
     IncompleteResponse(String),
-    /// An error status.
     #[error("status {0}")]
     Status(StatusCode),
-    /// It refuses this one request (400, 413, 422); nothing is wrong with the member.
+    /// It rejected the request itself (400, 413, 422); the member is healthy.
     #[error("status {0}: the request was refused")]
     Refused(StatusCode),
     #[error("the prompt does not fit the model's context")]
     PromptTooLong(ContextOverflow),
-    /// Status 200, but not a completion.
+    /// Status 200, but no completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::ResponseError),
-    /// It has no room now, and has done nothing; ours say so.
-    #[error("no room")]
+    /// Our own engine has no capacity now and has computed nothing.
+    #[error("no capacity")]
     NoCapacity {
-        /// Seconds after which there may be some.
+        /// In seconds.
         retry_after: u64,
     },
-    /// It has no room now, or does not want to be asked so often.
+    /// It has no capacity now, or a rate limit.
     #[error("status {status}: saturated")]
     Saturated {
         /// 429, or 503 with `Retry-After`.
         status: StatusCode,
-        /// Seconds after which it may be asked again.
+        /// In seconds.
         retry_after: u64,
     },
-    /// The time for the whole request was over.
-    #[error("no answer in time")]
+    /// The deadline of the whole request has passed.
+    #[error("no response in time")]
     TimedOut,
 }
 
@@ -114,7 +111,7 @@ impl MemberError {
         }
     }
 
-    /// Seconds after which there may be room, if the lack of it was all that was wrong.
+    /// In seconds. Set if the member merely lacks capacity.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
             Self::NoCapacity { retry_after } | Self::Saturated { retry_after, .. } => Some(*retry_after),
@@ -128,33 +125,33 @@ fn is_about_the_request(status: StatusCode) -> bool {
 }
 
 /// What a result says about the member.
-pub(crate) fn ending(result: &Result<Completion, MemberError>) -> Ending {
+pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observation {
     match result {
         Ok(completion) => match (completion.usage.completion, completion.text.len()) {
-            (Some(tokens), _) => Ending::completed(tokens),
+            (Some(tokens), _) => Observation::completed(tokens),
             // An empty completion without usage may hide a long time of thinking, so it says nothing about the pace.
-            (None, 0) => Ending::heard(Verdict::Good),
-            (None, bytes) => Ending::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
+            (None, 0) => Observation::responded(Verdict::Good),
+            (None, bytes) => Observation::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
         },
-        Err(MemberError::Saturated { retry_after, .. }) => Ending::full(Verdict::Unclear, retry_after * 1000),
-        Err(MemberError::NoCapacity { retry_after }) => Ending::full(Verdict::Good, retry_after * 1000),
-        Err(MemberError::TimedOut) => Ending::silent(Verdict::Bad),
-        Err(MemberError::Refused(_) | MemberError::PromptTooLong(_)) => Ending::heard(Verdict::Good),
+        Err(MemberError::Saturated { retry_after, .. }) => Observation::saturated(Verdict::Unclear, retry_after * 1000),
+        Err(MemberError::NoCapacity { retry_after }) => Observation::saturated(Verdict::Good, retry_after * 1000),
+        Err(MemberError::TimedOut) => Observation::no_response(Verdict::Bad),
+        Err(MemberError::Refused(_) | MemberError::PromptTooLong(_)) => Observation::responded(Verdict::Good),
         Err(
             MemberError::Connect(_)
             | MemberError::NoResponse(_)
             | MemberError::IncompleteResponse(_)
             | MemberError::Status(_)
             | MemberError::Malformed(_),
-        ) => Ending::heard(Verdict::Bad),
+        ) => Observation::responded(Verdict::Bad),
     }
 }
 
-/// Connections to one member that nobody uses at the moment.
+/// One thread's unused connections to one member.
 #[derive(Default)]
-pub(crate) struct Idle(Mutex<Vec<Connection>>);
+pub(crate) struct IdleConnections(Mutex<Vec<Connection>>);
 
-impl Idle {
+impl IdleConnections {
     fn take(&self) -> Option<Connection> {
         self.0.lock().pop()
     }
@@ -167,7 +164,7 @@ impl Idle {
 }
 
 impl Member {
-    /// A member with the key for all that have none of their own, and the counters that it has had.
+    /// The common key is used if the URL has none.
     pub(crate) fn new(endpoint: Endpoint, common_key: Option<&RuntimeKey>, counters: Arc<MemberCounters>) -> Self {
         let member = Self {
             name: endpoint.to_string().into(),
@@ -187,7 +184,6 @@ impl Member {
         &self.name
     }
 
-    /// Its name, for whoever keeps it.
     pub(crate) fn shared_name(&self) -> Arc<str> {
         self.name.clone()
     }
@@ -200,7 +196,6 @@ impl Member {
         *self.key.write() = key.cloned();
     }
 
-    /// It gets nothing new.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
     }
@@ -209,10 +204,9 @@ impl Member {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Asks for a completion.
     pub(crate) async fn complete(
         &self,
-        idle: &Idle,
+        idle: &IdleConnections,
         request: &ChatRequest,
         attribution: Attribution<'_>,
     ) -> Result<Completion, MemberError> {
@@ -233,29 +227,30 @@ impl Member {
             headers.extend(attribution.trace.clone());
             request
         };
-        let answer = self.ask(idle, build).await?;
-        match answer.status {
-            StatusCode::OK => Ok(wire::runtime::parse_completion(&answer.body)?),
-            status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&answer.body) {
+        let response = self.send(idle, build).await?;
+        match response.status {
+            StatusCode::OK => Ok(wire::runtime::parse_completion(&response.body)?),
+            status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&response.body) {
                 Some(overflow) => Err(MemberError::PromptTooLong(overflow)),
                 None => Err(MemberError::Refused(status)),
             },
-            status => Err(refusal(status, &answer)),
+            status => Err(error_for(status, &response)),
         }
     }
 
-    /// Whether the member is there. Learns about its model on the way.
-    pub(crate) async fn check(&self, idle: &Idle) -> Result<(), MemberError> {
+    /// Checks the member's health, and learns its model.
+    pub(crate) async fn check(&self, idle: &IdleConnections) -> Result<(), MemberError> {
         let build = || self.request(Method::GET, &self.models_path, Bytes::new());
-        let answer = tokio::time::timeout(HEALTH_TIMEOUT, self.ask(idle, build)).await;
-        let answer = answer.unwrap_or(Err(MemberError::TimedOut))?;
-        // Any answer shows that somebody is there, except the three that say that nobody is behind it, or not yet.
-        match answer.status {
+        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, build)).await;
+        let response = response.unwrap_or(Err(MemberError::TimedOut))?;
+        // Any other response, even an error, shows that the member is up. These three come from a proxy or a starting
+        // server.
+        match response.status {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                return Err(MemberError::Status(answer.status));
+                return Err(MemberError::Status(response.status));
             }
             StatusCode::OK => {
-                if let Some(model) = wire::runtime::parse_first_model(&answer.body) {
+                if let Some(model) = wire::runtime::parse_first_model(&response.body) {
                     *self.model.write() = Some(model);
                 }
             }
@@ -264,35 +259,38 @@ impl Member {
         Ok(())
     }
 
-    /// What it tells of itself, if it is our own engine.
+    /// `None` if it is not our own engine, or did not respond.
     pub(crate) async fn engine_status(&self) -> Option<Status> {
-        if !self.is_ours() {
+        if !self.is_engine() {
             return None;
         }
         let build = || self.request(Method::GET, STATUS_PATH, Bytes::new());
-        let idle = Idle::default();
-        let answer = tokio::time::timeout(STATUS_TIMEOUT, self.ask(&idle, build)).await.ok()?.ok()?;
-        Status::parse(&answer.body).filter(|_| answer.status == StatusCode::OK)
+        let idle = IdleConnections::default();
+        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, build)).await.ok()?.ok()?;
+        Status::parse(&response.body).filter(|_| response.status == StatusCode::OK)
     }
 
-    /// Whether it is our own engine, whose health checks decode a token.
-    pub(crate) fn is_ours(&self) -> bool {
+    /// Whether it is our own engine. Its health checks decode a token.
+    pub(crate) fn is_engine(&self) -> bool {
         self.model.read().as_ref().is_some_and(|model| model.is_ours)
     }
 
-    /// Its model, if it said one.
     pub(crate) fn model(&self) -> Option<Model> {
         self.model.read().clone()
     }
 
-    /// Sends a request over an idle connection if there is one that still works, else over a new one.
-    async fn ask(&self, idle: &Idle, build: impl Fn() -> Request<Full<Bytes>>) -> Result<Answer, MemberError> {
+    /// Sends a request over an idle connection, or else over a new one.
+    async fn send(
+        &self,
+        idle: &IdleConnections,
+        build: impl Fn() -> Request<Full<Bytes>>,
+    ) -> Result<RuntimeResponse, MemberError> {
         while let Some(mut connection) = idle.take() {
             if !connection.is_usable().await {
                 continue;
             }
             match connection.exchange(build()).await {
-                // The member closed it just when we used it: no fault of anyone.
+                // The member closed the connection at the moment that we used it. That is no failure.
                 Err(ExchangeError::BeforeResponse(_)) => break,
                 other => return self.keep(idle, connection, other),
             }
@@ -318,16 +316,16 @@ impl Member {
 
     fn keep(
         &self,
-        idle: &Idle,
+        idle: &IdleConnections,
         connection: Connection,
-        result: Result<Answer, ExchangeError>,
-    ) -> Result<Answer, MemberError> {
+        result: Result<RuntimeResponse, ExchangeError>,
+    ) -> Result<RuntimeResponse, MemberError> {
         match result {
-            Ok(answer) => {
+            Ok(response) => {
                 if !self.has_left() {
                     idle.put(connection);
                 }
-                Ok(answer)
+                Ok(response)
             }
             Err(broken @ ExchangeError::BeforeResponse(_)) => Err(MemberError::NoResponse(broken.to_string())),
             Err(broken @ ExchangeError::WithinResponse(_)) => Err(MemberError::IncompleteResponse(broken.to_string())),
@@ -335,15 +333,15 @@ impl Member {
     }
 }
 
-/// What an error status means. A 503 is a lack of room only if it says so: others come from servers that are broken.
-fn refusal(status: StatusCode, answer: &Answer) -> MemberError {
-    let retry_after = answer.retry_after.unwrap_or(0).clamp(*FULL_FOR.start(), *FULL_FOR.end());
+/// A 503 means a lack of capacity only if it says so. Other 503s come from broken servers.
+fn error_for(status: StatusCode, response: &RuntimeResponse) -> MemberError {
+    let retry_after = response.retry_after.unwrap_or(0).clamp(*RETRY_AFTER_SECONDS.start(), *RETRY_AFTER_SECONDS.end());
     match status {
-        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_capacity(&answer.body) => {
+        StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_capacity(&response.body) => {
             MemberError::NoCapacity { retry_after }
         }
         StatusCode::TOO_MANY_REQUESTS => MemberError::Saturated { status, retry_after },
-        StatusCode::SERVICE_UNAVAILABLE if answer.retry_after.is_some() => {
+        StatusCode::SERVICE_UNAVAILABLE if response.retry_after.is_some() => {
             MemberError::Saturated { status, retry_after }
         }
         _ => MemberError::Status(status),

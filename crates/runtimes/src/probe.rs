@@ -1,4 +1,4 @@
-//! Whether anybody really decodes, and what our own engines tell of themselves: asked by operators' tools, apart from requests.
+//! For readiness and metrics: whether a member decodes, and the status of our own engines.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,56 +8,54 @@ use http::HeaderMap;
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
-use crate::member::{Attribution, Idle, MemberError};
+use crate::member::{Attribution, IdleConnections, MemberError};
 use crate::pool::Pool;
 
 impl Pool {
-    /// How long ago a member was last seen to decode a token; `None` if that has never been seen.
+    /// How long ago a member was last known to decode a token; `None` if never.
     pub fn last_decoded(&self) -> Option<Duration> {
-        let at = self.decoded.load(Ordering::Relaxed).checked_sub(1)?;
+        let at = self.last_decode.load(Ordering::Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(self.now().saturating_sub(at)))
     }
 
-    /// What those members tell of themselves that are our own engine, all asked at once.
+    /// The status of members that are our own engine, by name. They are asked concurrently.
     pub async fn engines(&self) -> Vec<(String, Status)> {
-        let asked = self.present().into_iter().map(|(_, member)| async move {
+        let requests = self.active_members().into_iter().map(|(_, member)| async move {
             let status = member.engine_status().await?;
             Some((member.name().to_owned(), status))
         });
-        let asked: JoinSet<_> = asked.collect();
-        let mut told: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
-        told.sort_by(|(one, _), (other, _)| one.cmp(other));
-        told
+        let requests: JoinSet<_> = requests.collect();
+        let mut statuses: Vec<_> = requests.join_all().await.into_iter().flatten().collect();
+        statuses.sort_by(|(one, _), (other, _)| one.cmp(other));
+        statuses
     }
 
-    /// Has a member decode a token for nobody, apart from requests: nothing is counted, and no opinion is formed of it.
-    /// One after the other is asked until one does; `Err` tells of the last that did not. That it is full shows life, too.
+    /// Makes a member decode a token. Does not count as a request, and does not affect balance or breakers. Asks one
+    /// member after the other until one succeeds; the error is the last one's. A saturated member counts as a success.
     pub async fn probe(&self) -> Result<(), String> {
-        let question = question().map_err(|error| error.to_string())?;
-        let mut failed = "nobody could be asked".to_owned();
+        let minimal_request = minimal_request().map_err(|error| error.to_string())?;
+        let mut last_error = "no runtime is available".to_owned();
         for member in self.available() {
             let trace = HeaderMap::new();
             let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
-            match member.complete(&Idle::default(), &question, attribution).await {
+            match member.complete(&IdleConnections::default(), &minimal_request, attribution).await {
                 Ok(_)
                 | Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) =>
                 {
-                    self.decoded();
+                    self.record_decode();
                     return Ok(());
                 }
-                Err(failure) => failed = format!("{}: {failure}", member.name()),
+                Err(error) => last_error = format!("{}: {error}", member.name()),
             }
         }
-        Err(failed)
+        Err(last_error)
     }
 
-    /// A member has decoded a token.
-    pub(crate) fn decoded(&self) {
-        self.decoded.store(self.now() + 1, Ordering::Relaxed);
+    pub(crate) fn record_decode(&self) {
+        self.last_decode.store(self.now() + 1, Ordering::Relaxed);
     }
 }
 
-/// The shortest question that there is.
-fn question() -> Result<ChatRequest, LimitError> {
+fn minimal_request() -> Result<ChatRequest, LimitError> {
     ChatRequest::new(vec![Message::new(Role::User, "1".into())?], Temperature::default(), MaxTokens::new(1)?)
 }

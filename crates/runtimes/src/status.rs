@@ -1,65 +1,58 @@
-//! What is to be said about the members, for operators.
+//! The state of members, for metrics and the console.
 
 use std::time::Duration;
 
-use crate::balance::Load;
+use crate::balance::MemberState;
 use crate::counters::FailureCounts;
 use crate::member::Member;
 
 pub use breaker::State as BreakerState;
 
-/// What is to be said about one member. Counters only grow for as long as the process runs, also if the member leaves
-/// and comes back; times are decayed means over the last few seconds.
+/// Counters grow for as long as the process runs, even if the member leaves and joins again. Latencies are decayed
+/// means over the last few seconds.
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
-    /// Its base URL; and its address, if its name has several.
+    /// With the address, if the host has several.
     pub url: String,
-    /// Whether it counts as working.
     pub healthy: bool,
-    /// Whether a request would be sent to it: it works, or one may try whether it does again.
+    /// Whether a request may be sent to it, be it as a probe.
     pub available: bool,
-    /// Requests under way.
     pub in_flight: usize,
-    /// The name of its model, if it said one.
     pub model: Option<String>,
-    /// Requests that it answered properly.
     pub completed: u64,
-    /// Requests that it did not.
     pub failures: FailureCounts,
-    /// Requests for which another member was asked after this one.
+    /// Requests that another member was asked after this one failed.
     pub retried: u64,
-    /// The time for a completion of late.
+    /// Per completion.
     pub latency: Option<Duration>,
-    /// The time for a token of a completion of late.
     pub latency_per_token: Option<Duration>,
-    /// The part of a full share that it gets: 1, or less for one that is slow, down to 0 for one that hangs.
+    /// From 0 to 1. Less than 1 if the member is slow, 0 if it hangs.
     pub share: f64,
-    /// How its breaker is.
     pub breaker: BreakerState,
-    /// How long it will still be avoided because it has said that it is full.
-    pub full_for: Option<Duration>,
-    /// Whether it only finishes what it has.
+    /// How long it will still be avoided because it said that it has no capacity.
+    pub saturated_for: Option<Duration>,
+    /// It has left the pool and finishes its requests.
     pub draining: bool,
 }
 
 impl MemberStatus {
-    pub(crate) fn of(member: &Member, load: &Load, now: u64) -> Self {
+    pub(crate) fn of(member: &Member, state: &MemberState, now: u64) -> Self {
         let time = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
         Self {
             url: member.name().to_owned(),
-            healthy: load.is_healthy(),
-            available: load.is_available(now),
-            in_flight: load.in_flight(),
+            healthy: state.is_healthy(),
+            available: state.is_available(now),
+            in_flight: state.in_flight(),
             model: member.model().map(|model| model.name),
             completed: member.counters().completed(),
             failures: member.counters().failures(),
             retried: member.counters().retried(),
-            latency: load.per_request().map(time),
-            latency_per_token: load.per_token().map(time),
-            share: load.deserved(),
-            breaker: load.breaker(now),
-            full_for: load.full_until().checked_sub(now).filter(|left| *left > 0).map(Duration::from_millis),
-            draining: load.is_draining(),
+            latency: state.per_request().map(time),
+            latency_per_token: state.per_token().map(time),
+            share: state.share(),
+            breaker: state.breaker(now),
+            saturated_for: state.saturated_until().checked_sub(now).filter(|left| *left > 0).map(Duration::from_millis),
+            draining: state.is_draining(),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Keeps the embedded runtime running: starts it, sees whether it answers, starts it again when it ends.
+//! Supervises the embedded runtime: starts it, checks its health, restarts it when it exits.
 //!
-//! It is a process of its own, so that a crash in native code costs the requests that it works on and nothing else. Its
-//! standard input is a pipe that we hold: when we are gone, however that came about, it reads the end and goes, too. Its
-//! log goes where ours goes.
+//! It is a process of its own, so that a crash in native code costs only the requests that it works on. Its standard
+//! input is a pipe that we hold: when our process ends, however that happens, the engine reads end-of-file and exits.
+//! Its log goes where ours goes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,73 +14,67 @@ use tokio::process::{Child, Command};
 
 use crate::pool::{Availability, Pool};
 
-/// The exit code of an engine that cannot serve its model's file; starting it again would not help.
-pub const UNUSABLE_MODEL: u8 = 65;
+/// The engine cannot use the model file. Restarting it would not help.
+pub const MODEL_ERROR_EXIT_CODE: u8 = 65;
 
-/// How often one looks whether the engine answers, while it starts and afterwards.
-const STARTING_LOOK: Duration = Duration::from_millis(20);
-const RUNNING_LOOK: Duration = Duration::from_secs(5);
-/// How many looks in a row may fail before an engine that was running counts as stuck: about two minutes, because one that
-/// shares its cores with others can be very slow, and killing it would not make it faster.
-const STUCK_AFTER: usize = 18;
-/// How often one looks for a model that is not there, or cannot be used.
-const MODEL_LOOK: Duration = Duration::from_millis(500);
-/// Waits between starts that fail: doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// An engine that ran for so long was all right.
-const LONG_RUN: Duration = Duration::from_secs(60);
+const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Consecutive failed checks after which an engine is killed: about two minutes, because an engine that shares its
+/// cores can be very slow, and a restart would not make it faster.
+const MAX_FAILED_CHECKS: usize = 18;
+/// For a model file that is missing or cannot be used.
+const MODEL_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The delay before a restart doubles from the first to the second.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// An engine that ran for this long resets the backoff.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
 const SIGILL: i32 = 4;
 
-/// How the engine is started.
 #[derive(Debug, Clone)]
 pub struct EngineCommand {
-    /// The program.
     pub program: PathBuf,
-    /// Everything that it is to be told.
     pub arguments: Vec<std::ffi::OsString>,
-    /// The file that it serves.
     pub model: PathBuf,
 }
 
-/// Keeps the engine running behind the pool's only member. Never ends by itself; dropped, it ends the engine.
+/// Keeps the engine running, which is the pool's only member. Never returns; dropping the future kills the engine.
 pub fn supervise(command: EngineCommand, pool: Arc<Pool>) -> impl Future<Output = ()> + Send + 'static {
-    pool.set_availability(Availability::Starting); // already before anybody awaits
+    pool.set_availability(Availability::Starting); // before the first poll, too
     keep_running(command, pool)
 }
 
 async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = INITIAL_BACKOFF;
     loop {
-        if Stamp::of(&command.model).is_none() {
+        if FileVersion::of(&command.model).is_none() {
             pool.set_availability(Availability::Unconfigured);
             wait_for_change(&command.model, None).await;
         }
         pool.set_availability(Availability::Starting);
-        let stamp = Stamp::of(&command.model);
+        let version = FileVersion::of(&command.model);
         let began = Instant::now();
         match run_once(&command, &pool).await {
-            Ok(status) if status.code() == Some(i32::from(UNUSABLE_MODEL)) => {
+            Ok(status) if status.code() == Some(i32::from(MODEL_ERROR_EXIT_CODE)) => {
                 tracing::error!(model = %command.model.display(), "the model cannot be used; waiting for another file");
                 pool.set_availability(Availability::Unconfigured);
-                wait_for_change(&command.model, stamp).await;
-                pause = FIRST_PAUSE;
+                wait_for_change(&command.model, version).await;
+                backoff = INITIAL_BACKOFF;
                 continue;
             }
             Ok(status) => {
-                tracing::error!(%status, reason = reason(status), "the engine has ended; it is started again")
+                tracing::error!(%status, reason = reason(status), "the engine has exited and is restarted")
             }
             Err(error) => tracing::error!(%error, "the engine could not be started"),
         }
         pool.set_availability(Availability::Starting);
-        pause = if began.elapsed() > LONG_RUN { FIRST_PAUSE } else { pause };
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff = if began.elapsed() > STABLE_AFTER { INITIAL_BACKOFF } else { backoff };
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(MAX_BACKOFF);
     }
 }
 
-/// Runs the engine to its end.
 async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
     let mut engine = Command::new(&command.program)
         .args(&command.arguments)
@@ -88,28 +82,28 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    // Held to the end: the engine goes when this is closed.
-    let _leash = engine.stdin.take();
+    // The engine exits when this is closed.
+    let _stdin = engine.stdin.take();
     let started = Instant::now();
     tokio::select! {
         status = engine.wait() => return status,
-        () = answers(pool) => {}
+        () = wait_until_healthy(pool) => {}
     }
-    // Its health check decodes a token, so nothing is left to doubt.
-    pool.open();
+    // Its health check decodes a token, so it needs no further probe.
+    pool.mark_ready();
     tracing::info!(after_ms = started.elapsed().as_millis() as u64, "the engine answers");
     watch(&mut engine, pool).await
 }
 
-/// Waits until the engine ends; one that is stuck is ended.
+/// Waits until the engine exits; kills one that is stuck.
 async fn watch(engine: &mut Child, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
     let mut failures = 0;
     loop {
         tokio::select! {
             status = engine.wait() => return status,
-            () = tokio::time::sleep(RUNNING_LOOK) => {
+            () = tokio::time::sleep(HEALTH_CHECK_INTERVAL) => {
                 failures = if pool.check().await.iter().all(|(_, found)| found.is_ok()) { 0 } else { failures + 1 };
-                if failures == STUCK_AFTER {
+                if failures == MAX_FAILED_CHECKS {
                     tracing::error!("the engine is stuck");
                     engine.kill().await?;
                     return engine.wait().await;
@@ -119,14 +113,13 @@ async fn watch(engine: &mut Child, pool: &Arc<Pool>) -> std::io::Result<ExitStat
     }
 }
 
-/// Waits until the engine answers.
-async fn answers(pool: &Arc<Pool>) {
+async fn wait_until_healthy(pool: &Arc<Pool>) {
     while pool.check().await.iter().any(|(_, found)| found.is_err()) {
-        tokio::time::sleep(STARTING_LOOK).await;
+        tokio::time::sleep(START_POLL_INTERVAL).await;
     }
 }
 
-/// What the end of an engine means, where a signal tells.
+/// Explains the exit, as far as the signal tells.
 fn reason(status: ExitStatus) -> &'static str {
     match status.signal() {
         Some(SIGILL) => "an illegal instruction: the program was built for another CPU",
@@ -135,22 +128,22 @@ fn reason(status: ExitStatus) -> &'static str {
     }
 }
 
-/// By what one sees that a file is another one.
+/// Changes when the file is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileVersion {
     bytes: u64,
     modified: SystemTime,
 }
 
-impl Stamp {
+impl FileVersion {
     fn of(file: &Path) -> Option<Self> {
-        let about = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
-        Some(Self { bytes: about.len(), modified: about.modified().ok()? })
+        let metadata = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self { bytes: metadata.len(), modified: metadata.modified().ok()? })
     }
 }
 
-async fn wait_for_change(file: &Path, from: Option<Stamp>) {
-    while Stamp::of(file).is_none_or(|stamp| Some(stamp) == from) {
-        tokio::time::sleep(MODEL_LOOK).await;
+async fn wait_for_change(file: &Path, from: Option<FileVersion>) {
+    while FileVersion::of(file).is_none_or(|version| Some(version) == from) {
+        tokio::time::sleep(MODEL_POLL_INTERVAL).await;
     }
 }

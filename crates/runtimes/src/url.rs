@@ -1,4 +1,4 @@
-//! Where a runtime listens.
+//! A runtime's base URL.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,21 +11,21 @@ use url::{Host, Url};
 
 use crate::key::RuntimeKey;
 
-/// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`; so does
-/// the socket of a runtime on this machine, `unix:/path/to/socket`. A key for it may stand before the host, as in
+/// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`; so
+/// does the socket of a runtime on this machine, `unix:/path/to/socket`. A key for it may stand before the host, as in
 /// `https://:KEY@llm.example/v1`; it is kept apart from all that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeUrl {
     text: String,
-    pub(crate) place: Place,
+    pub(crate) target: Target,
     pub(crate) host_header: HeaderValue,
     path: String,
     key: Option<RuntimeKey>,
 }
 
-/// What one connects to.
+/// What to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Target {
     Tcp {
         tls: bool,
         /// Without the brackets of an IPv6 address.
@@ -36,31 +36,28 @@ pub(crate) enum Place {
 }
 
 impl RuntimeUrl {
-    /// A runtime that listens on a socket of this machine.
     pub fn unix(socket: &Path) -> Self {
         Self {
             text: format!("unix:{}", socket.display()),
-            place: Place::Unix(socket.to_owned()),
+            target: Target::Unix(socket.to_owned()),
             host_header: HeaderValue::from_static("localhost"),
             path: "/v1".into(),
             key: None,
         }
     }
 
-    /// The key of this runtime alone.
     pub(crate) fn key(&self) -> Option<&RuntimeKey> {
         self.key.as_ref()
     }
 
-    /// The name of its host, if it is one that has to be looked up.
+    /// `None` for an address or a Unix socket.
     pub(crate) fn host_name(&self) -> Option<&str> {
-        match &self.place {
-            Place::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
+        match &self.target {
+            Target::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
             _ => None,
         }
     }
 
-    /// The path of something below the base URL.
     pub(crate) fn path_of(&self, below: &str) -> String {
         format!("{}{below}", self.path)
     }
@@ -105,7 +102,7 @@ impl FromStr for RuntimeUrl {
         };
         Ok(Self {
             text: format!("{}://{authority}{path}", url.scheme()),
-            place: Place::Tcp {
+            target: Target::Tcp {
                 tls,
                 host,
                 port: url.port_or_known_default().ok_or(RuntimeUrlError("it has no port"))?,
@@ -118,7 +115,7 @@ impl FromStr for RuntimeUrl {
     }
 }
 
-/// The key before the host, in place of a user name or of a password.
+/// The key stands before the host, as user name or as password.
 fn key_in(url: &Url) -> Result<Option<RuntimeKey>, RuntimeUrlError> {
     let key = match (url.username(), url.password()) {
         ("", None) => return Ok(None),
@@ -134,7 +131,7 @@ fn key_in(url: &Url) -> Result<Option<RuntimeKey>, RuntimeUrlError> {
     key.parse().map(Some).map_err(|_| unusable)
 }
 
-/// Why a URL is not the base URL of a runtime; the URL itself may hold a secret and is not repeated.
+/// Does not repeat the URL, which may contain a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RuntimeUrlError(&'static str);
@@ -156,11 +153,11 @@ mod tests {
             let url: RuntimeUrl = text.parse().unwrap();
             assert_eq!(url.to_string(), shown, "{text}");
             let tls = text.starts_with("https");
-            assert_eq!(url.place, Place::Tcp { tls, host: host.into(), port }, "{text}");
+            assert_eq!(url.target, Target::Tcp { tls, host: host.into(), port }, "{text}");
             assert_eq!(url.host_header, header, "{text}");
         }
         let socket: RuntimeUrl = "unix:/run/a.sock".parse().unwrap();
-        assert_eq!((socket.place, socket.text.as_str()), (Place::Unix("/run/a.sock".into()), "unix:/run/a.sock"));
+        assert_eq!((socket.target, socket.text.as_str()), (Target::Unix("/run/a.sock".into()), "unix:/run/a.sock"));
         assert_eq!("http://a/v1".parse::<RuntimeUrl>().unwrap().path_of("/chat/completions"), "/v1/chat/completions");
     }
 

@@ -2,7 +2,7 @@
 
 use breaker::{Attempt, Breaker};
 use fastrand::Rng;
-use runtimes::balance::{Affinity, Balance, Ending, Lease};
+use runtimes::balance::{Affinity, Balance, Lease, Observation};
 
 use crate::Time;
 
@@ -76,13 +76,13 @@ impl Gateway {
         }
     }
 
-    pub(crate) fn release(&mut self, ticket: Ticket, ending: Ending, now: Time) {
+    pub(crate) fn release(&mut self, ticket: Ticket, observation: Observation, now: Time) {
         match (self, ticket) {
-            (Self::Production(balance), Ticket::Production(lease)) => balance.release(lease, ending, millis(now)),
+            (Self::Production(balance), Ticket::Production(lease)) => balance.release(lease, observation, millis(now)),
             (Self::Simple(simple), Ticket::Simple(member, attempt)) => {
                 let (in_flight, breaker) = &mut simple.members[member];
                 *in_flight -= 1;
-                breaker.end(attempt, ending.verdict(), millis(now));
+                breaker.end(attempt, observation.verdict(), millis(now));
             }
             _ => unreachable!("a ticket is returned to the gateway that issued it"),
         }
@@ -90,9 +90,9 @@ impl Gateway {
 
     pub(crate) fn record_health_check(&mut self, member: usize, passed: bool, now: Time) {
         match self {
-            Self::Production(balance) => balance.checked(member, passed, millis(now)),
-            Self::Simple(simple) if passed => simple.members[member].1.looks_alive(),
-            Self::Simple(simple) => simple.members[member].1.looks_dead(millis(now)),
+            Self::Production(balance) => balance.record_health_check(member, passed, millis(now)),
+            Self::Simple(simple) if passed => simple.members[member].1.health_check_passed(),
+            Self::Simple(simple) => simple.members[member].1.health_check_failed(millis(now)),
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use breaker::Verdict;
 use fastrand::Rng;
-use runtimes::balance::Ending;
+use runtimes::balance::Observation;
 
 pub use gateway::Policy;
 pub use results::Results;
@@ -195,7 +195,7 @@ impl Simulation {
     }
 
     fn time_out(&mut self, id: usize) {
-        self.release(id, Ending::silent(Verdict::Bad));
+        self.release(id, Observation::no_response(Verdict::Bad));
         if let Some(request) = &self.requests[id] {
             self.fleet.drop_one(request.member);
         }
@@ -203,7 +203,7 @@ impl Simulation {
     }
 
     fn refused(&mut self, id: usize) {
-        self.release(id, Ending::heard(Verdict::Bad));
+        self.release(id, Observation::responded(Verdict::Bad));
         let Some(request) = &self.requests[id] else { return };
         if request.tries < 2 {
             self.send(id, Some(request.member));
@@ -214,7 +214,7 @@ impl Simulation {
 
     fn finish(&mut self, id: usize) {
         let Some(completion) = self.requests[id].as_ref().map(|request| request.prompt.completion) else { return };
-        self.release(id, Ending::completed(completion));
+        self.release(id, Observation::completed(completion));
         if let Some(request) = self.end(id) {
             self.fleet.end(request.member, &request.prompt);
             self.traffic.append_completion(&request.prompt);
@@ -235,10 +235,10 @@ impl Simulation {
         self.requests[id].take()
     }
 
-    fn release(&mut self, id: usize, ending: Ending) {
+    fn release(&mut self, id: usize, observation: Observation) {
         let Some(request) = &mut self.requests[id] else { return };
         if let Some(ticket) = request.ticket.take() {
-            self.gateways[request.gateway].release(ticket, ending, self.now);
+            self.gateways[request.gateway].release(ticket, observation, self.now);
         }
     }
 

@@ -16,26 +16,26 @@ fn prefix(number: u64) -> Affinity {
 fn home(balance: &mut Balance, number: u64) -> usize {
     let lease = balance.choose(prefix(number), None, 0).unwrap();
     let member = lease.member();
-    balance.release(lease, Ending::heard(Verdict::Unclear), 0);
+    balance.release(lease, Observation::responded(Verdict::Unclear), 0);
     member
 }
 
 /// Lets requests arrive twenty times a second until all are done, and counts who took them.
 fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
-    let (mut counts, mut under_way) = (vec![0; balance.members().len()], Vec::<(u64, Lease)>::new());
+    let (mut counts, mut in_flight) = (vec![0; balance.members().len()], Vec::<(u64, Lease)>::new());
     for number in 0..count {
         let lease = balance.choose(prefix(number), None, *now).unwrap();
         counts[lease.member()] += 1;
-        under_way.push((*now + took(lease.member()), lease));
+        in_flight.push((*now + took(lease.member()), lease));
         *now += 50;
-        for (end, lease) in under_way.extract_if(.., |(end, _)| *end <= *now) {
-            balance.release(lease, Ending::completed(50), end);
+        for (end, lease) in in_flight.extract_if(.., |(end, _)| *end <= *now) {
+            balance.release(lease, Observation::completed(50), end);
         }
     }
-    under_way.sort_by_key(|(end, _)| *end);
-    for (end, lease) in under_way {
+    in_flight.sort_by_key(|(end, _)| *end);
+    for (end, lease) in in_flight {
         *now = end.max(*now);
-        balance.release(lease, Ending::completed(50), *now);
+        balance.release(lease, Observation::completed(50), *now);
     }
     counts
 }
@@ -61,8 +61,8 @@ fn losing_a_member_moves_only_its_own_prefixes() {
     five.retire(4);
     assert!(five.members()[4].is_vacant());
     (0..1000).for_each(|number| assert_eq!(home(&mut five, number), home(&mut four, number)));
-    let place = five.add(&names(5)[4], true);
-    five.proven(place);
+    let slot = five.add(&names(5)[4], true);
+    five.mark_healthy(slot);
     (0..1000).for_each(|number| assert_eq!(home(&mut five, number), homes[number as usize]));
 }
 
@@ -73,9 +73,9 @@ fn a_hot_prefix_spills_to_the_same_members_every_time() {
     let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), None, 0).unwrap()).collect();
     let mut spill = |count| {
         let leases: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), None, 0).unwrap()).collect();
-        let places: Vec<_> = leases.iter().map(Lease::member).collect();
-        leases.into_iter().for_each(|lease| balance.release(lease, Ending::heard(Verdict::Good), 0));
-        places
+        let slots: Vec<_> = leases.iter().map(Lease::member).collect();
+        leases.into_iter().for_each(|lease| balance.release(lease, Observation::responded(Verdict::Good), 0));
+        slots
     };
     let first = spill(12);
     assert_eq!(first, spill(12));
@@ -90,14 +90,14 @@ fn with_every_member_broken_one_request_at_a_time_still_tries() {
         let lease = balance.choose(prefix(1), None, 0).unwrap();
         let other = balance.choose(prefix(1), Some(lease.member()), 0);
         for lease in [Some(lease), other].into_iter().flatten() {
-            balance.release(lease, Ending::heard(Verdict::Bad), 0);
+            balance.release(lease, Observation::responded(Verdict::Bad), 0);
         }
     }
     let (a, b) = (balance.choose(prefix(1), None, 1).unwrap(), balance.choose(prefix(1), None, 1).unwrap());
     assert_ne!(a.member(), b.member());
     assert!(balance.choose(prefix(1), None, 1).is_none());
     let back = a.member();
-    balance.release(a, Ending::completed(1), 1);
+    balance.release(a, Observation::completed(1), 1);
     assert_eq!(balance.choose(prefix(1), None, 1).unwrap().member(), back);
 }
 
@@ -105,12 +105,12 @@ fn with_every_member_broken_one_request_at_a_time_still_tries() {
 fn the_only_member_gets_every_request_once_it_passes_its_health_check() {
     let mut balance = Balance::new(names(1));
     for _ in 0..3 {
-        balance.checked(0, false, 0);
+        balance.record_health_check(0, false, 0);
     }
     assert!(!balance.members()[0].is_healthy());
     let _trying = balance.choose(prefix(1), None, 1).unwrap();
     assert!(balance.choose(prefix(1), None, 1).is_none());
-    balance.checked(0, true, 2);
+    balance.record_health_check(0, true, 2);
     let leases: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), None, 3)).collect();
     assert!(leases.iter().all(Option::is_some));
 }
@@ -121,7 +121,7 @@ fn a_slow_member_is_shed_and_comes_back() {
     serve(&mut balance, &mut now, 200, |_| 1000);
     let slow = serve(&mut balance, &mut now, 2000, |member| if member == 0 { 5000 } else { 1000 });
     assert!((5..100).contains(&slow[0]), "{slow:?}");
-    assert!(balance.members()[0].deserved() < 0.5);
+    assert!(balance.members()[0].share() < 0.5);
     serve(&mut balance, &mut now, 1000, |_| 1000);
     let even = serve(&mut balance, &mut now, 1000, |_| 1000);
     assert!(even[0] > 180, "{even:?}");
@@ -134,11 +134,11 @@ fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
     let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
     let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|lease| lease.member() == 0);
     now += 1000;
-    others.into_iter().for_each(|lease| balance.release(lease, Ending::completed(50), now));
+    others.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
     serve(&mut balance, &mut now, 50, |_| 1000);
     let hung = serve(&mut balance, &mut now, 400, |_| 1000);
     assert_eq!(hung[0], 0, "nothing more while it owes so much");
-    stuck.into_iter().for_each(|lease| balance.release(lease, Ending::completed(50), now));
+    stuck.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
     let back = serve(&mut balance, &mut now, 4000, |_| 1000);
     assert!(back[0] > 500, "{back:?}");
 }
@@ -148,12 +148,12 @@ fn a_full_member_is_avoided_for_as_long_as_it_said() {
     let mut balance = Balance::new(names(2));
     let lease = balance.choose(prefix(1), None, 0).unwrap();
     let (full, other) = (lease.member(), 1 - lease.member());
-    balance.release(lease, Ending::full(Verdict::Unclear, 3_000), 0);
+    balance.release(lease, Observation::saturated(Verdict::Unclear, 3_000), 0);
     assert!(balance.members()[full].is_healthy());
     let mut go = |excluded, now| {
         let lease = balance.choose(prefix(1), excluded, now).unwrap();
         let member = lease.member();
-        balance.release(lease, Ending::completed(1), now);
+        balance.release(lease, Observation::completed(1), now);
         member
     };
     assert_eq!((go(None, 0), go(None, 2_999), go(None, 3_000)), (other, other, full));
@@ -169,11 +169,11 @@ fn who_leaves_finishes_first_and_who_joins_is_tried_first() {
     assert!(balance.members()[0].is_draining());
     let first = balance.choose(prefix(1), None, 0).unwrap();
     assert_eq!(first.member(), new);
-    assert_ne!(balance.add("http://newer:8000/v1", false), 0, "its place is not free yet");
-    balance.release(lease, Ending::completed(1), 0);
+    assert_ne!(balance.add("http://newer:8000/v1", false), 0, "its slot is not free yet");
+    balance.release(lease, Observation::completed(1), 0);
     assert!(balance.members()[0].is_vacant());
     assert!(!balance.members()[new].is_healthy());
-    balance.release(first, Ending::completed(1), 0);
+    balance.release(first, Observation::completed(1), 0);
     assert!(balance.members()[new].is_healthy());
     assert_eq!(balance.add("http://newest:8000/v1", true), 0);
 }
@@ -184,24 +184,24 @@ proptest! {
     #[test]
     fn loads_stay_bounded(count in 1..8usize, steps in proptest::collection::vec((0..4u64, 0..10u8), 1..300)) {
         let mut balance = Balance::new(names(count));
-        let mut under_way = Vec::new();
+        let mut in_flight = Vec::new();
         for (number, step) in steps {
             if step < 6 {
                 let lease = balance.choose(prefix(number), None, 0).unwrap();
                 let member = lease.member();
-                under_way.push(lease);
-                let share = (under_way.len() * 5).div_ceil(count * 4);
+                in_flight.push(lease);
+                let share = (in_flight.len() * 5).div_ceil(count * 4);
                 prop_assert!(balance.members[member].in_flight <= share);
-            } else if let Some(lease) = under_way.pop() {
-                balance.release(lease, Ending::heard(Verdict::Good), 0);
+            } else if let Some(lease) = in_flight.pop() {
+                balance.release(lease, Observation::responded(Verdict::Good), 0);
             }
-            let total: usize = balance.members.iter().map(Load::in_flight).sum();
-            prop_assert_eq!(total, under_way.len());
+            let total: usize = balance.members.iter().map(MemberState::in_flight).sum();
+            prop_assert_eq!(total, in_flight.len());
             let elsewhere = balance.choose(prefix(number), Some(0), 0);
             prop_assert_eq!(elsewhere.is_none(), count == 1);
             if let Some(lease) = elsewhere {
                 prop_assert_ne!(lease.member(), 0);
-                balance.release(lease, Ending::silent(Verdict::Unclear), 0);
+                balance.release(lease, Observation::no_response(Verdict::Unclear), 0);
             }
         }
     }
@@ -213,41 +213,41 @@ proptest! {
         count in 2..6usize,
         steps in proptest::collection::vec((0..9u8, 0..6usize, 0..2_000u64), 1..200),
     ) {
-        let (mut balance, mut now, mut under_way) = (Balance::new(names(count)), 0, Vec::<Lease>::new());
+        let (mut balance, mut now, mut in_flight) = (Balance::new(names(count)), 0, Vec::<Lease>::new());
         for (step, at, pause) in steps {
             now += pause;
-            let place = at % balance.members.len();
-            let ending = [
-                Ending::completed(30),
-                Ending::heard(Verdict::Bad),
-                Ending::silent(Verdict::Bad),
-                Ending::silent(Verdict::Unclear),
-                Ending::full(Verdict::Unclear, 2_000),
+            let slot = at % balance.members.len();
+            let observation = [
+                Observation::completed(30),
+                Observation::responded(Verdict::Bad),
+                Observation::no_response(Verdict::Bad),
+                Observation::no_response(Verdict::Unclear),
+                Observation::saturated(Verdict::Unclear, 2_000),
             ];
-            match (step, ending.get(usize::from(step))) {
-                (_, Some(ending)) if !under_way.is_empty() => {
-                    let lease = under_way.swap_remove(at % under_way.len());
-                    balance.release(lease, *ending, now);
+            match (step, observation.get(usize::from(step))) {
+                (_, Some(observation)) if !in_flight.is_empty() => {
+                    let lease = in_flight.swap_remove(at % in_flight.len());
+                    balance.release(lease, *observation, now);
                 }
-                (5, _) if balance.members.iter().filter(|load| load.place == Place::Taken).count() > 1 => {
-                    if balance.members[place].place == Place::Taken {
-                        balance.retire(place);
+                (5, _) if balance.members.iter().filter(|member| member.slot == SlotState::Active).count() > 1 => {
+                    if balance.members[slot].slot == SlotState::Active {
+                        balance.retire(slot);
                     }
                 }
                 (6, _) => drop(balance.add(&format!("http://added-{now}"), at % 2 == 0)),
                 _ => {
                     let lease = balance.choose(prefix(at as u64), None, now);
-                    let is_healthy = |load: &&Load| load.place == Place::Taken && load.is_healthy();
-                    prop_assert!(lease.is_some() || !balance.members.iter().any(|load| is_healthy(&load)));
+                    let is_healthy = |member: &&MemberState| member.slot == SlotState::Active && member.is_healthy();
+                    prop_assert!(lease.is_some() || !balance.members.iter().any(|member| is_healthy(&member)));
                     if let Some(lease) = lease {
-                        prop_assert_eq!(balance.members[lease.member()].place, Place::Taken);
-                        under_way.push(lease);
+                        prop_assert_eq!(balance.members[lease.member()].slot, SlotState::Active);
+                        in_flight.push(lease);
                     }
                 }
             }
-            prop_assert!(balance.members.iter().all(|load| (0.0..=1.0).contains(&load.deserved)));
+            prop_assert!(balance.members.iter().all(|member| (0.0..=1.0).contains(&member.share)));
         }
-        under_way.into_iter().for_each(|lease| balance.release(lease, Ending::completed(1), now));
-        prop_assert!(balance.members.iter().all(|load| load.in_flight == 0 && !load.is_draining()));
+        in_flight.into_iter().for_each(|lease| balance.release(lease, Observation::completed(1), now));
+        prop_assert!(balance.members.iter().all(|member| member.in_flight == 0 && !member.is_draining()));
     }
 }
