@@ -9,7 +9,7 @@ use format::{
     rfc3339_seconds, write_csv,
 };
 use serde::Serialize;
-use store::{Figures, Measured, Period, Phase, RequestQuery, RequestRecord, Step, UsageQuery, UsageReport, Viewer};
+use store::{Figures, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, UsageQuery, UsageReport, Viewer};
 
 use crate::cli::UsageOptions;
 use crate::error::CliError;
@@ -99,7 +99,7 @@ fn measured(figure: Measured, requests: u64) -> String {
     }
 }
 
-fn requests_table(rows: &[RequestRecord]) -> Table {
+fn requests_table(rows: &[RecordedRequest]) -> Table {
     let headings =
         ["REQUEST", "RECEIVED", "KEY", "STATUS", "CODE", ">PROMPT", ">COMPLETION", ">TOTAL", ">SOURCES", ">TIME"];
     let mut table = Table::new(&headings);

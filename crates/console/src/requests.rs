@@ -3,7 +3,7 @@
 use chat::{KeyId, RequestId, Timestamp};
 use format::number;
 use maud::{Markup, html};
-use store::{RequestQuery, RequestRecord, Store, StoreError, Viewer};
+use store::{RecordedRequest, RequestQuery, Store, StoreError, Viewer};
 
 use crate::components::{copyable, empty, heading, time};
 use crate::console_request::Fields;
@@ -46,7 +46,7 @@ impl Filter {
         store: &Store,
         viewer: &Viewer,
         count: usize,
-    ) -> Result<(Vec<RequestRecord>, bool), StoreError> {
+    ) -> Result<(Vec<RecordedRequest>, bool), StoreError> {
         match self {
             Self::One(id) => match id.take() {
                 Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), false)),
@@ -114,7 +114,7 @@ fn filters(query: &Fields) -> Markup {
     }
 }
 
-fn table(rows: &[RequestRecord]) -> Markup {
+fn table(rows: &[RecordedRequest]) -> Markup {
     let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
     html! {
         div.scroll tabindex="0" role="region" aria-label="Requests" {
@@ -142,7 +142,7 @@ fn table(rows: &[RequestRecord]) -> Markup {
     }
 }
 
-fn outcome(row: &RequestRecord) -> Markup {
+fn outcome(row: &RecordedRequest) -> Markup {
     let class = match row.code {
         None => "active",
         Some(_) => "revoked",
@@ -172,7 +172,7 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     Ok(user.page(Area::Requests, "Request", content))
 }
 
-fn grounding(row: &RequestRecord) -> Markup {
+fn grounding(row: &RecordedRequest) -> Markup {
     let Some(grounding) = row.grounding else { return html! { "not scored" } };
     html! {
         @match (grounding.sources, row.search_us) {
@@ -186,7 +186,7 @@ fn grounding(row: &RequestRecord) -> Markup {
     }
 }
 
-fn timeline(row: &RequestRecord) -> Markup {
+fn timeline(row: &RecordedRequest) -> Markup {
     let mut at = 0;
     let mut events = vec![("Received", 0, None, "key accepted")];
     if let Some(queue) = row.queue_us {

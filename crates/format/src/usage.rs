@@ -1,7 +1,7 @@
 //! Requests and sums of requests, as the JSON and CSV of both the console and the command line have them.
 
 use serde::Serialize;
-use store::{Figures, KeyState, RequestRecord};
+use store::{Figures, KeyState, RecordedRequest};
 
 use crate::csv::spreadsheet_safe;
 use crate::numbers::score;
@@ -58,13 +58,13 @@ impl RequestRow {
         Self::COLUMNS_WITH_KEY_NAME.into_iter().filter(|column| *column != "key_name").collect()
     }
 
-    pub fn with_key_name(record: &RequestRecord) -> Self {
+    pub fn with_key_name(record: &RecordedRequest) -> Self {
         Self { key_name: Some(spreadsheet_safe(&record.key_name)), ..Self::from(record) }
     }
 }
 
-impl From<&RequestRecord> for RequestRow {
-    fn from(record: &RequestRecord) -> Self {
+impl From<&RecordedRequest> for RequestRow {
+    fn from(record: &RecordedRequest) -> Self {
         Self {
             request_id: record.request_id.to_string(),
             received_at: rfc3339_micros(record.request_id.unix_micros()),
@@ -143,8 +143,8 @@ mod tests {
     use super::*;
     use crate::write_csv;
 
-    fn record() -> RequestRecord {
-        RequestRecord {
+    fn record() -> RecordedRequest {
+        RecordedRequest {
             request_id: "chatcmpl_0192f0c1d2e37a4b8c5d6e7f80910213".parse().unwrap(),
             key: "abcdefghijkl".parse().unwrap(),
             key_name: "=1+1".into(),

@@ -57,7 +57,7 @@ pub use sessions::{Origin, Session, SessionRecord, StartedSession};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
 pub use usage::{
-    KeyUsage, OutcomeUsage, Period, RequestQuery, RequestRecord, Step, TimeSlice, UsageQuery, UsageReport,
+    KeyUsage, OutcomeUsage, Period, RecordedRequest, RequestQuery, Step, TimeSlice, UsageQuery, UsageReport,
 };
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
@@ -158,11 +158,11 @@ impl Store {
     }
 
     /// Newest first.
-    pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
+    pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
         dispatch!(self, requests(viewer, query))
     }
 
-    pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
+    pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
         dispatch!(self, request(viewer, id))
     }
 

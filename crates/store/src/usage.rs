@@ -149,7 +149,7 @@ pub struct RequestQuery {
 
 /// One recorded request. Times are microseconds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RequestRecord {
+pub struct RecordedRequest {
     pub request_id: RequestId,
     pub key: KeyId,
     pub key_name: String,

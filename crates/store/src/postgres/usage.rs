@@ -11,7 +11,7 @@ use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
-use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
+use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
 
 impl Postgres {
     pub(crate) async fn usage(
@@ -50,7 +50,7 @@ impl Postgres {
         &self,
         viewer: &Viewer,
         query: &RequestQuery,
-    ) -> Result<Vec<RequestRecord>, StoreError> {
+    ) -> Result<Vec<RecordedRequest>, StoreError> {
         let first = uuid(RequestId::first_at(query.since));
         let before = query.before.map_or(Uuid::max(), uuid);
         // The planner uses the index on failed requests only if the condition says so literally.
@@ -80,7 +80,7 @@ impl Postgres {
         rows.iter().map(request).collect()
     }
 
-    pub(crate) async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
+    pub(crate) async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
         let find = format!(
             "{} WHERE $2 IS NULL OR keys.owner = $2",
             ROWS.replace("{requests}", "SELECT * FROM requests WHERE id = $1")
@@ -204,10 +204,10 @@ fn rows_of(requests: &str) -> String {
     format!("{} ORDER BY requests.id DESC", ROWS.replace("{requests}", requests))
 }
 
-fn request(row: &Row) -> Result<RequestRecord, StoreError> {
+fn request(row: &Row) -> Result<RecordedRequest, StoreError> {
     let request_id = RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes());
     let total_us = count(row, 10)?;
-    Ok(RequestRecord {
+    Ok(RecordedRequest {
         request_id,
         key: key_id(row, 1)?,
         key_name: row.try_get(12)?,

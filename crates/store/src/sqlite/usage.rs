@@ -9,7 +9,7 @@ use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
-use crate::{KeyUsage, RequestRecord, StoreError, UsageReport};
+use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
 
 /// The columns of `Figures`.
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
@@ -46,7 +46,7 @@ impl Sqlite {
         })
     }
 
-    pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RequestRecord>, StoreError> {
+    pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
         let first = RequestId::first_at(query.since).to_bytes();
         let before = query.before.map_or([0xff; 16], RequestId::to_bytes);
         // SQLite uses the index on failed requests only if the condition says so literally.
@@ -84,7 +84,7 @@ impl Sqlite {
         })
     }
 
-    pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RequestRecord>, StoreError> {
+    pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
         self.with(|connection| {
             let mut find =
                 connection.prepare(&format!("{ROWS} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
@@ -203,10 +203,10 @@ const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, com
         score, scorer, sources
     FROM requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
 
-fn request(row: &Row<'_>) -> Result<RequestRecord, rusqlite::Error> {
+fn request(row: &Row<'_>) -> Result<RecordedRequest, rusqlite::Error> {
     let request_id = RequestId::from_bytes(row.get(0)?);
     let total_us = row.get(10)?;
-    Ok(RequestRecord {
+    Ok(RecordedRequest {
         request_id,
         key: key_id(row, 1)?,
         key_name: row.get(12)?,

@@ -109,7 +109,7 @@ async fn assert_same(original: &Store, copy: &Store) {
     assert_eq!(usage(original).await, usage(copy).await);
 }
 
-async fn requests_of(store: &Store) -> Vec<store::RequestRecord> {
+async fn requests_of(store: &Store) -> Vec<store::RecordedRequest> {
     let all = RequestQuery { limit: 10_000, ..RequestQuery::default() };
     store.requests(&Viewer::operator(), &all).await.unwrap()
 }

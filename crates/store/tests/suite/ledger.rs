@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use chat::{ApiKey, KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RequestQuery,
-    RequestRecord, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
+    Database, Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RecordedRequest,
+    RequestQuery, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
 };
 use testbed::Cluster;
 
@@ -53,7 +53,7 @@ async fn usage(store: &Store, since: Timestamp) -> UsageReport {
     store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
 }
 
-async fn newest(store: &Store, limit: u32) -> Vec<RequestRecord> {
+async fn newest(store: &Store, limit: u32) -> Vec<RecordedRequest> {
     store.requests(&Viewer::operator(), &RequestQuery { limit, ..RequestQuery::default() }).await.unwrap()
 }
 
