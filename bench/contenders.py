@@ -29,7 +29,7 @@ class Embedded(Adriaticum):
 
     model: Path
 
-    setup = "the whole service: key looked up, a durable row before each answer, the engine in a process of its own"
+    setup = "the whole service: key looked up, a durable row before each response, the engine in a process of its own"
     start_seconds = START_SECONDS
     known_fault: ClassVar[None] = None  # no fault is retried
 

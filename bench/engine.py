@@ -212,8 +212,8 @@ def method(arguments: argparse.Namespace) -> str:
     return (
         f"{repetitions}{quick}. In each, all contenders get the same chats, one contender after the other, freshly "
         f"started; the next repetition has others. Temperature {chats.TEMPERATURE}; llama.cpp's server cuts the "
-        "candidates by its defaults beside that (top-k, top-p, min-p), ours does not. Tokens are counted as the "
-        "answers' `usage` says; every request ended in a 200. The callers share the cores with the contender."
+        "candidates by its defaults beside that (top-k, top-p, min-p), ours does not. Token counts are those of "
+        "`usage`; every request got 200. The callers share the cores with the contender."
     )
 
 

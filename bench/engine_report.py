@@ -79,7 +79,7 @@ def _compared(scenario: Scenario, row: Row) -> float:
 
 def _setup(row: Row) -> str:
     first = f" ({row.first_start:.1f} s when it had to tune itself first)" if row.first_start is not None else ""
-    start = f"first answer {statistics.median(row.starts):.2f} s after its start{first}"
+    start = f"first completion {statistics.median(row.starts):.2f} s after its start{first}"
     return f"- **{row.name}** {row.version}: {row.setup}; {start}"
 
 

@@ -203,7 +203,7 @@ def method(arguments: argparse.Namespace) -> str:
         f"{rounds} of {arguments.seconds} s per measurement ({LiteLLM.name}: {LiteLLM.share_of_time:.0%} of that), by "
         f"`wrk` with one thread. Load, gateway and instant runtime ({InstantRuntime.setup}) share the {CORES} cores. "
         "CPU is the gateway's own; resident memory is the sum over its processes. In each measurement the runtime "
-        "counted at least as many requests as the gateway answered."
+        "counted at least as many requests as the gateway served."
     )
 
 

@@ -67,7 +67,7 @@ class InstantRuntime(Peer):
     """Responds to any request at once with the same completion, and counts requests."""
 
     name = "instant runtime"
-    setup = "nginx, 1 worker, a fixed answer"
+    setup = "nginx, 1 worker, a fixed completion"
 
     def install(self) -> None:
         installing.debian_tool("nginx")
@@ -123,7 +123,7 @@ class Adriaticum(Peer):
     binary: Path
 
     name = "adriaticum"
-    setup = "key looked up, request validated in full, a durable SQLite row before each answer"
+    setup = "key looked up, request validated in full, a durable SQLite row before each response"
 
     _key: str | None = field(default=None, init=False)
     console_port: int = field(default_factory=free_port, init=False)

@@ -240,10 +240,10 @@ def render(facts: list[str], arguments: argparse.Namespace, records: list[Record
             str(sum(each.errors for each in record.rounds)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    rows = ["| PostgreSQL takes in | per second | CPU of the server for each |", "|---|--:|--:|"]
+    rows = ["| PostgreSQL writes or reads | per second | CPU of the server for each |", "|---|--:|--:|"]
     for (writers, keys), (rate, cost) in taken.items():
         what = f"rows of {keys:,} key{'s' if keys > 1 else ''} from {writers} writer{'s' if writers > 1 else ''}"
-        rows.append(f"| {what if writers else 'look-ups of keys, over one connection'} | {rate:,} | {report.duration(cost)} |")
+        rows.append(f"| {what if writers else 'key lookups, over one connection'} | {rate:,} | {report.duration(cost)} |")
     method = (
         f"Medians of {arguments.rounds} rounds of {arguments.seconds} s, {CONNECTIONS} connections in all. Load and runtime "
         "take the rest of the machine."

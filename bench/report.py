@@ -21,7 +21,7 @@ class Row:
 
 def render(machine: list[str], method: str, rows: list[Row]) -> str:
     connections = sorted({count for row in rows for count in row.figures}, reverse=True)
-    parts = ["## Gateways before an instant runtime", "\n".join(f"- {line}" for line in machine), method]
+    parts = ["## Gateways in front of an instant runtime", "\n".join(f"- {line}" for line in machine), method]
     for count in connections:
         noun = "connection" if count == 1 else "connections"
         parts += [f"### {count} {noun}", _table(rows, count)]
