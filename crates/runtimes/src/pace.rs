@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn five_times_slower_is_a_small_share_and_back_again() {
+    fn a_slow_member_gets_a_small_share_and_recovers() {
         let mut paces = vec![after(20, 100, 1000), after(20, 100, 1000), after(20, 100, 5000)];
         let median = median(&paces, 0);
         assert_eq!(paces[0].share(0, median, 0), 1.0);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_early_is_nobodys_fault() {
+    fn an_early_disconnect_does_not_reduce_the_share() {
         let mut paces = [after(20, 100, 1000), Pace::default()];
         let median = median(&paces, 0);
         (0..50).for_each(|_| paces[1].abandoned(500, Some(median), 0));
@@ -194,8 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happened: a share is a part of the whole, slower or more silent never means more, and nobody who is
-        /// heard of gets nothing.
+        /// For any history, shares are between 0 and 1, more slowness or silence never increases a share, and a member
+        /// that responds always gets some.
         #[test]
         fn slower_never_gets_more(
             history in proptest::collection::vec((0..600u32, 0..20_000u64, 0..3_000u64), 1..80),
@@ -213,7 +213,7 @@ mod tests {
             let (quick_share, slow_share) = (quick.share(0, median, now), slow.share(0, median, now));
             prop_assert!(slow_share <= quick_share && slow_share >= MIN_SHARE && quick_share <= 1.0);
             prop_assert!(quick.share(silence + 1, median, now) <= quick.share(silence, median, now));
-            prop_assert!(slow.share(0, median, now + 150_000) > 0.9, "nobody is slow for ever");
+            prop_assert!(slow.share(0, median, now + 150_000) > 0.9, "slowness decays");
         }
     }
 }

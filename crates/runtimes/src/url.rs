@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_as_people_write_them() {
+    fn urls_are_parsed_and_normalized() {
         let cases = [
             ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1", "127.0.0.1", 8000, "127.0.0.1:8000"),
             ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1", "127.0.0.1", 8000, "127.0.0.1:8000"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_runtimes_url_is_refused_with_a_reason() {
+    fn invalid_urls_are_rejected_with_a_reason_and_without_secrets() {
         for text in [
             "",
             "localhost:8000",

@@ -22,7 +22,7 @@ fn run(scenario: &Scenario, policy: Policy) -> Results {
 }
 
 #[test]
-fn prefixes_are_found_in_caches_without_a_price_in_latency() {
+fn prefixes_are_found_in_caches_without_higher_latency() {
     for gateways in [1, 3, 12] {
         let scenario = fleet(gateways, false);
         let (ours, least) = (run(&scenario, Policy::Production), run(&scenario, Policy::LeastOutstanding));
@@ -49,7 +49,7 @@ fn members_that_fail_hurt_little() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_figures() {
+fn the_same_seed_gives_the_same_results() {
     let figures = || {
         let figures = run(&fleet(3, true), Policy::Production);
         (figures.completed_count(), figures.failed, figures.mean(), figures.hit_rate(), figures.quantile(0.999))

@@ -63,11 +63,11 @@ impl World {
         self.cells.apply(&ops);
     }
 
-    fn run(&mut self, prompt: &[Token], answer: &[Token]) -> Started {
-        let started = self.start(prompt, answer.len()).expect("there is room");
+    fn run(&mut self, prompt: &[Token], completion: &[Token]) -> Started {
+        let started = self.start(prompt, completion.len()).expect("there are enough cells");
         let at = self.running.len() - 1;
         assert!(self.compute(at, usize::MAX));
-        for token in answer {
+        for token in completion {
             self.generate(at, *token);
             assert!(self.compute(at, 1));
         }
@@ -77,7 +77,7 @@ impl World {
 }
 
 #[test]
-fn a_conversation_that_goes_on_computes_only_what_is_new() {
+fn a_continued_conversation_computes_only_its_new_tokens() {
     let mut world = World::new(100, 4);
     world.run(&[1, 2, 3], &[4, 5]);
     let next = world.run(&[1, 2, 3, 4, 5, 6, 7], &[8]);
@@ -85,17 +85,17 @@ fn a_conversation_that_goes_on_computes_only_what_is_new() {
 }
 
 #[test]
-fn the_last_token_of_a_prompt_is_computed_even_if_all_is_known() {
+fn the_last_token_of_a_prompt_is_computed_even_if_it_is_cached() {
     let mut world = World::new(100, 4);
     world.run(&[1, 2, 3, 4], &[5]);
     assert_eq!(world.run(&[1, 2, 3, 4], &[6]).shared, 3);
-    // Both answers are known afterwards.
+    // Both completions are cached now.
     assert_eq!(world.run(&[1, 2, 3, 4, 5, 9], &[1]).shared, 5);
     assert_eq!(world.run(&[1, 2, 3, 4, 6, 9], &[1]).shared, 5);
 }
 
 #[test]
-fn those_that_come_together_compute_a_common_prefix_once() {
+fn concurrent_requests_compute_a_common_prefix_once() {
     let mut world = World::new(100, 4);
     let system = [1, 1, 1, 1, 1, 1];
     for own in 2..5 {
@@ -113,7 +113,7 @@ fn those_that_come_together_compute_a_common_prefix_once() {
 }
 
 #[test]
-fn another_one_goes_on_where_the_first_was_cancelled() {
+fn another_sequence_continues_where_the_first_was_cancelled() {
     let mut world = World::new(100, 4);
     world.start(&[1, 2, 3, 4, 5, 6], 1);
     world.start(&[1, 2, 3, 4, 5, 7], 1);
@@ -124,7 +124,7 @@ fn another_one_goes_on_where_the_first_was_cancelled() {
 }
 
 #[test]
-fn room_is_taken_before_the_start_and_the_least_recently_used_goes_first() {
+fn cells_are_reserved_at_the_start_and_the_least_recently_used_are_evicted() {
     let mut world = World::new(12, 4);
     world.run(&[1, 1, 1], &[1]);
     world.age(1, 100);

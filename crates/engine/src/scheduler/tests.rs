@@ -8,7 +8,7 @@ use crate::cells::{Cells, digest_of};
 const LIMITS: Limits =
     Limits { cells: 256, sequences: 16, max_running: 8, max_queued: 20, max_step_tokens: 64, max_prefix_ttl: 64.0 };
 
-/// A request whose answer is as long as it says, unless its maximum comes first.
+/// A request whose completion ends after that many tokens, unless `max_tokens` comes first.
 #[derive(Debug, Clone, PartialEq)]
 struct Job {
     name: usize,
@@ -83,14 +83,14 @@ impl World {
             if self.scheduler.is_idle() {
                 return;
             }
-            assert!(!self.step().is_empty(), "something waits or runs, but nothing is done");
+            assert!(!self.step().is_empty(), "requests are queued or running, but the batch is empty");
         }
         panic!("it does not come to an end");
     }
 }
 
 #[test]
-fn texts_end_at_their_end_or_at_their_maximum() {
+fn completions_end_by_an_end_token_or_by_max_tokens() {
     let mut world = World::new(LIMITS);
     world.ask(0, "a", vec![1; 5], 10, 3);
     world.ask(1, "a", vec![2; 5], 3, 10);
@@ -102,7 +102,7 @@ fn texts_end_at_their_end_or_at_their_maximum() {
 }
 
 #[test]
-fn a_long_prompt_never_holds_up_the_others_tokens() {
+fn a_long_prompt_never_stalls_other_requests() {
     let mut world = World::new(LIMITS);
     world.ask(0, "a", vec![1; 3], 60, 60);
     world.step();
@@ -114,11 +114,11 @@ fn a_long_prompt_never_holds_up_the_others_tokens() {
         assert!(batch.len() <= 1 + TILE);
         steps += 1;
     }
-    assert_eq!(steps, 5, "it takes its time, in pieces");
+    assert_eq!(steps, 5, "the long prompt takes several steps");
 }
 
 #[test]
-fn a_key_with_a_hundred_requests_does_not_delay_another_keys_one() {
+fn a_hundred_requests_of_one_tag_do_not_delay_another_tags_request() {
     let limits = Limits { max_queued: 200, cells: 4096, ..LIMITS };
     let mut world = World::new(limits);
     for name in 0..100 {
@@ -135,7 +135,7 @@ fn a_key_with_a_hundred_requests_does_not_delay_another_keys_one() {
 }
 
 #[test]
-fn whoever_hangs_up_frees_the_room_within_one_step() {
+fn a_disconnected_client_frees_its_cells_within_one_step() {
     let mut world = World::new(LIMITS);
     world.ask(0, "a", vec![1; 50], 100, 100);
     world.step();
@@ -151,7 +151,7 @@ fn whoever_hangs_up_frees_the_room_within_one_step() {
 }
 
 #[test]
-fn waiting_is_bounded_in_number_and_in_time() {
+fn the_queue_is_bounded_in_length_and_in_time() {
     let mut world = World::new(LIMITS);
     for name in 0..30 {
         world.ask(name, "a", vec![name as Token; 100], 100, 100);
@@ -165,7 +165,7 @@ fn waiting_is_bounded_in_number_and_in_time() {
 }
 
 #[test]
-fn everyone_is_served_whatever_comes() {
+fn every_request_finishes_or_is_dropped_under_random_traffic() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut world = World::new(Limits { cells: random.usize(80..400), max_running: random.usize(1..12), ..LIMITS });
@@ -188,6 +188,6 @@ fn everyone_is_served_whatever_comes() {
             world.step();
         }
         world.run_to_the_end();
-        assert_eq!(world.finished.len() + world.dropped.len(), asked, "nobody is forgotten");
+        assert_eq!(world.finished.len() + world.dropped.len(), asked, "no request is lost");
     }
 }

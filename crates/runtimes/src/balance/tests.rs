@@ -84,7 +84,7 @@ fn a_hot_prefix_spills_to_the_same_members_every_time() {
 }
 
 #[test]
-fn with_every_member_broken_one_request_at_a_time_still_tries() {
+fn with_every_member_broken_one_request_at_a_time_probes_each() {
     let mut balance = Balance::new(names(2));
     for _ in 0..6 {
         let lease = balance.choose(prefix(1), None, 0).unwrap();
@@ -128,7 +128,7 @@ fn a_slow_member_is_shed_and_comes_back() {
 }
 
 #[test]
-fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
+fn a_hung_member_gets_nothing_and_recovers_with_its_first_response() {
     let (mut balance, mut now) = (Balance::new(names(4)), 0);
     serve(&mut balance, &mut now, 200, |_| 1000);
     let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
@@ -144,7 +144,7 @@ fn a_hung_member_is_left_alone_and_comes_back_with_its_first_answer() {
 }
 
 #[test]
-fn a_full_member_is_avoided_for_as_long_as_it_said() {
+fn a_saturated_member_is_avoided_for_as_long_as_it_said() {
     let mut balance = Balance::new(names(2));
     let lease = balance.choose(prefix(1), None, 0).unwrap();
     let (full, other) = (lease.member(), 1 - lease.member());
@@ -157,11 +157,11 @@ fn a_full_member_is_avoided_for_as_long_as_it_said() {
         member
     };
     assert_eq!((go(None, 0), go(None, 2_999), go(None, 3_000)), (other, other, full));
-    assert_eq!(go(Some(other), 100), full, "rather than nobody");
+    assert_eq!(go(Some(other), 100), full, "better than none");
 }
 
 #[test]
-fn who_leaves_finishes_first_and_who_joins_is_tried_first() {
+fn a_leaving_member_finishes_its_requests_and_a_new_one_is_probed_first() {
     let mut balance = Balance::new(names(1));
     let lease = balance.choose(prefix(1), None, 0).unwrap();
     let new = balance.add("http://new:8000/v1", true);
@@ -179,8 +179,8 @@ fn who_leaves_finishes_first_and_who_joins_is_tried_first() {
 }
 
 proptest! {
-    /// Whatever comes and goes: loads are counted exactly, nobody carries more than a quarter above its share, the
-    /// excluded member is never chosen, and somebody always is while somebody works.
+    /// Under any traffic, loads are counted exactly and bounded by a quarter above the share, the excluded member is
+    /// never chosen, and a member is always chosen while one is healthy.
     #[test]
     fn loads_stay_bounded(count in 1..8usize, steps in proptest::collection::vec((0..4u64, 0..10u8), 1..300)) {
         let mut balance = Balance::new(names(count));
@@ -206,10 +206,10 @@ proptest! {
         }
     }
 
-    /// Whatever happens to whom and in whatever order: as long as one member is there that is not the excluded one and
-    /// works, somebody is chosen; who has left is never chosen; and the counts come out even at the end.
+    /// Under any sequence of events, a member is chosen while one is healthy and not excluded, a member that has left
+    /// is never chosen, and all loads are 0 at the end.
     #[test]
-    fn somebody_is_always_chosen(
+    fn a_member_is_always_chosen_while_one_is_healthy(
         count in 2..6usize,
         steps in proptest::collection::vec((0..9u8, 0..6usize, 0..2_000u64), 1..200),
     ) {
