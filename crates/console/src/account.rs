@@ -4,7 +4,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 use store::{PersonName, SessionRecord};
 
-use crate::components::{button_form, csrf_field, form_error, heading, sentence, time};
+use crate::components::{button_form, columns, csrf_field, data_table, form_error, heading, sentence, time};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
@@ -31,7 +31,11 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
             (form_error(errors.name))
             form.fields method="post" action="/account/name" {
                 (csrf_field(user))
-                label { "Name" input name="name" required maxlength=(PersonName::MAX_CHARS) value=(account.name) autocomplete="name"; }
+                label {
+                    "Name"
+                    input name="name" required maxlength=(PersonName::MAX_CHARS) value=(account.name)
+                        autocomplete="name";
+                }
                 button type="submit" { "Save name" }
             }
             dl.facts {
@@ -46,9 +50,13 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
             form.fields method="post" action="/account/password" {
                 (csrf_field(user))
                 input type="hidden" name="username" value=(account.email) autocomplete="username";
-                label { "Current password" input type="password" name="current" required autocomplete="current-password"; }
+                label {
+                    "Current password"
+                    input type="password" name="current" required autocomplete="current-password";
+                }
                 label { "New password"
-                    input type="password" name="password" required minlength=(password::MIN_CHARS) autocomplete="new-password";
+                    input type="password" name="password" required minlength=(password::MIN_CHARS)
+                        autocomplete="new-password";
                 }
                 label { "Repeat new password" input type="password" name="again" required autocomplete="new-password"; }
                 button type="submit" { "Change password" }
@@ -70,29 +78,21 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
 
 fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Sessions" {
-            table.rows {
-                thead { tr {
-                    th scope="col" { "Browser" } th scope="col" { "Address" } th scope="col" { "Signed in" }
-                    th scope="col" { "Last used" } th scope="col" { span.hidden { "Actions" } }
-                } }
-                tbody {
-                    @for session in sessions {
-                        tr {
-                            th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
-                            td data-label="Address" { (session.origin.address) }
-                            td data-label="Signed in" { (time(session.created_at)) }
-                            td data-label="Last used" { (time(session.seen_at)) }
-                            td.actions {
-                                @if session.id == user.session.id { span.badge.active { "this session" } } @else {
-                                    (button_form(user, &format!("/account/sessions/{}/end", session.id), "Sign out", "plain"))
-                                }
-                            }
+        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Last used", ""]), html! {
+            @for session in sessions {
+                tr {
+                    th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
+                    td data-label="Address" { (session.origin.address) }
+                    td data-label="Signed in" { (time(session.created_at)) }
+                    td data-label="Last used" { (time(session.seen_at)) }
+                    td.actions {
+                        @if session.id == user.session.id { span.badge.active { "this session" } } @else {
+                            (button_form(user, &format!("/account/sessions/{}/end", session.id), "Sign out", "plain"))
                         }
                     }
                 }
             }
-        }
+        }))
     }
 }
 

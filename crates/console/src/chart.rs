@@ -1,5 +1,5 @@
-//! Charts as SVG: stacked bars, or lines. The figures of each slice of time are its title, which a pointer shows and through
-//! which the script steps by keyboard.
+//! Charts as SVG: stacked bars, or lines. The figures of each slice of time are its title. A pointer shows it, and the
+//! script steps from one to the next by keyboard.
 
 use maud::{Markup, html};
 
@@ -49,7 +49,8 @@ impl Chart<'_> {
                     div.axis aria-hidden="true" {
                         @for part in [1.0, 0.5, 0.0] { span { ((self.axis)(top * part)) } }
                     }
-                    svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(self.summary()) {
+                    svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
+                        aria-label=(self.summary()) {
                         @for part in [0.0, 0.5, 1.0] {
                             line.grid x1="0" x2=(WIDTH) y1=(HEIGHT * part) y2=(HEIGHT * part) {}
                         }

@@ -1,5 +1,5 @@
-//! Usage and requests as CSV. An export of requests holds all that the filter matches, however many: they are sent while
-//! they are read.
+//! Usage and requests as CSV. An export of requests holds all that the filter matches, however many: they are sent
+//! while they are read.
 
 use bytes::Bytes;
 use format::{RequestRow, TokenSums, rfc3339_millis, spreadsheet_safe, write_csv};

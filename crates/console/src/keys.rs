@@ -52,7 +52,9 @@ async fn list_content(user: &SignedIn<'_>, query: &Fields, form: &NewKeyForm<'_>
     Ok(html! {
         (heading("API Keys", html! { a.button.primary href="#create" { "Create API key" } }))
         @if found == 0 {
-            (empty("No keys yet", html! { p { "Create the first one below. It is shown once, right after it is created." } }))
+            (empty("No keys yet", html! {
+                p { "Create the first one below. It is shown once, right after it is created." }
+            }))
         } @else {
             (filters(query))
             @if shown.is_empty() {
@@ -104,11 +106,16 @@ fn filters(query: &Fields) -> Markup {
     let state = query.get("state");
     html! {
         form.filters method="get" action="/keys" role="search" {
-            label { "Search" input type="search" name="find" value=(query.get("find")) placeholder="name, id or owner"; }
+            label {
+                "Search"
+                input type="search" name="find" value=(query.get("find")) placeholder="name, id or owner";
+            }
             label { "State"
                 select name="state" {
                     option value="" { "All" }
-                    @for name in [KeyState::Active, KeyState::Expired, KeyState::Revoked].map(key_state) { option value=(name) selected[state == name] { (name) } }
+                    @for name in [KeyState::Active, KeyState::Expired, KeyState::Revoked].map(key_state) {
+                        option value=(name) selected[state == name] { (name) }
+                    }
                 }
             }
             input type="hidden" name="sort" value=(query.get("sort"));
@@ -159,7 +166,8 @@ fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup
             td data-label="Created" { (time(key.created_at)) }
             td data-label="Last used" { (time_or(key.last_used_at, "never")) }
             td.right data-label="Requests (30 d)" {
-                @if figures.requests > 0 { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } } @else { "0" }
+                @if figures.requests == 0 { "0" }
+                @else { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } }
             }
             td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
             td data-label="Expires" { (time_or(key.expires_at, "never")) }
@@ -173,8 +181,8 @@ fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup
                     form method="post" action={ "/keys/" (key.id) "/rename" } {
                         (csrf_field(user))
                         input type="hidden" name="back" value="list";
-                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(key.name) aria-label={ "New name of " (key.name) }
-                            autocomplete="off";
+                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(key.name)
+                            aria-label={ "New name of " (key.name) } autocomplete="off";
                         button.plain type="submit" { "Save" }
                     }
                 }
@@ -208,11 +216,14 @@ fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
             form.fields method="post" action="/keys" {
                 (csrf_field(user))
                 label { "Name"
-                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name) placeholder="What will use it?" autocomplete="off";
+                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name)
+                        placeholder="What will use it?" autocomplete="off";
                 }
                 label { "Expiration"
                     select name="life" {
-                        @for (value, says, _) in EXPIRY_CHOICES { option value=(value) selected[form.life == value] { (says) } }
+                        @for (value, label, _) in EXPIRY_CHOICES {
+                            option value=(value) selected[form.life == value] { (label) }
+                        }
                     }
                 }
                 label.check {
@@ -284,11 +295,17 @@ fn detail_content(user: &SignedIn<'_>, key: &KeyRecord, typed: &str, error: Opti
         section.card {
             (form_error(error))
             @if key.playground {
-                p { "Requests from the owner's playground are recorded under this key. It has no secret, so the API does not accept it." }
+                p {
+                    "Requests from the owner's playground are recorded under this key. "
+                    "It has no secret, so the API does not accept it."
+                }
             } @else {
                 form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
                     (csrf_field(user))
-                    label { "Name" input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed) autocomplete="off"; }
+                    label {
+                        "Name"
+                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed) autocomplete="off";
+                    }
                     button type="submit" { "Rename" }
                 }
             }
@@ -330,10 +347,14 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
-            p { "The key " code { "adria_" (key.id) "_…" } " will be rejected from the next request on. This cannot be undone." }
+            p {
+                "The key " code { "adria_" (key.id) "_…" } " will be rejected from the next request on. "
+                "This cannot be undone."
+            }
             @match (key.last_used_at, last.first()) {
                 (Some(_), Some(last)) => p {
-                    "It was last used by the request " a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }
+                    "It was last used by the request "
+                    a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }
                     ", received " (time(last.request_id.timestamp())) ". Clients that use it will get 401."
                 },
                 (Some(at), None) => p { "It was last used " (time(at)) ". Clients that use it will get 401." },

@@ -1,8 +1,8 @@
 //! The developer console: server-rendered pages with a little script.
 //!
 //! `routes` lists the whole site. A handler that takes a `SignedIn` is only reached with a valid session, and one that
-//! takes a `Form` only with what was posted from our own pages. Every read and change goes to the store with the viewer,
-//! and the store keeps everyone to what is theirs.
+//! takes a `Form` only with what was posted from our own pages. Every read and change goes to the store with the
+//! viewer, and the store keeps everyone to what is theirs.
 
 mod account;
 mod assets;

@@ -56,25 +56,35 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
             @match &link.purpose {
                 LinkPurpose::SetUp => p { "This creates the first account: an administrator, who can invite others." },
                 LinkPurpose::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
-                LinkPurpose::Reset(email) => p { "For the account " strong { (email) } ". It is signed out of all sessions." },
+                LinkPurpose::Reset(email) => p {
+                    "For the account " strong { (email) } ". It is signed out of all sessions."
+                },
             }
             (form_error(form.error))
             form.fields method="post" action={ "/welcome/" (secret) } {
                 (anonymous_csrf_field(visitor))
                 @match &link.purpose {
-                    LinkPurpose::Reset(email) => input type="hidden" name="email" value=(email) autocomplete="username";,
+                    LinkPurpose::Reset(email) => {
+                        input type="hidden" name="email" value=(email) autocomplete="username";
+                    }
                     _ => {
                         label {
                             "Your name"
-                            input name="name" required maxlength=(PersonName::MAX_CHARS) value=(form.name) autocomplete="name";
+                            input name="name" required maxlength=(PersonName::MAX_CHARS) value=(form.name)
+                                autocomplete="name";
                         }
-                        label { "E-mail" input type="email" name="email" required value=(form.email) autocomplete="username"; }
+                        label {
+                            "E-mail"
+                            input type="email" name="email" required value=(form.email) autocomplete="username";
+                        }
                     }
                 }
                 label { "Password"
-                    input type="password" name="password" required minlength=(password::MIN_CHARS) autocomplete="new-password"
-                        aria-describedby="password-hint";
-                    span.hint #password-hint { "At least " (password::MIN_CHARS) " characters; a few words make a good one." }
+                    input type="password" name="password" required minlength=(password::MIN_CHARS)
+                        autocomplete="new-password" aria-describedby="password-hint";
+                    span.hint #password-hint {
+                        "At least " (password::MIN_CHARS) " characters; a few words make a good one."
+                    }
                 }
                 label { "Repeat password" input type="password" name="again" required autocomplete="new-password"; }
                 button.primary type="submit" { (button) }

@@ -1,5 +1,5 @@
-//! Passwords: what a new one must have, and Argon2id. Hashing takes much memory and time on purpose, so only a few run at
-//! a time.
+//! Passwords: what a new one must have, and Argon2id. Hashing takes much memory and time on purpose, so only a few run
+//! at a time.
 
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};

@@ -5,7 +5,7 @@ use format::number;
 use maud::{Markup, html};
 use store::{RecordedRequest, RequestQuery, Store, StoreError, Viewer};
 
-use crate::components::{copyable, empty, heading, time};
+use crate::components::{columns, copyable, data_table, empty, heading, time};
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::layout::Area;
@@ -74,12 +74,18 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         div data-live {
             @if rows.is_empty() && filtered {
                 (empty("No matching requests", html! {
-                    p { "A request id is " code { "chatcmpl_" } " and 32 digits. Requests are deleted after the retention period." }
+                    p {
+                        "A request id is " code { "chatcmpl_" } " and 32 digits. "
+                        "Requests are deleted after the retention period."
+                    }
                     p { a href="/requests" { "Show all requests" } }
                 }))
             } @else if rows.is_empty() {
                 (empty("No requests yet", html! {
-                    p { "Send the first one: " a href="/" { "the overview has an example" } ", or use the " a href="/playground" { "playground" } "." }
+                    p {
+                        "Send the first one: " a href="/" { "the overview has an example" } ", or use the "
+                        a href="/playground" { "playground" } "."
+                    }
                 }))
             } @else {
                 (table(&rows))
@@ -117,28 +123,24 @@ fn filters(query: &Fields) -> Markup {
 fn table(rows: &[RecordedRequest]) -> Markup {
     let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Requests" {
-            table.rows {
-                thead { tr {
-                    th scope="col" { "Request" } th scope="col" { "Received" } th scope="col" { "Key" } th scope="col" { "Outcome" }
-                    th.right scope="col" { "Tokens in + out" } th.right scope="col" { "Total" }
-                    th.right scope="col" { "Latency" }
-                } }
-                tbody {
-                    @for row in rows {
-                        tr {
-                            th scope="row" data-label="Request" { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } }
-                            td data-label="Received" { (time(row.request_id.timestamp())) }
-                            td data-label="Key" { (row.key_name) }
-                            td data-label="Outcome" { (outcome(row)) }
-                            td.right data-label="Tokens in + out" { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) }
-                            td.right data-label="Total" { (tokens(row.usage.total)) }
-                            td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
-                        }
+        @let head = columns(&["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"]);
+        (data_table("Requests", head, html! {
+            @for row in rows {
+                tr {
+                    th scope="row" data-label="Request" {
+                        a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
                     }
+                    td data-label="Received" { (time(row.request_id.timestamp())) }
+                    td data-label="Key" { (row.key_name) }
+                    td data-label="Outcome" { (outcome(row)) }
+                    td.right data-label="Tokens in + out" {
+                        (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
+                    }
+                    td.right data-label="Total" { (tokens(row.usage.total)) }
+                    td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
                 }
             }
-        }
+        }))
     }
 }
 
@@ -216,7 +218,10 @@ fn timeline(row: &RecordedRequest) -> Markup {
             @for (name, after, took, what) in events {
                 li {
                     span.event { (name) }
-                    span.when { (time(Timestamp::from_micros(start + after))) " " span.quiet { "+" (format::micros(after as f64)) } }
+                    span.when {
+                        (time(Timestamp::from_micros(start + after))) " "
+                        span.quiet { "+" (format::micros(after as f64)) }
+                    }
                     svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
                         @if let Some(took) = took {
                             @let width = (took as f64 / whole * 100.0).max(0.5);

@@ -1,5 +1,5 @@
-//! Who sent a request. Handlers for people who are signed in take a `SignedIn`, which only a session's cookie yields; the
-//! few pages for everybody take an `Anonymous`.
+//! Who sent a request. Handlers for people who are signed in take a `SignedIn`, which only a session's cookie yields.
+//! The few pages for everybody take an `Anonymous`.
 
 use bytes::Bytes;
 use maud::Markup;

@@ -1,5 +1,5 @@
-//! Sign-in is slowed down for those who keep failing, never locked: an account under attack must still open for its owner.
-//! Failures count by address and by account, and decay.
+//! Sign-in is slowed down for those who keep failing, never locked: an account under attack must still open for its
+//! owner. Failures count by address and by account, and decay.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chat::{KeyId, Timestamp};
 use format::{number, percent};
 use maud::{Markup, html};
-use store::{KeyUsage, Period, Phase, Step, TimeSlice, UsageQuery, UsageReport};
+use store::{Measured, Period, Phase, Step, TimeSlice, UsageQuery, UsageReport};
 
 use crate::chart::{Chart, ChartKind, Series, TimeSlot};
 use crate::components::{change, empty, failed, heading, measured, now, time};
@@ -109,7 +109,8 @@ fn ranges(query: &Fields, view: &UsageView) -> Markup {
         div.toolbar {
             nav.tabs aria-label="Period" {
                 @for (name, label, _) in PRESETS {
-                    a href=(query.with("range", name)) aria-current=[(view.range.name == name).then_some("true")] { (label) }
+                    @let here = (view.range.name == name).then_some("true");
+                    a href=(query.with("range", name)) aria-current=[here] { (label) }
                 }
             }
             form.filters method="get" action="/usage" {
@@ -148,16 +149,18 @@ fn totals(view: &UsageView) -> Markup {
     let card = |title: &str, figure: Markup, now: u64, previous: u64| {
         html! { div.card { h2 { (title) } p.figure { (figure) } (change(now, previous, &compared)) } }
     };
+    let tokens =
+        |title: &str, now: Measured, previous: Measured| card(title, measured(now, requests), now.sum, previous.sum);
     let (failures, previous_failures) =
         (failed(&now.totals, now.succeeded), failed(&previous.totals, previous.succeeded));
     html! {
         section.cards.totals aria-label="Totals" {
             (card("Requests", html! { (number(requests)) }, requests, previous.totals.requests))
-            (card("Failed", html! { (number(failures)) " " span.unit { (percent(failures, requests)) } }, failures, previous_failures))
-            (card("Prompt tokens", measured(now.totals.prompt, requests), now.totals.prompt.sum, previous.totals.prompt.sum))
-            (card("Completion tokens", measured(now.totals.completion, requests),
-                now.totals.completion.sum, previous.totals.completion.sum))
-            (card("Total tokens", measured(now.totals.total, requests), now.totals.total.sum, previous.totals.total.sum))
+            @let share = html! { (number(failures)) " " span.unit { (percent(failures, requests)) } };
+            (card("Failed", share, failures, previous_failures))
+            (tokens("Prompt tokens", now.totals.prompt, previous.totals.prompt))
+            (tokens("Completion tokens", now.totals.completion, previous.totals.completion))
+            (tokens("Total tokens", now.totals.total, previous.totals.total))
         }
     }
 }
@@ -240,13 +243,15 @@ fn phases(query: &Fields, view: &UsageView) -> Markup {
                             tr {
                                 th scope="row" {
                                     @let here = (phase == view.phase).then_some("true");
-                                    a href=(query.with("phase", phase.as_str())) aria-current=[here] { (phase.as_str()) }
+                                    @let link = query.with("phase", phase.as_str());
+                                    a href=(link) aria-current=[here] { (phase.as_str()) }
                                     @if here.is_some() { " " span.quiet.small { "(in the chart)" } }
                                 }
                                 td.right data-label="Measured" { (number(latencies.count(phase))) }
                                 @for (name, _, share) in PERCENTILES {
                                     td.right data-label=(name) {
-                                        (latencies.percentile(phase, share).map_or_else(|| "–".into(), format::duration))
+                                        @let latency = latencies.percentile(phase, share);
+                                        (latency.map_or_else(|| "–".into(), format::duration))
                                     }
                                 }
                             }
@@ -295,7 +300,8 @@ fn group_table(query: &Fields, view: &UsageView) -> Markup {
                 tbody {
                     @match view.group {
                         Group::Time => @for slice in report.by_time.iter().rev() {
-                            (line(html! { span data-slice=(slice.start.as_millis()) { (format::slice_name(slice.start, view.range.step)) } },
+                            @let name = format::slice_name(slice.start, view.range.step);
+                            (line(html! { span data-slice=(slice.start.as_millis()) { (name) } },
                                 &slice.figures, slice.succeeded))
                         },
                         Group::Outcome => @for outcome in &report.by_outcome {
@@ -304,9 +310,10 @@ fn group_table(query: &Fields, view: &UsageView) -> Markup {
                             @let link = format!("/requests?status={}", outcome.status);
                             (line(html! { a href=(link) { (name) } }, &outcome.figures, succeeded))
                         },
-                        Group::Key => @for KeyUsage { key, name, figures, succeeded } in report.by_key.iter().take(MAX_KEYS) {
-                            (line(html! { a href=(query.with("key", key.as_str())) { (name) } " " code.quiet { (key) } },
-                                figures, *succeeded))
+                        Group::Key => @for usage in report.by_key.iter().take(MAX_KEYS) {
+                            @let link = query.with("key", usage.key.as_str());
+                            (line(html! { a href=(link) { (usage.name) } " " code.quiet { (usage.key) } },
+                                &usage.figures, usage.succeeded))
                         },
                     }
                 }
@@ -314,7 +321,10 @@ fn group_table(query: &Fields, view: &UsageView) -> Markup {
             }
         }
         @if view.group == Group::Key && report.by_key.len() > MAX_KEYS {
-            p.quiet { "The " (MAX_KEYS) " most used of " (number(report.by_key.len() as u64)) " keys; the export has them all." }
+            p.quiet {
+                "The " (MAX_KEYS) " most used of " (number(report.by_key.len() as u64)) " keys. "
+                "The export has them all."
+            }
         }
     }
 }

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Writes rows, after a header if there is one. The header is separate because there may be no rows to take it from, and
-/// because a long export is written in pieces.
+/// Writes rows, after a header if there is one. The header is separate because there may be no rows to take it from,
+/// and because a long export is written in pieces.
 pub fn write_csv<Row: Serialize>(
     out: impl Write,
     header: Option<&[&str]>,

@@ -1,5 +1,5 @@
 //! How numbers, durations, times, key states and CSV rows are written. The console and the command line both write them
-//! with this crate, so that the same figure reads the same in both. HTML and tables are theirs; this crate knows neither.
+//! with this crate, so that the same figure reads the same in both. HTML and tables are theirs.
 
 mod csv;
 mod numbers;

@@ -25,7 +25,7 @@ pub struct RequestRow {
     inference_us: Option<u64>,
     total_us: u64,
     persist_us: Option<u64>,
-    /// Whether Search was asked and its results went into the prompt, even if there were none; `null` if nothing was scored.
+    /// Whether Search was asked and its results, even if none, went into the prompt; `null` if nothing was scored.
     grounded: Option<bool>,
     grounding_score: Option<f64>,
     scorer_version: Option<u16>,
