@@ -1,9 +1,10 @@
 //! Looks up keys over one connection that all requests of a replica share. Queries are pipelined, so one connection is
 //! enough, and the server has few of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
@@ -103,7 +104,7 @@ impl KeyLookup {
         }
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<LookupConnection>>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Arc<LookupConnection>>> {
+        self.connection.lock()
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct PooledConnection<'a> {
 impl Sqlite {
     /// An idle connection, or a new one if all are in use.
     pub(crate) fn connection(&self) -> Result<PooledConnection<'_>, StoreError> {
-        let idle = self.lock().pop();
+        let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => connect(&self.path)?,
@@ -83,7 +83,7 @@ impl Drop for PooledConnection<'_> {
             && !self.failed
             && connection.is_autocommit()
         {
-            self.sqlite.lock().push(connection);
+            self.sqlite.idle.lock().push(connection);
         }
     }
 }

@@ -10,10 +10,10 @@ mod usage;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use chat::KeyId;
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::StoreError;
@@ -61,10 +61,6 @@ impl Sqlite {
             let mut rows = find.query([id.as_str()])?;
             rows.next()?.map(|row| StoredKey::read(&Row::Sqlite(row))).transpose()
         })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
