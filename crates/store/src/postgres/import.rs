@@ -47,7 +47,7 @@ impl Import {
         }
         self.run("BEGIN").await?;
         let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
-        let (all, found) = (names.join(", "), self.found().await?);
+        let (all, found) = (names.join(", "), self.fingerprint().await?);
         self.run(&format!("LOCK TABLE {all} IN ACCESS EXCLUSIVE MODE")).await?;
         let earlier = self.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await;
         let earlier: Option<String> = earlier.map_err(StoreError::from)?.map(|row| row.get(0));
@@ -77,7 +77,7 @@ impl Import {
 
     /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
     pub(crate) async fn finish(&self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
-        let (source, found) = (source.display().to_string(), self.found().await?);
+        let (source, found) = (source.display().to_string(), self.fingerprint().await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
         self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
@@ -87,7 +87,7 @@ impl Import {
     }
 
     /// A fingerprint of the contents: any use of the database would change it.
-    async fn found(&self) -> Result<String, StoreError> {
+    async fn fingerprint(&self) -> Result<String, StoreError> {
         let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
             (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
             (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''))";

@@ -371,7 +371,7 @@ mod tests {
     use crate::rollup::{Outcome, Timings};
 
     #[tokio::test]
-    async fn without_its_transaction_a_group_writes_nothing() {
+    async fn a_group_whose_transaction_did_not_begin_writes_nothing() {
         let url = testbed::Cluster::shared().create_database();
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 1, timeout: Duration::from_secs(5) };
         let database = Postgres::open(&settings).await.unwrap();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_a_reason() {
+    fn unusable_urls_are_refused_with_a_reason() {
         for (text, reason) in [
             ("postgres://a/b?sslmode=maybe", "sslmode"),
             ("postgres://a/b?colour=red", "colour"),

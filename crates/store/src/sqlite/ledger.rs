@@ -263,7 +263,7 @@ mod tests {
 
     /// After a failed fsync the next row may come before any probe, and has to reopen the ledger.
     #[test]
-    fn a_connection_that_was_given_up_is_opened_again_by_the_next_row() {
+    fn a_discarded_connection_is_reopened_by_the_next_row() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.db");
         let _database = Sqlite::open(path.clone()).unwrap();

@@ -12,12 +12,12 @@ use crate::database::TestDatabase;
 use crate::on_each_backend;
 
 on_each_backend!(
-    a_link_works_once_and_the_first_account_ends_the_set_up,
-    an_account_made_in_another_way_ends_the_set_up_too,
-    a_session_ends_when_it_is_ended_by_whatever,
-    there_is_always_an_administrator,
-    nobody_gets_beyond_their_own_and_an_administrator_sees_all,
-    the_playground_is_one_caller_for_each_and_no_key_in_the_list,
+    a_link_works_once_and_the_first_account_voids_all_setup_links,
+    an_account_from_an_invitation_voids_setup_links_too,
+    sessions_end_by_sign_out_new_password_disabling_and_reset,
+    the_last_administrator_cannot_be_demoted_or_disabled,
+    developers_see_only_their_own_and_administrators_see_all,
+    the_playground_is_one_caller_per_account_and_not_a_listed_key,
     every_change_is_in_the_audit_log,
 );
 
@@ -60,7 +60,7 @@ fn new(email: &str) -> NewAccount {
     NewAccount { email: email.parse().unwrap(), name: PersonName::parse(email).unwrap(), password: "hash".into() }
 }
 
-async fn a_link_works_once_and_the_first_account_ends_the_set_up(database: TestDatabase) {
+async fn a_link_works_once_and_the_first_account_voids_all_setup_links(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let other = store.create_setup_link().await.unwrap().unwrap();
@@ -90,7 +90,7 @@ async fn a_link_works_once_and_the_first_account_ends_the_set_up(database: TestD
     assert!(store.link(&withdrawn).await.unwrap().is_none());
 }
 
-async fn an_account_made_in_another_way_ends_the_set_up_too(database: TestDatabase) {
+async fn an_account_from_an_invitation_voids_setup_links_too(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let link = fixture.store.create_setup_link().await.unwrap().unwrap();
     fixture.account("ada@example.com", Role::Developer).await;
@@ -98,7 +98,7 @@ async fn an_account_made_in_another_way_ends_the_set_up_too(database: TestDataba
     assert!(fixture.store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
 }
 
-async fn a_session_ends_when_it_is_ended_by_whatever(database: TestDatabase) {
+async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
@@ -131,7 +131,7 @@ async fn a_session_ends_when_it_is_ended_by_whatever(database: TestDatabase) {
     assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
 }
 
-async fn there_is_always_an_administrator(database: TestDatabase) {
+async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.account("ada@example.com", Role::Admin).await;
@@ -145,7 +145,7 @@ async fn there_is_always_an_administrator(database: TestDatabase) {
     assert!(matches!(store.set_disabled(admin, bob, true).await, Err(AccountError::LastAdmin)));
 }
 
-async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(database: TestDatabase) {
+async fn developers_see_only_their_own_and_administrators_see_all(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let admin = fixture.viewer("admin@example.com", Role::Admin).await;
@@ -207,7 +207,7 @@ async fn nobody_gets_beyond_their_own_and_an_administrator_sees_all(database: Te
     assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
 }
 
-async fn the_playground_is_one_caller_for_each_and_no_key_in_the_list(database: TestDatabase) {
+async fn the_playground_is_one_caller_per_account_and_not_a_listed_key(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;

@@ -14,7 +14,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const DAY_MICROS: u64 = 86_400_000_000;
 
 #[tokio::test]
-async fn everything_arrives_and_the_source_is_only_read() {
+async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
     let (source, target) = (TestDatabase::sqlite(), TestDatabase::postgres());
     let original = source.open().await;
     fill(&original).await;
@@ -43,7 +43,7 @@ async fn everything_arrives_and_the_source_is_only_read() {
 }
 
 #[tokio::test]
-async fn a_database_in_use_is_no_target() {
+async fn a_used_database_is_refused_as_a_target() {
     let (source, target) = (TestDatabase::sqlite(), TestDatabase::postgres());
     source.open().await;
     new_key(&target.open().await, "mine").await;

@@ -17,12 +17,12 @@ on_each_backend!(
     keys_that_are_unknown_expired_or_of_another_secret_are_refused,
     keys_are_listed_with_their_names_permissions_and_last_use,
     a_receipt_means_that_another_process_sees_the_row,
-    what_was_found_out_about_the_need_for_facts_is_kept,
+    grounding_records_are_stored,
     a_request_recorded_twice_counts_once,
-    many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same,
-    rows_past_their_time_go_and_their_sums_stay,
-    one_refused_row_does_not_fail_its_neighbours,
-    what_was_handed_over_before_the_stop_is_written,
+    concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum,
+    old_rows_are_pruned_and_their_sums_stay,
+    one_refused_row_does_not_fail_the_rest_of_its_group,
+    rows_queued_before_the_stop_are_written,
 );
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -158,7 +158,7 @@ async fn a_receipt_means_that_another_process_sees_the_row(database: TestDatabas
     assert_eq!((seen[0].inference_us, seen[0].total_us, seen[0].queue_us), (Some(30_000), 40_000, None));
 }
 
-async fn what_was_found_out_about_the_need_for_facts_is_kept(database: TestDatabase) {
+async fn grounding_records_are_stored(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
@@ -193,7 +193,7 @@ async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
     assert_eq!(newest(&fixture.store, 10).await.len(), 1);
 }
 
-async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(database: TestDatabase) {
+async fn concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
     let (ledger, writer) = fixture.ledger();
@@ -236,7 +236,7 @@ async fn many_at_once_are_all_recorded_and_every_grouping_sums_to_the_same(datab
     assert!(all.iter().any(|row| row.persist_us.is_some()));
 }
 
-async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
+async fn old_rows_are_pruned_and_their_sums_stay(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
@@ -259,7 +259,7 @@ async fn rows_past_their_time_go_and_their_sums_stay(database: TestDatabase) {
     writer.stop();
 }
 
-async fn one_refused_row_does_not_fail_its_neighbours(database: TestDatabase) {
+async fn one_refused_row_does_not_fail_the_rest_of_its_group(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
@@ -275,7 +275,7 @@ async fn one_refused_row_does_not_fail_its_neighbours(database: TestDatabase) {
     assert_eq!(usage(&fixture.store, Timestamp::default()).await.totals.requests, 2);
 }
 
-async fn what_was_handed_over_before_the_stop_is_written(database: TestDatabase) {
+async fn rows_queued_before_the_stop_are_written(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
@@ -308,7 +308,7 @@ async fn a_database_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
-async fn both_backends_tell_the_same_of_the_same_rows() {
+async fn both_backends_report_the_same_for_the_same_rows() {
     let (file, server) = (Fixture::new(TestDatabase::sqlite()).await, Fixture::new(TestDatabase::postgres()).await);
     let keys = ["000000000001", "000000000002", "000000000003"].map(|key| key.parse::<KeyId>().unwrap());
     let owners = [None, Some("A00000000001".parse().unwrap()), Some("A00000000002".parse().unwrap())];

@@ -12,7 +12,7 @@ const RETENTION: Duration = Duration::from_secs(86_400);
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_connection_that_is_cut_off_between_two_rows_costs_nothing() {
+async fn a_connection_closed_between_two_rows_loses_nothing() {
     let database = TestDatabase::postgres();
     let store = database.open().await;
     let key = new_key(&store, "k").await;
@@ -34,7 +34,7 @@ async fn a_connection_that_is_cut_off_between_two_rows_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_stopped_is_told_and_found_again() {
+async fn a_stopped_server_makes_the_ledger_unhealthy_until_it_is_back() {
     let cluster = Cluster::start(&[]);
     let database = TestDatabase::on(&cluster);
     let store = database.open().await;
@@ -58,7 +58,7 @@ async fn a_server_that_is_stopped_is_told_and_found_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
+async fn a_frozen_server_times_out() {
     let cluster = Cluster::start(&[]);
     let database = TestDatabase::on(&cluster);
     let store = database.open().await;
@@ -79,7 +79,7 @@ async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
 
 /// After a failover, open connections may lead to a server that is read-only now.
 #[tokio::test]
-async fn a_server_that_only_reads_is_no_place_for_rows() {
+async fn a_read_only_server_makes_the_ledger_unhealthy() {
     let cluster = Cluster::start(&[]);
     let database = TestDatabase::on(&cluster);
     let store = database.open().await;
@@ -99,7 +99,7 @@ async fn a_server_that_only_reads_is_no_place_for_rows() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_at_the_start_is_an_error_that_says_so() {
+async fn an_unreachable_server_is_a_clear_error_at_start() {
     let began = Instant::now();
     let missing = TestDatabase::at("postgres://ada:secret@127.0.0.1:1/nothing");
     let refusal = Store::open(&missing.database).await.err().unwrap().to_string();

@@ -9,9 +9,9 @@ use testbed::Cluster;
 use crate::database::{TestDatabase, entry, new_key};
 use crate::on_each_backend;
 
-on_each_backend!(many_may_start_at_once, replicas_that_record_together_count_everything_once);
+on_each_backend!(many_processes_can_start_at_once, concurrent_replicas_count_every_row_once);
 
-async fn many_may_start_at_once(database: TestDatabase) {
+async fn many_processes_can_start_at_once(database: TestDatabase) {
     let database = &database.database;
     let opening = (0..8).map(|_| {
         tokio::spawn({
@@ -24,7 +24,7 @@ async fn many_may_start_at_once(database: TestDatabase) {
     }
 }
 
-async fn replicas_that_record_together_count_everything_once(database: TestDatabase) {
+async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
     const REPLICAS: usize = 4;
     const ROWS: usize = 400;
     let first = database.open().await;
@@ -71,7 +71,7 @@ async fn replicas_that_record_together_count_everything_once(database: TestDatab
 }
 
 #[tokio::test]
-async fn an_older_replica_goes_on_when_the_schema_has_grown() {
+async fn an_older_replica_keeps_working_after_a_newer_migration() {
     let database = TestDatabase::postgres();
     let old = database.open().await;
     let key = new_key(&old, "k").await;

@@ -14,7 +14,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 #[tokio::test]
-async fn certificates_are_looked_at_as_the_url_says() {
+async fn certificates_are_checked_as_the_url_says() {
     let cluster = Cluster::start(&[]);
     let (trusted, stranger) = (authority(), authority());
     let key = KeyPair::generate().unwrap();
