@@ -36,7 +36,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
 }
 
 fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
-    print_line(&format!("{}/welcome/{}", settings.console.base_url.url, token.reveal()))?;
+    print_line(&format!("{}/welcome/{}", settings.console.base_url, token.reveal()))?;
     print_note("This link is shown once and works once.");
     Ok(())
 }

@@ -141,9 +141,9 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings: Vec<_> = certificates.expiries().into_iter().map(expiry).collect();
-    let console = settings.console.listen.is_some().then_some(&settings.console.base_url.url);
-    for base_url in [Some(&settings.api.base_url.url), console].into_iter().flatten() {
-        let url = url::Url::parse(base_url).ok();
+    let console = settings.console.listen.is_some().then_some(&settings.console.base_url);
+    for base_url in [Some(&settings.api.base_url), console].into_iter().flatten() {
+        let url = url::Url::parse(&base_url.origin).ok();
         let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
         findings.push(match certificates.cover(host) {
             true => Pass(format!("there is a certificate for {host}")),

@@ -8,7 +8,7 @@ use console::{Console, ConsoleSettings};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use transport::{Lifecycle, ListenerSettings, Timeouts, Tls};
+use transport::{BaseUrl, Lifecycle, ListenerSettings, Timeouts, Tls};
 
 use crate::error::CliError;
 use crate::host_router::HostRouter;
@@ -57,14 +57,14 @@ impl Listeners {
 
     /// `api.base_url`, with the port that was bound.
     pub(crate) fn api_base_url(&self, settings: &Settings) -> String {
-        self.api.public_url(&settings.api.base_url.url)
+        self.api.public_url(&settings.api.base_url)
     }
 
     /// `console.base_url`, with the port that was bound.
     pub(crate) fn console_origin(&self, settings: &Settings) -> String {
         match &self.console {
-            ConsoleListener::Separate(listener) => listener.public_url(&settings.console.base_url.url),
-            ConsoleListener::Disabled | ConsoleListener::Shared => settings.console.base_url.url.clone(),
+            ConsoleListener::Separate(listener) => listener.public_url(&settings.console.base_url),
+            ConsoleListener::Disabled | ConsoleListener::Shared => settings.console.base_url.to_string(),
         }
     }
 
@@ -122,12 +122,11 @@ impl Listener {
     }
 
     /// The base URL, with port 0 replaced by the port that the system has chosen.
-    fn public_url(&self, base_url: &str) -> String {
-        let chosen = url::Url::parse(base_url).ok().filter(|url| url.port() == Some(0)).and_then(|mut url| {
-            url.set_port(Some(self.address.port())).ok()?;
-            Some(url.as_str().trim_end_matches('/').to_owned())
-        });
-        chosen.unwrap_or_else(|| base_url.to_owned())
+    fn public_url(&self, base_url: &BaseUrl) -> String {
+        match base_url.origin.strip_suffix(":0") {
+            Some(origin) => format!("{origin}:{}{}", self.address.port(), base_url.path),
+            None => base_url.to_string(),
+        }
     }
 }
 

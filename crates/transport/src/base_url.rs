@@ -1,5 +1,7 @@
 //! The URL under which a site is reached from outside.
 
+use std::fmt;
+
 use url::Url;
 
 use crate::host_name::HostName;
@@ -35,6 +37,12 @@ impl BaseUrl {
     pub fn parse_root(text: &str) -> Result<Self, BaseUrlError> {
         let url = Self::parse(text)?;
         if url.path.is_empty() { Ok(url) } else { Err(BaseUrlError("it has a path")) }
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.origin, self.path)
     }
 }
 

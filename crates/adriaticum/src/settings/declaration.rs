@@ -10,7 +10,7 @@ use std::time::Duration;
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
-use transport::TrustedProxies;
+use transport::{BaseUrl, TrustedProxies};
 use url::Url;
 
 use super::parse::*;

@@ -10,7 +10,7 @@ use api::ApiAddress;
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
-use transport::HostName;
+use transport::BaseUrl;
 use url::Url;
 
 type Parsed<T> = Result<T, String>;
@@ -27,18 +27,6 @@ pub(crate) enum Model {
     /// No embedded runtime.
     Disabled,
     File(PathBuf),
-}
-
-pub(crate) struct BaseUrl {
-    /// Without a slash at its end.
-    pub(crate) url: String,
-    pub(crate) host: HostName,
-}
-
-impl fmt::Display for BaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
-    }
 }
 
 pub(super) fn from_str<T: FromStr<Err: fmt::Display>>(text: &str) -> Parsed<T> {
@@ -160,13 +148,12 @@ pub(super) fn runtime_urls(text: &str) -> Parsed<Vec<RuntimeUrl>> {
 }
 
 pub(super) fn api_base_url(text: &str) -> Parsed<BaseUrl> {
-    let address = ApiAddress::from_base_url(text).map_err(|error| error.to_string())?;
-    Ok(BaseUrl { url: text.trim_end_matches('/').into(), host: address.host().clone() })
+    let valid = ApiAddress::from_base_url(text).and_then(|_| BaseUrl::parse(text));
+    valid.map_err(|error| error.to_string())
 }
 
 pub(super) fn console_base_url(text: &str) -> Parsed<BaseUrl> {
-    let parsed = transport::BaseUrl::parse_root(text).map_err(|error| error.to_string())?;
-    Ok(BaseUrl { url: parsed.origin, host: parsed.host })
+    BaseUrl::parse_root(text).map_err(|error| error.to_string())
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
