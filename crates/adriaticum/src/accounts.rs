@@ -7,8 +7,8 @@ use store::{Account, AccountError, Admin, Email, Store, Token, Viewer};
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
-use crate::serve::open_store;
 use crate::settings::Settings;
+use crate::storage::open_store;
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), CliError> {

@@ -19,8 +19,9 @@ use tokio::net::TcpListener;
 use crate::error::CliError;
 use crate::listeners::listen_error;
 use crate::local_http;
-use crate::serve::{open_certificates, open_store};
+use crate::serve::open_certificates;
 use crate::settings::Settings;
+use crate::storage::open_store;
 
 /// With less, a full disk may soon stop the ledger.
 const MIN_FREE_BYTES: u64 = 256 << 20;
@@ -99,7 +100,10 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
         let free = DecimalBytes(free_bytes);
         findings.push(if free_bytes < MIN_FREE_BYTES {
-            Fail(format!("only {free} of disk space are free for {database}: when it is full, completions are refused. Free some."))
+            Fail(format!(
+                "only {free} of disk space are free for {database}: when it is full, \
+                 completions are refused. Free some."
+            ))
         } else {
             Pass(format!("{free} of disk space are free"))
         });
@@ -115,7 +119,7 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         findings.push(match store.check_integrity().await {
             Ok(faults) if faults.is_empty() => Pass("the database is sound".into()),
             Ok(faults) => Fail(format!(
-                "the database is not sound: {}. Restore it from a back-up, or mend the server.",
+                "the database is not sound: {}. Restore it from a back-up, or repair the server.",
                 faults.join("; ")
             )),
             Err(error) => Fail(format!("the database cannot be read: {error}. Restore it from a back-up.")),
@@ -174,7 +178,9 @@ async fn is_ours(address: SocketAddr) -> bool {
 /// Starts the embedded runtime and asks it for a completion.
 async fn embedded(settings: &Settings) -> Finding {
     let Some((file, (pool, supervision))) = settings.model_file().zip(crate::embedded::prepare(settings)) else {
-        let missing = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-compatible runtime, such as http://127.0.0.1:8000/v1.";
+        let missing = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` \
+            (ADRIATICUM_RUNTIME_URLS) to the base URL of an OpenAI-compatible runtime, such as \
+            http://127.0.0.1:8000/v1.";
         return Fail(missing.into());
     };
     let model = file.display().to_string();
@@ -223,7 +229,8 @@ async fn search(settings: &Settings) -> Finding {
             let consequence =
                 if is_forced { "the model is told that nothing was found" } else { "answers are not grounded" };
             Note(format!(
-                "nothing is indexed, so {consequence}: index documents with `adriaticum index add DIR`, or set `search.url`"
+                "nothing is indexed, so {consequence}: index documents with `adriaticum index add DIR`, or set \
+                 `search.url`"
             ))
         }
         Ok(collections) => {

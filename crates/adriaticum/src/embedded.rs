@@ -16,8 +16,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::error::CliError;
 use crate::log;
-use crate::serve::create_folder;
 use crate::settings::Settings;
+use crate::storage::create_folder;
 
 /// A Unix socket's path can have 107 bytes; some are kept in reserve.
 const MAX_SOCKET_PATH: usize = 100;
@@ -161,7 +161,7 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            // Signals reach the whole process group, but `serve` still has requests to finish. It closes our stdin then.
+            // Signals reach the whole process group. `serve` still has requests to finish, and closes stdin after.
             if !supervised {
                 return;
             }
@@ -179,8 +179,8 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
 
 /// Variables that libraries read when the process starts, so that it has to be started again with them.
 const ENVIRONMENT: [(&str, &str); 2] = [
-    // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are scattered, and
-    // TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
+    // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are
+    // scattered, and TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
     // If llama.cpp aborts, it must not start a debugger first.
     ("GGML_NO_BACKTRACE", "1"),

@@ -10,8 +10,8 @@ use crate::cli::IndexCommand;
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
 use crate::progress::{Progress, Unit};
-use crate::serve::create_folder;
 use crate::settings::Settings;
+use crate::storage::create_folder;
 use crate::table::Table;
 
 const MAX_SKIPPED_LISTED: usize = 20;

@@ -10,8 +10,8 @@ use store::{KeyRecord, NewKey, Store, Viewer};
 use crate::cli::{KeyOrId, KeysCommand};
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
-use crate::serve::open_store;
 use crate::settings::Settings;
+use crate::storage::open_store;
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {

@@ -1,4 +1,4 @@
-//! The binary: command line, configuration, composition. The only place that names concrete choices.
+//! The binary: command line, configuration, composition. Only here are concrete choices named.
 
 mod accounts;
 mod backup;
@@ -24,6 +24,7 @@ mod reload;
 mod serve;
 mod settings;
 mod shutdown;
+mod storage;
 mod table;
 mod traces;
 mod usage;

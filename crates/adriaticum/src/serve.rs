@@ -1,8 +1,5 @@
 //! The `serve` command: composes the service, runs it and stops it in order.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +7,6 @@ use std::time::Duration;
 use api::{Api, ApiAddress, ApiSettings};
 use ops::Ops;
 use runtimes::Pool;
-use store::{Database, Store};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,8 +17,9 @@ use crate::error::CliError;
 use crate::listeners::{Listener, Listeners};
 use crate::log::RequestLogWriter;
 use crate::reload::{self, LoadSettings, pool_settings};
-use crate::settings::{Settings, environment_name};
+use crate::settings::Settings;
 use crate::shutdown::{StopSignals, catch};
+use crate::storage::open_store;
 use crate::traces::Traces;
 use crate::{embedded, grounding, log};
 
@@ -32,7 +29,7 @@ const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 const OPS_MAX_CONNECTIONS: usize = 16;
 const OPS_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(5), idle: Duration::from_secs(75) };
 const OPS_STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// Raised by a write beyond the file-size limit. When it is caught, the write fails with an error that the ledger reports.
+/// Raised by a write beyond the file-size limit. If it is caught, the write fails with an error for the ledger.
 const SIGXFSZ: i32 = 25;
 
 pub(crate) fn serve(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Result<ExitCode, CliError> {
@@ -153,43 +150,6 @@ pub(crate) fn open_certificates(settings: &Settings) -> Result<Option<Arc<Certif
     let wrong =
         |error| CliError::new(format!("TLS cannot be set up: {error}. Correct `tls.certificate` or `tls.key`."));
     Certificates::load(settings.certificate_files()).map(Some).map_err(wrong)
-}
-
-/// Opens the database; creates the data folder if needed.
-pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
-    create_folder(&settings.data_dir)?;
-    let database = settings.database_location();
-    let remedy = match &database {
-        Database::Sqlite(path) => {
-            create_folder(path.parent().unwrap_or(&settings.data_dir))?;
-            "Make it and its folder writable, or set `data_dir` to another folder."
-        }
-        Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
-    };
-    let opened = Store::open(&database).await;
-    opened.map_err(|error| {
-        let remedy = match error {
-            store::StoreError::SchemaTooNew { .. } => {
-                "Start that version, or restore the back-up from before the upgrade."
-            }
-            _ => remedy,
-        };
-        CliError::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
-    })
-}
-
-/// Creates a folder that only this user can read, unless it exists.
-pub(crate) fn create_folder(folder: &Path) -> Result<(), CliError> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "A file has that name: move it away",
-            _ => "Make the folder around it writable",
-        };
-        let (folder, variable) = (folder.display(), environment_name("data_dir"));
-        CliError::new(format!(
-            "the data folder {folder} cannot be created: {error}. {remedy}, or set `data_dir` ({variable}) to another."
-        ))
-    })
 }
 
 /// The runtimes that complete requests, as found at the start.

@@ -13,8 +13,8 @@ use store::{Figures, Measured, Period, Phase, RecordedRequest, RequestQuery, Ste
 
 use crate::cli::UsageOptions;
 use crate::error::CliError;
-use crate::serve::open_store;
 use crate::settings::Settings;
+use crate::storage::open_store;
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {

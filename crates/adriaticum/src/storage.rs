@@ -1,0 +1,47 @@
+//! Opens the database in the data folder, for `serve` and for commands.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use store::{Database, Store};
+
+use crate::error::CliError;
+use crate::settings::{Settings, environment_name};
+
+/// Opens the database; creates the data folder if needed.
+pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
+    create_folder(&settings.data_dir)?;
+    let database = settings.database_location();
+    let remedy = match &database {
+        Database::Sqlite(path) => {
+            create_folder(path.parent().unwrap_or(&settings.data_dir))?;
+            "Make it and its folder writable, or set `data_dir` to another folder."
+        }
+        Database::Postgres(_) => "Start the server, or correct `database_url` (ADRIATICUM_DATABASE_URL).",
+    };
+    let opened = Store::open(&database).await;
+    opened.map_err(|error| {
+        let remedy = match error {
+            store::StoreError::SchemaTooNew { .. } => {
+                "Start that version, or restore the back-up from before the upgrade."
+            }
+            _ => remedy,
+        };
+        CliError::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
+    })
+}
+
+/// Creates a folder that only this user can read, unless it exists.
+pub(crate) fn create_folder(folder: &Path) -> Result<(), CliError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "A file has that name: move it away",
+            _ => "Make the folder around it writable",
+        };
+        let (folder, variable) = (folder.display(), environment_name("data_dir"));
+        CliError::new(format!(
+            "the data folder {folder} cannot be created: {error}. {remedy}, or set `data_dir` ({variable}) to another."
+        ))
+    })
+}
