@@ -33,7 +33,7 @@ enum FirstKey {
 }
 
 impl Banner {
-    /// Creates the set-up link and the first key. The key only for a person at a terminal, or on request: never for a log.
+    /// Creates the set-up link and the first key. The key only at a terminal or on request, never for a log.
     pub(crate) async fn prepare(
         settings: &Settings,
         listeners: &Listeners,
@@ -118,7 +118,8 @@ impl Banner {
         print_line(&format!(
             "\nReady. In another terminal, ask something:\n\n\
              curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
-             -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \"content\": \"Where does the Danube end?\"}}]}}'\n"
+             -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \
+             \"content\": \"Where does the Danube end?\"}}]}}'\n"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! The `health` command: asks a running service whether it is ready. For probes in containers that hold no other HTTP client.
+//! The `health` command: asks a running service whether it is ready. For containers without another HTTP client.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,8 +1,8 @@
 //! The log: text on a terminal, JSON otherwise. It never holds message text or keys.
 //!
-//! Rare events are written at once. The line of each request goes into a buffer that a thread of its own writes in batches,
-//! so that workers wait neither for each other nor for whoever reads the log. When the reader stalls, lines are dropped
-//! and counted; requests are not delayed.
+//! Rare events are written at once. The line of each request goes into a buffer that a thread of its own writes in
+//! batches, so that workers wait neither for each other nor for whoever reads the log. When the reader stalls, lines
+//! are dropped and counted; requests are not delayed.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};

@@ -39,7 +39,7 @@ pub(crate) async fn on_signal(
             Ok(new) => {
                 new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 let before = in_force.as_ref().unwrap_or(at_start);
-                // The embedded runtime is a process with settings of its own. Only a pool of remote runtimes can change.
+                // Only a pool of remote runtimes can change: the embedded one is a process with its own settings.
                 let is_remote = |settings: &Settings| !settings.runtime.urls.is_empty();
                 let pool = pool.as_ref().filter(|_| is_remote(at_start) && is_remote(&new));
                 let (applied, _) = partition_changes(before, &new, pool.is_some());

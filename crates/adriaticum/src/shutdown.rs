@@ -41,8 +41,8 @@ impl StopSignals {
         self.next().await;
     }
 
-    /// Waits for the first signal, then publishes each step. SIGTERM is followed by draining: proxies in front need that
-    /// long to notice.
+    /// Waits for the first signal, then publishes each step. SIGTERM is followed by draining: proxies in front need
+    /// that long to notice.
     pub(crate) async fn run(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
         if self.next().await == StopSignal::Terminate && !drain.is_zero() {
             tracing::info!(?drain, "draining: requests are still answered, but should go elsewhere");

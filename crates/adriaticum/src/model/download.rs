@@ -118,7 +118,8 @@ fn download_error(name: &str, error: SourceError, length: u64) -> CliError {
     };
     let again = if length > 0 { " to resume" } else { "" };
     CliError::new(format!(
-        "{name} could not be downloaded: {reason}. Check the network and run the command again{again}, or use a GGUF file of your own: adriaticum model fetch --from PATH."
+        "{name} could not be downloaded: {reason}. Check the network and run the command again{again}, or use a GGUF \
+         file of your own: adriaticum model fetch --from PATH."
     ))
 }
 

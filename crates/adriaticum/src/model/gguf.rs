@@ -1,8 +1,8 @@
 //! Checks that a file is one whole GGUF model, and reads its name and size.
 //!
-//! Reads the header, the metadata and the list of tensors, but no weights. Every length in the file is checked against the
-//! bytes that are left, so that a damaged file costs neither memory nor time. Whether the embedded runtime supports the
-//! architecture is not known here.
+//! Reads the header, the metadata and the list of tensors, but no weights. Every length in the file is checked against
+//! the bytes that are left, so that a damaged file costs neither memory nor time. Whether the embedded runtime supports
+//! the architecture is not known here.
 
 mod kinds;
 mod reader;

@@ -1,7 +1,7 @@
 //! Models from the Hugging Face hub: lists a repository's files and downloads one.
 //!
-//! The hub's own client would add fifty crates for these two requests, and does not read the digest under the name that the
-//! hub gives it.
+//! The hub's own client would add fifty crates for these two requests, and does not read the digest under the name that
+//! the hub gives it.
 
 use std::env;
 use std::fmt;
@@ -60,7 +60,8 @@ impl HubPath {
                 sha256_file(candidate.path()).map_err(|error| model_dir::write_error(candidate.path(), &error))?;
             if digest != *expected {
                 return Err(CliError::new(format!(
-                    "{} is not the expected file: its SHA-256 is {digest} where {expected} was expected. It was not kept. Run the command again.",
+                    "{} is not the expected file: its SHA-256 is {digest} where {expected} was expected. It was not \
+                     kept. Run the command again.",
                     file.path
                 )));
             }
@@ -102,7 +103,8 @@ impl HubPath {
             // The hub answers 401 or 404 for private repositories.
             ListError::Status(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) => {
                 return CliError::new(format!(
-                    "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the name, or set HF_TOKEN to a token that may read it."
+                    "there is no file {self} here, and no repository {name} that may be read at {hub}. Correct the \
+                     name, or set HF_TOKEN to a token that may read it."
                 ));
             }
             ListError::Status(status) => format!("it answers {status}"),
@@ -111,7 +113,8 @@ impl HubPath {
             ListError::Malformed => "its response is not a list of files".into(),
         };
         CliError::new(format!(
-            "there is no file {self} here, and the hub at {hub} cannot be reached: {reason}. Check the network, set HF_ENDPOINT to a mirror, or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            "there is no file {self} here, and the hub at {hub} cannot be reached: {reason}. Check the network, set \
+             HF_ENDPOINT to a mirror, or use a GGUF file of your own: adriaticum model fetch --from PATH."
         ))
     }
 }

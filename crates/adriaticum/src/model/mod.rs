@@ -41,7 +41,8 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
             let hub_path = name.to_str().and_then(HubPath::parse).ok_or_else(|| {
                 let name = name.display();
                 CliError::new(format!(
-                    "there is no file {name}. Correct the path, or name a model of the Hugging Face hub as OWNER/REPO or OWNER/REPO/FILE.gguf."
+                    "there is no file {name}. Correct the path, or name a model of the Hugging Face hub as OWNER/REPO \
+                     or OWNER/REPO/FILE.gguf."
                 ))
             })?;
             hub_path.fetch(&ModelDir::lock(folder)?, RetryPolicy::DEFAULT).await?

@@ -85,7 +85,8 @@ impl ModelDir {
         }
         let (folder, free, bytes) = (self.folder.display(), DecimalBytes(free), DecimalBytes(bytes));
         Err(CliError::new(format!(
-            "{bytes} of disk space are needed in {folder} and {free} are free. Free some, or set `data_dir` to a folder on another disk."
+            "{bytes} of disk space are needed in {folder} and {free} are free. Free some, or set `data_dir` to a \
+             folder on another disk."
         )))
     }
 

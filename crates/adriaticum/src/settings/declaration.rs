@@ -1,7 +1,7 @@
 //! Every setting, declared once: name, type, default, parser and description.
 //!
-//! From the declaration follow the fields of `Settings`, nested as in the file, how they are parsed, and the list `SETTINGS`,
-//! from which the environment variables, `adriaticum config` and docs/configuration.md are made.
+//! From the declaration follow the fields of `Settings`, nested as in the file, how they are parsed, and the list
+//! `SETTINGS`, from which the environment variables, `adriaticum config` and docs/configuration.md are made.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -41,7 +41,8 @@ macro_rules! settings {
         $($(#[doc = $line:literal])+ $name:ident: $type:ty = $default:literal => $parse:expr $(, $flag:ident)*;)*
         $(
             [$section:ident: $Section:ident]
-            $($(#[doc = $in_line:literal])+ $in_name:ident: $in_type:ty = $in_default:literal => $in_parse:expr $(, $in_flag:ident)*;)*
+            $($(#[doc = $in_line:literal])+
+            $in_name:ident: $in_type:ty = $in_default:literal => $in_parse:expr $(, $in_flag:ident)*;)*
         )*
     ) => {
         /// The settings in force.
@@ -75,7 +76,10 @@ macro_rules! settings {
                 Ok(Self {
                     $($name: values.parse(stringify!($name), $parse)?,)*
                     $($section: $Section {
-                        $($in_name: values.parse(concat!(stringify!($section), ".", stringify!($in_name)), $in_parse)?,)*
+                        $($in_name: values.parse(
+                            concat!(stringify!($section), ".", stringify!($in_name)),
+                            $in_parse,
+                        )?,)*
                     },)*
                     values,
                     warnings,
@@ -131,8 +135,8 @@ settings! {
     log_requests: bool = "on" => on_or_off;
 
     [tls: TlsSection]
-    /// PEM files of certificates with their chains, comma-separated, for the API and the console: chosen by name, reloaded
-    /// when they change; no TLS unless set
+    /// PEM files of certificates with their chains, comma-separated, for the API and the console: chosen by name,
+    /// reloaded when they change; no TLS unless set
     certificate: Vec<PathBuf> = "" => paths;
     /// PEM files of their private keys, in the same order
     key: Vec<PathBuf> = "" => paths;
@@ -182,6 +186,6 @@ settings! {
     /// where traces are sent by OTLP over HTTP, such as http://HOST:4318; none unless set, here or in
     /// OTEL_EXPORTER_OTLP_ENDPOINT
     endpoint: Option<Url> = "" => endpoint;
-    /// the fraction of traces that are sent, from 0 to 1; a trace that a caller has started is sent if the caller says so
+    /// the fraction of traces that are sent, from 0 to 1; for a trace that a caller has started, the caller decides
     sample: f64 = "1" => fraction;
 }

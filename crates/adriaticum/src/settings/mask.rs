@@ -12,8 +12,8 @@ impl Setting {
     }
 }
 
-/// Hides everything between a scheme and the last `@` before the next scheme. That may be more than needed, but no part of a
-/// badly quoted password is left.
+/// Hides everything between a scheme and the last `@` before the next scheme. That may be more than needed, but no part
+/// of a badly quoted password is left.
 fn mask_urls(text: &str) -> String {
     let mut parts = text.split("://");
     let mut masked = parts.next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
 //! The configuration, read from a file, the environment and flags, each overriding the one before.
 //!
-//! `declaration` holds every setting once. Values are text with an origin until `Settings::load` parses them, all at the
-//! start, so that a wrong value is reported before anything runs.
+//! `declaration` holds every setting once. Values are text with an origin until `Settings::load` parses them, all at
+//! the start, so that a wrong value is reported before anything runs.
 
 mod declaration;
 mod file;
@@ -49,7 +49,8 @@ impl Settings {
         let (api, console) = (&self.api, &self.console);
         let is_shared = console.listen == Some(api.listen) && api.listen.port() != 0;
         if is_shared && api.base_url.host == console.base_url.host {
-            let reason = "it is the API's address, but both base URLs name the same host; give them different hosts or addresses";
+            let reason = "it is the API's address, but both base URLs name the same host; \
+                          give them different hosts or addresses";
             return Err(self.values.error("console.listen", reason));
         }
         if self.ops.listen.is_some_and(|ops| ops.port() != 0 && (ops == api.listen || Some(ops) == console.listen)) {
@@ -133,8 +134,8 @@ impl Settings {
         (!listen.ip().to_canonical().is_loopback() && base_url.host.is_loopback()).then(|| {
             let variable = environment_name("api.base_url");
             format!(
-                "callers on other machines get 404, because the API listens on {listen} but its base URL is {base_url}: \
-                 set `api.base_url` ({variable}) to the URL that they use"
+                "callers on other machines get 404, because the API listens on {listen} \
+                 but its base URL is {base_url}: set `api.base_url` ({variable}) to the URL that they use"
             )
         })
     }

@@ -1,4 +1,4 @@
-//! Parsers of single values. An error is the reason, which `Values::parse` completes with the setting's name and origin.
+//! Parsers of single values. An error is only the reason: `Values::parse` adds the setting's name and origin.
 
 use std::fmt;
 use std::net::SocketAddr;
