@@ -1,5 +1,5 @@
-//! How fast the index is: makes 100,000 passages out of a vocabulary that is distributed as in real texts, indexes
-//! them, asks 2,000 questions, and prints one line of JSON. Always the same texts and questions.
+//! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, asks 2,000 questions, and prints one line of
+//! JSON. Texts and questions are the same every time.
 //!
 //! `cargo run --release -p grounding --example index_bench -- [PASSAGES]`
 
@@ -12,17 +12,16 @@ use fastrand::Rng;
 use grounding::index::{AddOptions, Index, Indexer};
 
 const QUESTIONS: usize = 2_000;
-/// Passages of one document.
-const SECTIONS: usize = 10;
-const VOCABULARY: usize = 200_000;
+const PASSAGES_PER_DOCUMENT: usize = 10;
+const VOCABULARY_SIZE: usize = 200_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let passages: usize = std::env::args().nth(1).map_or(Ok(100_000), |n| n.parse())?;
     let folder = tempfile::tempdir()?;
     let (documents, index) = (folder.path().join("documents"), folder.path().join("index"));
-    let language = Language::new();
+    let vocabulary = Vocabulary::new();
     let mut rng = Rng::with_seed(7);
-    write_documents(&documents, passages, &language, &mut rng)?;
+    write_documents(&documents, passages, &vocabulary, &mut rng)?;
 
     let start = Instant::now();
     let report = Indexer::new(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
@@ -34,8 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let index_size = size(&index)?;
     let index = Index::open(&index)?.ok_or("there is no index")?;
-    let questions: Vec<String> = (0..QUESTIONS).map(|_| language.question(&mut rng)).collect();
-    // Once before, so that the files are in memory.
+    let questions: Vec<String> = (0..QUESTIONS).map(|_| vocabulary.question(&mut rng)).collect();
+    // Warm-up, so that the files are in memory.
     for question in &questions[..100] {
         index.search(question, 5)?;
     }
@@ -60,16 +59,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Words, of which the n-th is about n times rarer than the first.
-struct Language {
+/// Words of which the n-th is about n times rarer than the first.
+struct Vocabulary {
     words: Vec<String>,
-    /// How often a word or one before it is drawn, of all.
+    /// Cumulative frequencies.
     cumulative: Vec<f64>,
 }
 
-impl Language {
+impl Vocabulary {
     fn new() -> Self {
-        const LITTLE: [&str; 20] = [
+        const STOPWORDS: [&str; 20] = [
             "the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "was", "with", "as", "on", "be", "by",
             "at", "this", "from", "are",
         ];
@@ -77,10 +76,10 @@ impl Language {
             "ka", "lo", "mi", "ter", "ing", "pra", "sel", "von", "du", "re", "cor", "ti", "an", "est", "bo", "gra",
             "ly", "men", "os", "pu", "qui", "sha", "wer", "zen",
         ];
-        let word = |n: usize| match LITTLE.get(n) {
+        let word = |n: usize| match STOPWORDS.get(n) {
             Some(word) => (*word).to_owned(),
             None => {
-                // Counting in syllables, so that every word is another.
+                // Counts in syllables, so that no word repeats.
                 let (mut rest, mut word) = (n, String::new());
                 while rest > 0 {
                     word.push_str(SYLLABLES[rest % SYLLABLES.len()]);
@@ -89,9 +88,9 @@ impl Language {
                 word
             }
         };
-        let words: Vec<String> = (0..VOCABULARY).map(word).collect();
+        let words: Vec<String> = (0..VOCABULARY_SIZE).map(word).collect();
         let mut sum = 0.0;
-        let cumulative = (0..VOCABULARY)
+        let cumulative = (0..VOCABULARY_SIZE)
             .map(|n| {
                 sum += 1.0 / (n as f64 + 2.7);
                 sum
@@ -103,7 +102,7 @@ impl Language {
     fn word(&self, rng: &mut Rng) -> &str {
         let total = self.cumulative.last().copied().unwrap_or_default();
         let drawn = rng.f64() * total;
-        &self.words[self.cumulative.partition_point(|sum| *sum < drawn).min(VOCABULARY - 1)]
+        &self.words[self.cumulative.partition_point(|sum| *sum < drawn).min(VOCABULARY_SIZE - 1)]
     }
 
     fn sentence(&self, words: usize, rng: &mut Rng) -> String {
@@ -111,37 +110,42 @@ impl Language {
         words.join(" ") + "."
     }
 
-    /// Two to ten words, little, common and rare ones.
+    /// Two to ten words: stop words, common and rare ones.
     fn question(&self, rng: &mut Rng) -> String {
         let words: Vec<&str> = (0..rng.usize(2..=10))
             .map(|_| match rng.u8(0..10) {
                 0..4 => self.word(rng),
                 4..7 => &self.words[rng.usize(20..2_000)],
-                _ => &self.words[rng.usize(2_000..VOCABULARY)],
+                _ => &self.words[rng.usize(2_000..VOCABULARY_SIZE)],
             })
             .collect();
         words.join(" ") + "?"
     }
 }
 
-fn write_documents(folder: &Path, passages: usize, language: &Language, rng: &mut Rng) -> Result<(), Box<dyn Error>> {
+fn write_documents(
+    folder: &Path,
+    passages: usize,
+    vocabulary: &Vocabulary,
+    rng: &mut Rng,
+) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     let mut written = 0;
     while written < passages {
-        let mut text = format!("# {}\n\n", language.sentence(4, rng));
-        for _ in 0..SECTIONS.min(passages - written) {
-            text += &format!("## {}\n\n", language.sentence(3, rng));
+        let mut text = format!("# {}\n\n", vocabulary.sentence(4, rng));
+        for _ in 0..PASSAGES_PER_DOCUMENT.min(passages - written) {
+            text += &format!("## {}\n\n", vocabulary.sentence(3, rng));
             // Between 80 and 180 words.
             for _ in 0..rng.usize(2..=3) {
                 for _ in 0..rng.usize(3..=4) {
-                    text += &language.sentence(rng.usize(12..=16), rng);
+                    text += &vocabulary.sentence(rng.usize(12..=16), rng);
                     text.push(' ');
                 }
                 text += "\n\n";
             }
             written += 1;
         }
-        fs::write(folder.join(format!("{:05}.md", written / SECTIONS)), text)?;
+        fs::write(folder.join(format!("{:05}.md", written / PASSAGES_PER_DOCUMENT)), text)?;
     }
     Ok(())
 }

@@ -1,25 +1,25 @@
-//! How long the scorer takes for a request, on one thread: over the labelled rows, and for the largest conversations there can be.
-//! One line of JSON.
-
-mod data;
+//! The scorer's time for a request, on one thread: over the labelled rows, and for the largest conversations. Prints one line
+//! of JSON.
 
 use std::error::Error;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 use chat::{Message, Role};
-use grounding::scorer::Scorer;
+use grounding::scorer::{Scorer, load_labelled};
 
-/// Each row counts with the best of so many.
-const TIMES: usize = 5;
+/// Each row counts with its best run.
+const RUNS: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let scorer = Scorer::new();
-    let mut rows = data::read("dev")?;
-    rows.extend(data::read("train-")?);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let mut rows = load_labelled(&data, "dev")?;
+    rows.extend(load_labelled(&data, "train-")?);
     let mut best = vec![f64::MAX; rows.len()];
     let mut total = 0.0;
-    for _ in 0..TIMES {
+    for _ in 0..RUNS {
         for (row, best) in rows.iter().zip(&mut best) {
             let took = time(&scorer, &row.messages);
             total += took;
@@ -29,10 +29,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     best.sort_by(f64::total_cmp);
     let worst = largest()?
         .iter()
-        .map(|messages| (0..TIMES).map(|_| time(&scorer, messages)).fold(f64::MAX, f64::min))
+        .map(|messages| (0..RUNS).map(|_| time(&scorer, messages)).fold(f64::MAX, f64::min))
         .fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "thousands of rows")]
-    let mean = total / (rows.len() * TIMES) as f64;
+    let mean = total / (rows.len() * RUNS) as f64;
     println!(
         "{{\"rows\": {}, \"mean_us\": {mean:.1}, \"p50_us\": {:.1}, \"p99_us\": {:.1}, \"worst_case_us\": {worst:.1}}}",
         rows.len(),
@@ -49,7 +49,7 @@ fn time(scorer: &Scorer, messages: &[Message]) -> f64 {
     started.elapsed().as_secs_f64() * 1e6
 }
 
-/// Conversations at the bounds: twenty messages or one, of words, of characters, of marks.
+/// Conversations at the limits: of words, of characters, of punctuation.
 fn largest() -> Result<Vec<Vec<Message>>, Box<dyn Error>> {
     let mut found = Vec::new();
     for content in [

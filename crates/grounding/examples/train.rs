@@ -1,15 +1,13 @@
-//! Trains the scorer from the labelled rows in `data/`, writes its model, and judges it on `dev.jsonl`: `make scorer`.
-
-mod data;
+//! `make scorer`: trains the scorer on the labelled rows in `data/`, writes its model, and evaluates it on `dev.jsonl`.
 
 use std::error::Error;
 use std::path::Path;
 
-use data::read;
-use grounding::scorer::{Evaluation, Scorer, train};
+use grounding::scorer::{Evaluation, Scorer, load_labelled, train};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |prefix: &str| load_labelled(&home.join("data"), prefix);
     let (given, own) = (read("train-")?, read("own-")?);
     println!("{} labelled rows, {} of our own", given.len(), own.len());
     let report = train(&given, &own);

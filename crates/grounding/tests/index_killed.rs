@@ -1,5 +1,5 @@
-//! A process that adds to the index and is killed. In a file of its own: whoever starts a process shares the locks of
-//! all threads with it for a moment, and the tests of writers beside this one would see them held.
+//! A process is killed while it adds to the index. In a binary of its own: a child process inherits the locks of all threads for
+//! a moment, and tests of other writers would find them held.
 
 use std::error::Error;
 use std::fs;
@@ -9,18 +9,18 @@ use std::process::{Command, Stdio};
 
 use grounding::index::{AddOptions, Index, Indexer};
 
-type Outcome = Result<(), Box<dyn Error>>;
+type TestResult = Result<(), Box<dyn Error>>;
 
-/// Not a test of its own: what the other one starts as another process, to be killed.
+/// The process that the other test starts and kills.
 #[test]
-#[ignore = "started by another test"]
-fn add_until_killed() -> Outcome {
+#[ignore = "not a test: the other one starts it as a process to kill"]
+fn add_until_killed() -> TestResult {
     let (Some(index), Some(documents)) = (std::env::var_os("INDEX"), std::env::var_os("DOCUMENTS")) else {
         return Ok(());
     };
     Indexer::new(index).add(Path::new(&documents), &AddOptions::default(), &mut |progress| {
         if progress.done * 2 > progress.total {
-            // Half of it is read, and nothing more will be.
+            // Stops in the middle.
             println!("half");
             loop {
                 std::thread::park();
@@ -31,7 +31,7 @@ fn add_until_killed() -> Outcome {
 }
 
 #[test]
-fn a_killed_run_leaves_a_valid_index_and_no_lock() -> Outcome {
+fn a_killed_run_leaves_a_valid_index_and_no_lock() -> TestResult {
     let root = tempfile::tempdir()?;
     let (documents, folder) = (root.path().join("papers"), root.path().join("index"));
     fs::create_dir(&documents)?;

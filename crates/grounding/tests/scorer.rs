@@ -1,37 +1,40 @@
-//! The scorer through its interface: how well it judges, that it always judges the same, how long it takes, and that its model is
-//! what the labelled rows beside it make.
-
-#[path = "../examples/data/mod.rs"]
-mod data;
+//! The scorer through its interface: its accuracy, that it is deterministic, how long it takes, and that the labelled rows give
+//! exactly its model.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chat::{Message, Role};
-use grounding::scorer::{CHECKSUMS, Evaluation, LabelledRequest, Scorer, VERSION, train};
+use grounding::scorer::{CHECKSUMS, Evaluation, LabelledRequest, Scorer, VERSION, load_labelled, train};
 use proptest::prelude::*;
 
-/// What `dev.jsonl`, which is never trained on, must give at the least. Raise it with every better model.
-const F1: f64 = 0.93;
+/// On `dev.jsonl`, which is never trained on. Raise it with every better model.
+const MIN_F1: f64 = 0.93;
 
 const LEXICON: &[u8] = include_bytes!("../src/scorer/lexicon.txt");
 const MODEL: &[u8] = include_bytes!("../src/scorer/model.bin");
 
+fn rows(prefix: &str) -> Vec<LabelledRequest> {
+    load_labelled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data"), prefix)
+        .expect("the labelled rows are part of the crate")
+}
+
 #[test]
-fn it_judges_requests_that_it_has_never_seen() {
+fn requests_that_it_was_not_trained_on_are_scored_well() {
     let scorer = Scorer::new();
     let mut evaluation = Evaluation::default();
-    for row in data::read("dev").unwrap() {
+    for row in rows("dev") {
         let verdict = scorer.score(&row.messages).is_required();
         evaluation.add(&row.lang, &row.category, row.required.unwrap(), verdict);
     }
     assert_eq!(evaluation.total().count(), 420);
-    assert!(evaluation.total().f1() >= F1, "{evaluation}");
+    assert!(evaluation.total().f1() >= MIN_F1, "{evaluation}");
 }
 
 #[test]
-fn the_labelled_rows_make_this_model() {
-    let report = train(&data::read("train-").unwrap(), &data::read("own-").unwrap());
+fn training_on_the_labelled_rows_gives_this_model() {
+    let report = train(&rows("train-"), &rows("own-"));
     assert!(report.model == MODEL, "the rows, the features or the training changed: `make scorer` trains again");
 }
 
@@ -42,30 +45,30 @@ fn a_change_of_lexicon_or_model_raises_the_version() {
 }
 
 #[test]
-fn nothing_judged_is_judged_by_what_it_was_trained_on() {
-    // Case and marks make no difference between requests.
+fn no_row_of_the_evaluation_is_trained_on() {
+    // Case and punctuation make no difference.
     let letters = |message: &Message| message.content().to_lowercase().replace(|c: char| !c.is_alphanumeric(), "");
     let key = |row: &LabelledRequest| row.messages.iter().map(letters).collect::<Vec<_>>();
-    let (given, own) = (data::read("train-").unwrap(), data::read("own-").unwrap());
+    let (given, own) = (rows("train-"), rows("own-"));
     let trained: HashSet<_> = given.iter().chain(&own).map(key).collect();
-    let both: Vec<_> = data::read("dev").unwrap().into_iter().filter(|row| trained.contains(&key(row))).collect();
+    let both: Vec<_> = rows("dev").into_iter().filter(|row| trained.contains(&key(row))).collect();
     assert!(both.is_empty(), "{} rows of dev.jsonl are trained on, the first is {}", both.len(), both[0].id);
 }
 
 #[test]
 fn the_same_request_always_gets_the_same_score() {
     let (one, other) = (Scorer::new(), Scorer::new());
-    for row in data::read("dev").unwrap() {
+    for row in rows("dev") {
         let score = one.score(&row.messages);
         assert_eq!(score, other.score(&row.messages));
         assert_eq!(score, one.explain(&row.messages).0, "explaining changes nothing: {}", row.id);
     }
 }
 
-/// A bound that a busy machine keeps, too; `scorer_bench` measures.
+/// A limit that holds on a busy machine too; `scorer_bench` measures.
 #[test]
 fn a_score_takes_well_below_a_millisecond() {
-    let (scorer, rows) = (Scorer::new(), data::read("dev").unwrap());
+    let (scorer, rows) = (Scorer::new(), rows("dev"));
     let started = Instant::now();
     let required = rows.iter().filter(|row| scorer.score(&row.messages).is_required()).count();
     let mean = started.elapsed() / u32::try_from(rows.len()).unwrap();
@@ -73,7 +76,7 @@ fn a_score_takes_well_below_a_millisecond() {
 }
 
 #[test]
-fn the_largest_conversation_takes_no_longer_than_a_blink() {
+fn the_largest_conversation_takes_at_most_50_milliseconds() {
     let scorer = Scorer::new();
     for content in ["a", "Is 3.14 (π) \"true\"? ", "東京の天気は？", "\n", "word word\n\n", ": \"« ``` "] {
         let content: String = content.chars().cycle().take(1600).collect();
@@ -112,7 +115,7 @@ fn without_a_user_nothing_is_required() {
 }
 
 #[test]
-fn a_broken_model_is_none() {
+fn a_damaged_model_is_refused() {
     assert!(Scorer::with_model(MODEL).is_some());
     for broken in [&MODEL[1..], &MODEL[..MODEL.len() - 1], b"", b"AGSM"] {
         assert!(Scorer::with_model(broken).is_none());
@@ -133,7 +136,7 @@ fn conversations() -> impl Strategy<Value = Vec<Message>> {
 
 proptest! {
     #[test]
-    fn whatever_is_said_gets_a_score(messages in conversations()) {
+    fn every_conversation_gets_a_score(messages in conversations()) {
         thread_local!(static SCORER: Scorer = Scorer::new());
         SCORER.with(|scorer| {
             let (score, reasons) = scorer.explain(&messages);

@@ -1,5 +1,8 @@
 //! Labelled requests, one JSON object per line.
 
+use std::path::Path;
+use std::{fs, io};
+
 use chat::{Message, Role};
 use serde::Deserialize;
 
@@ -43,6 +46,23 @@ struct MessageRow {
 pub fn parse_labelled(text: &str) -> impl Iterator<Item = Result<LabelledRequest, RowError>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(index, line)| read(line, index + 1).map_err(|reason| RowError { line: index + 1, reason }))
+}
+
+/// The rows of the `.jsonl` files in a folder whose names begin with `prefix`, in the order of the names.
+pub fn load_labelled(folder: &Path, prefix: &str) -> io::Result<Vec<LabelledRequest>> {
+    let mut files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    files.retain(|file| {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(prefix) && name.ends_with(".jsonl")
+    });
+    files.sort();
+    let mut rows = Vec::new();
+    for file in files {
+        for row in parse_labelled(&fs::read_to_string(&file)?) {
+            rows.push(row.map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?);
+        }
+    }
+    Ok(rows)
 }
 
 fn read(line: &str, number: usize) -> Result<LabelledRequest, String> {

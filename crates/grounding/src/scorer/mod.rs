@@ -17,7 +17,7 @@ use chat::Message;
 
 pub use evaluation::{ConfusionMatrix, Evaluation};
 use features::Features;
-pub use labelled::{LabelledRequest, RowError, parse_labelled};
+pub use labelled::{LabelledRequest, RowError, load_labelled, parse_labelled};
 use lexicon::Lexicon;
 pub(crate) use material::split_material;
 use model::Model;

@@ -1,14 +1,14 @@
-//! An index that is not what was written.
+//! Damaged indexes.
 
 use std::fs;
 use std::path::Path;
 
 use grounding::index::{Index, IndexError};
 
-use crate::{Change, Outcome, Place};
+use crate::{Change, Fixture, TestResult};
 
 #[test]
-fn what_is_damaged_is_an_error_and_not_empty() -> Outcome {
+fn a_damaged_index_is_an_error_and_not_an_empty_index() -> TestResult {
     let damage: [(&str, Change); 5] = [
         ("the list is cut off", |folder| {
             let meta = fs::read(folder.join("meta.json"))?;
@@ -24,16 +24,16 @@ fn what_is_damaged_is_an_error_and_not_empty() -> Outcome {
         }),
     ];
     for (what, damage) in damage {
-        let place = Place::new()?;
-        place.write("a.txt", "The anchor is heavy.")?;
-        place.add()?;
-        damage(&place.index_folder())?;
-        let searched = Index::open(&place.index_folder()).and_then(|index| match index {
+        let fixture = Fixture::new()?;
+        fixture.write("a.txt", "The anchor is heavy.")?;
+        fixture.add()?;
+        damage(&fixture.index_folder())?;
+        let searched = Index::open(&fixture.index_folder()).and_then(|index| match index {
             Some(index) => index.search("anchor", 5).map(Some),
             None => Ok(None),
         });
         assert!(matches!(searched, Err(IndexError::Unreadable(_))), "{what}: {searched:?}");
-        assert!(place.add().is_err(), "{what}");
+        assert!(fixture.add().is_err(), "{what}");
     }
     Ok(())
 }
@@ -49,26 +49,26 @@ fn each_segment_file(folder: &Path, change: Change) -> std::io::Result<()> {
 }
 
 #[test]
-fn an_index_that_vanishes_under_a_reader_is_an_error() -> Outcome {
-    let place = Place::new()?;
-    place.write("a.txt", "The anchor is heavy.")?;
-    place.add()?;
-    let index = place.index()?;
-    fs::remove_dir_all(place.index_folder())?;
+fn an_index_that_vanishes_under_a_reader_is_an_error() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("a.txt", "The anchor is heavy.")?;
+    fixture.add()?;
+    let index = fixture.index()?;
+    fs::remove_dir_all(fixture.index_folder())?;
     assert!(matches!(index.search("anchor", 5), Err(IndexError::Unreadable(_))));
     Ok(())
 }
 
 #[test]
-fn an_index_of_another_version_says_what_to_do() -> Outcome {
-    let place = Place::new()?;
-    place.write("a.txt", "The anchor is heavy.")?;
-    place.add()?;
-    let meta = place.index_folder().join("meta.json");
+fn an_index_of_another_version_says_what_to_do() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("a.txt", "The anchor is heavy.")?;
+    fixture.add()?;
+    let meta = fixture.index_folder().join("meta.json");
     fs::write(&meta, fs::read_to_string(&meta)?.replace("adriaticum index 1", "adriaticum index 0"))?;
-    let opened = Index::open(&place.index_folder()).map(|index| index.is_some());
+    let opened = Index::open(&fixture.index_folder()).map(|index| index.is_some());
     assert!(matches!(opened, Err(IndexError::OtherVersion)), "{opened:?}");
-    let added = place.add();
+    let added = fixture.add();
     assert!(matches!(added, Err(IndexError::OtherVersion)), "{added:?}");
     assert!(IndexError::OtherVersion.to_string().contains("add your folders again"));
     Ok(())

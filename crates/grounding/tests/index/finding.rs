@@ -1,12 +1,12 @@
-//! What questions find.
+//! Which passages questions find.
 
 use grounding::Passage;
 use jiff::civil::date;
 
-use crate::{Outcome, Place, pdf};
+use crate::{Fixture, TestResult, pdf};
 
-/// Two documents for each language, so that finding the language is not finding the passage.
-const LIBRARY: [(&str, &str); 18] = [
+/// Two documents in each language, so that matching the language is not enough.
+const DOCUMENTS: [(&str, &str); 18] = [
     (
         "en/lighthouse.md",
         "# The lighthouse\n\nThe lighthouse on the northern cape was built in 1818 and is 36 metres high. Its lamp is visible from twenty nautical miles away.",
@@ -69,7 +69,7 @@ const LIBRARY: [(&str, &str); 18] = [
     ("zh/chaye.txt", "这个地区的茶叶在春天采摘。最好的绿茶生长在山坡上，价格很高。"),
 ];
 
-/// What somebody asks, and what answers it.
+/// Questions, and the document that answers each.
 const QUESTIONS: [(&str, &str); 20] = [
     ("How high is the lighthouse?", "en/lighthouse.md"),
     ("When is the harbour master in his office?", "en/harbour.md"),
@@ -94,39 +94,39 @@ const QUESTIONS: [(&str, &str); 20] = [
 ];
 
 #[test]
-fn questions_in_nine_languages_find_their_passage_first() -> Outcome {
-    let place = Place::new()?;
-    for (path, text) in LIBRARY {
-        place.write(path, text)?;
+fn questions_in_nine_languages_find_their_passage_first() -> TestResult {
+    let fixture = Fixture::new()?;
+    for (path, text) in DOCUMENTS {
+        fixture.write(path, text)?;
     }
-    assert_eq!(place.counts()?, [LIBRARY.len() as u64, 0, 0, 0, 0]);
+    assert_eq!(fixture.add_counts()?, [DOCUMENTS.len() as u64, 0, 0, 0, 0]);
     for (question, expected) in QUESTIONS {
-        let found = place.found(question)?;
+        let found = fixture.found_urls(question)?;
         assert_eq!(found.first(), Some(&format!("local:papers/{expected}")), "{question} {found:?}");
     }
     Ok(())
 }
 
 #[test]
-fn every_format_gives_title_text_and_date() -> Outcome {
-    let place = Place::new()?;
-    place.write(
+fn every_format_gives_title_text_and_date() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write(
         "pump.md",
         "---\ntitle: Pump manual\ndate: 2024-05-01\n---\n# Care\n\n## Oil\n\nChange the gearbox oil every year.",
     )?;
-    place.write("notes.TXT", "The impeller has seven blades.")?;
-    place.write(
+    fixture.write("notes.TXT", "The impeller has seven blades.")?;
+    fixture.write(
         "news.html",
         "<head><title>News &amp; dates</title><meta name=date content=2023-02-03></head><p>The turbine was delivered.",
     )?;
-    place.write(
+    fixture.write(
         "sheet.pdf",
         pdf::document("Data sheet", "D:20220304120000Z", &["The compressor weighs 90 kilograms."]),
     )?;
-    place.write("latin.txt", b"Der K\xFChler k\xFChlt.")?;
+    fixture.write("latin.txt", b"Der K\xFChler k\xFChlt.")?;
     let utf16: Vec<u8> = "\u{FEFF}Der Vergaser vergast.".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    place.write("wide.txt", utf16)?;
-    assert_eq!(place.counts()?, [6, 0, 0, 0, 0]);
+    fixture.write("wide.txt", utf16)?;
+    assert_eq!(fixture.add_counts()?, [6, 0, 0, 0, 0]);
     let passage = |title: &str, path: &str, text: &str, date| Passage {
         title: title.to_owned(),
         url: format!("local:papers/{path}"),
@@ -147,49 +147,49 @@ fn every_format_gives_title_text_and_date() -> Outcome {
         ("Kühler", passage("latin", "latin.txt", "Der Kühler kühlt.", None)),
         ("vergaser", passage("wide", "wide.txt", "Der Vergaser vergast.", None)),
     ] {
-        assert_eq!(place.ask(question)?, [expected], "{question}");
+        assert_eq!(fixture.ask(question)?, [expected], "{question}");
     }
     Ok(())
 }
 
 #[test]
-fn titles_and_headings_count_more_than_text() -> Outcome {
-    let place = Place::new()?;
-    place.write(
+fn titles_and_headings_count_more_than_text() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write(
         "a.md",
         "# Various\n\nThis one mentions the carburettor once, among valves, belts and bearings of all kinds.",
     )?;
-    place.write(
+    fixture.write(
         "b.md",
         "# Engines\n\n## Carburettor\n\nIt mixes air with fuel, as people know who have cleaned one of them once.",
     )?;
-    place.add()?;
-    assert_eq!(place.found("carburettor")?, ["local:papers/b.md", "local:papers/a.md"]);
+    fixture.add()?;
+    assert_eq!(fixture.found_urls("carburettor")?, ["local:papers/b.md", "local:papers/a.md"]);
     Ok(())
 }
 
 #[test]
-fn what_holds_all_rare_words_comes_before_what_repeats_one() -> Outcome {
-    let place = Place::new()?;
-    place.write("often.txt", "zirconium ".repeat(30))?;
-    place.write("other.txt", "beryllium ".repeat(30))?;
+fn a_passage_with_all_rare_words_comes_before_one_that_repeats_one() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("often.txt", "zirconium ".repeat(30))?;
+    fixture.write("other.txt", "beryllium ".repeat(30))?;
     let filler = "and many more words about the weather, the garden and what there was for dinner that day. ".repeat(6);
-    place.write("both.txt", format!("An alloy of zirconium with beryllium {filler}"))?;
+    fixture.write("both.txt", format!("An alloy of zirconium with beryllium {filler}"))?;
     for n in 0..30 {
-        place.write(&format!("filler{n}.txt"), format!("{n} {filler}"))?;
+        fixture.write(&format!("filler{n}.txt"), format!("{n} {filler}"))?;
     }
-    place.add()?;
-    assert_eq!(place.found("zirconium and beryllium")?[0], "local:papers/both.txt");
+    fixture.add()?;
+    assert_eq!(fixture.found_urls("zirconium and beryllium")?[0], "local:papers/both.txt");
     Ok(())
 }
 
 #[test]
-fn nothing_in_a_question_is_an_operator() -> Outcome {
-    let place = Place::new()?;
-    place.write("a.txt", "The lighthouse has a lamp.")?;
-    place.write("b.txt", "The harbour has a crane.")?;
-    place.add()?;
-    let index = place.index()?;
+fn nothing_in_a_question_is_an_operator() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("a.txt", "The lighthouse has a lamp.")?;
+    fixture.write("b.txt", "The harbour has a crane.")?;
+    fixture.add()?;
+    let index = fixture.index()?;
     for question in [
         "lighthouse AND NOT lamp",
         "\"lighthouse",

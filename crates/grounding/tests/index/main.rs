@@ -1,4 +1,4 @@
-//! The index as those who use it see it: folders with documents go in, questions find passages.
+//! The index through its interface: folders of documents are added, questions find passages.
 
 mod adding;
 mod damage;
@@ -14,16 +14,15 @@ use grounding::Passage;
 use grounding::index::{AddOptions, AddReport, Index, IndexError, Indexer};
 use tempfile::TempDir;
 
-type Outcome = Result<(), Box<dyn Error>>;
-/// Something that happens to a folder or file.
+type TestResult = Result<(), Box<dyn Error>>;
 type Change = fn(&Path) -> std::io::Result<()>;
 
 /// A folder of documents and an index.
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     pub(crate) root: TempDir,
 }
 
-impl Place {
+impl Fixture {
     pub(crate) fn new() -> std::io::Result<Self> {
         let root = tempfile::tempdir()?;
         fs::create_dir(root.path().join("papers"))?;
@@ -67,13 +66,12 @@ impl Place {
         Ok(self.index()?.search(question, 5)?)
     }
 
-    /// The addresses of what is found.
-    pub(crate) fn found(&self, question: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    pub(crate) fn found_urls(&self, question: &str) -> Result<Vec<String>, Box<dyn Error>> {
         Ok(self.ask(question)?.into_iter().map(|passage| passage.url).collect())
     }
 
-    /// How many documents were added, changed, unchanged, removed and skipped.
-    pub(crate) fn counts(&self) -> Result<[u64; 5], IndexError> {
+    /// Adds the folder; numbers of added, changed, unchanged, removed and skipped documents.
+    pub(crate) fn add_counts(&self) -> Result<[u64; 5], IndexError> {
         let report = self.add()?;
         Ok([report.added, report.changed, report.unchanged, report.removed, report.skipped.len() as u64])
     }

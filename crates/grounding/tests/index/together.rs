@@ -1,35 +1,35 @@
-//! Readers and writers at the same time.
+//! Concurrent readers and writers.
 
 use grounding::index::{AddOptions, Index, IndexError};
 
-use crate::{Outcome, Place};
+use crate::{Fixture, TestResult};
 
 #[test]
-fn a_reader_sees_what_another_commits() -> Outcome {
-    let place = Place::new()?;
-    assert!(Index::open(&place.index_folder())?.is_none());
-    assert!(!place.index_folder().exists());
-    place.write("a.txt", "The anchor is heavy.")?;
-    place.add()?;
-    let index = place.index()?;
+fn a_reader_sees_what_another_commits() -> TestResult {
+    let fixture = Fixture::new()?;
+    assert!(Index::open(&fixture.index_folder())?.is_none());
+    assert!(!fixture.index_folder().exists());
+    fixture.write("a.txt", "The anchor is heavy.")?;
+    fixture.add()?;
+    let index = fixture.index()?;
     for n in 0..5 {
         assert_eq!(index.search("rudder", 9)?.len(), n);
-        place.write(&format!("r{n}.txt"), "The rudder is light.")?;
-        place.add()?;
+        fixture.write(&format!("r{n}.txt"), "The rudder is light.")?;
+        fixture.add()?;
     }
-    place.indexer().remove(&place.documents())?;
+    fixture.indexer().remove(&fixture.documents())?;
     assert!(index.is_empty()?);
     Ok(())
 }
 
 #[test]
-fn many_search_while_one_writes() -> Outcome {
-    let place = Place::new()?;
-    place.write("a.txt", "The anchor is heavy.")?;
-    place.add()?;
-    let index = place.index()?;
+fn many_search_while_one_writes() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("a.txt", "The anchor is heavy.")?;
+    fixture.add()?;
+    let index = fixture.index()?;
     let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| -> Outcome {
+    std::thread::scope(|scope| -> TestResult {
         let searching: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
@@ -42,8 +42,8 @@ fn many_search_while_one_writes() -> Outcome {
             })
             .collect();
         for n in 0..8 {
-            place.write(&format!("r{n}.txt"), "The rudder is light.")?;
-            place.add()?;
+            fixture.write(&format!("r{n}.txt"), "The rudder is light.")?;
+            fixture.add()?;
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         for thread in searching {
@@ -54,18 +54,18 @@ fn many_search_while_one_writes() -> Outcome {
 }
 
 #[test]
-fn the_second_of_two_writers_is_told_so() -> Outcome {
-    let place = Place::new()?;
-    place.write("a.txt", "The anchor is heavy.")?;
+fn the_second_of_two_writers_is_told_so() -> TestResult {
+    let fixture = Fixture::new()?;
+    fixture.write("a.txt", "The anchor is heavy.")?;
     let mut second = None;
-    place.indexer().add(&place.documents(), &AddOptions::default(), &mut |_| {
-        second = Some((place.add(), place.indexer().remove(&place.documents()), place.indexer().list()));
+    fixture.indexer().add(&fixture.documents(), &AddOptions::default(), &mut |_| {
+        second = Some((fixture.add(), fixture.indexer().remove(&fixture.documents()), fixture.indexer().list()));
     })?;
     let (add, remove, list) = second.ok_or("no progress")?;
     assert!(matches!(add, Err(IndexError::Busy)), "{add:?}");
     assert!(matches!(remove, Err(IndexError::Busy)), "{remove:?}");
     assert!(list.is_ok(), "looking is always possible");
     assert!(IndexError::Busy.to_string().contains("another `index` command is running"));
-    assert_eq!(place.counts()?, [0, 0, 1, 0, 0], "and the first is not disturbed");
+    assert_eq!(fixture.add_counts()?, [0, 0, 1, 0, 0], "and the first is not disturbed");
     Ok(())
 }

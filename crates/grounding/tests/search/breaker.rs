@@ -1,4 +1,4 @@
-//! A server that fails again and again is left alone for a while, and asked again by one at a time.
+//! A server that fails repeatedly is not asked for a while; then one search at a time tries it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use grounding::Passage;
 use grounding::search::{RemoteSearch, SearchError};
 
-use crate::server::{Reply, Server, recording};
-use crate::{AMPLE, remote};
+use crate::server::{Response, Server, recording};
+use crate::{LONG_DEADLINE, remote};
 
-/// How many failures in a row it takes.
-const TOLERATED: usize = 3;
+/// Failures in a row that open the breaker.
+const FAILURE_THRESHOLD: usize = 3;
 
-/// Fails until it is broken, and waits until the pause is over: then gives what the search that was let through gave.
-async fn after_the_pause(remote: &RemoteSearch) -> Result<Vec<Passage>, SearchError> {
+/// Searches until the breaker lets one through, and gives its result.
+async fn search_after_backoff(remote: &RemoteSearch) -> Result<Vec<Passage>, SearchError> {
     loop {
         match remote.search("x", 5).await {
             Err(SearchError::CircuitOpen) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -23,8 +23,8 @@ async fn after_the_pause(remote: &RemoteSearch) -> Result<Vec<Passage>, SearchEr
     }
 }
 
-async fn break_it(remote: &RemoteSearch) {
-    for _ in 0..TOLERATED {
+async fn open_breaker(remote: &RemoteSearch) {
+    for _ in 0..FAILURE_THRESHOLD {
         let error = remote.search("x", 5).await.unwrap_err();
         assert_ne!(error, SearchError::CircuitOpen);
     }
@@ -32,48 +32,48 @@ async fn break_it(remote: &RemoteSearch) {
 }
 
 #[tokio::test]
-async fn failures_in_a_row_pause_it_and_a_success_ends_the_pause() {
+async fn failures_in_a_row_open_the_breaker_and_a_success_closes_it() {
     let is_well = Arc::new(AtomicBool::new(false));
     let health = is_well.clone();
     let server = Server::start(move |_| match health.load(Ordering::SeqCst) {
-        true => Reply::recorded("searxng-no-hits"),
-        false => Reply::status(500),
+        true => Response::recorded("searxng-no-hits"),
+        false => Response::status(500),
     })
     .await;
-    let remote = remote(&server.searxng(), AMPLE);
-    break_it(&remote).await;
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
+    open_breaker(&remote).await;
     for _ in 0..50 {
         assert_eq!(remote.search("x", 5).await, Err(SearchError::CircuitOpen));
     }
-    assert_eq!(server.counts().requests, TOLERATED, "nothing is sent during the pause");
+    assert_eq!(server.counts().requests, FAILURE_THRESHOLD, "nothing is sent while the breaker is open");
     remote.check().await.unwrap_err();
-    assert_eq!(server.counts().requests, TOLERATED + 1, "a check asks nevertheless");
+    assert_eq!(server.counts().requests, FAILURE_THRESHOLD + 1, "a check bypasses the breaker");
 
     is_well.store(true, Ordering::SeqCst);
-    assert_eq!(after_the_pause(&remote).await, Ok(vec![]));
+    assert_eq!(search_after_backoff(&remote).await, Ok(vec![]));
     for _ in 0..5 {
         assert_eq!(remote.search("x", 5).await, Ok(vec![]), "an empty answer is a good one");
     }
-    assert_eq!(server.counts().requests, TOLERATED + 7);
+    assert_eq!(server.counts().requests, FAILURE_THRESHOLD + 7);
 }
 
 #[tokio::test]
-async fn failures_that_are_not_in_a_row_do_not_pause_it() {
+async fn failures_that_are_not_in_a_row_do_not_open_the_breaker() {
     let server = Server::start(|at| match at % 3 {
-        2 => Reply::recorded("searxng-no-hits"),
-        _ => Reply::status(500),
+        2 => Response::recorded("searxng-no-hits"),
+        _ => Response::status(500),
     })
     .await;
-    let remote = remote(&server.searxng(), AMPLE);
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
     for _ in 0..9 {
         assert_ne!(remote.search("x", 5).await, Err(SearchError::CircuitOpen));
     }
 }
 
 #[tokio::test]
-async fn a_query_that_is_too_much_for_it_says_nothing_against_it() {
-    let server = Server::always(Reply::status(400)).await;
-    let remote = remote(&server.opensearch(), AMPLE);
+async fn a_refused_query_is_no_failure_of_the_server() {
+    let server = Server::always(Response::status(400)).await;
+    let remote = remote(&server.opensearch(), LONG_DEADLINE);
     for _ in 0..10 {
         assert_ne!(remote.search("x", 5).await, Err(SearchError::CircuitOpen));
     }
@@ -81,43 +81,43 @@ async fn a_query_that_is_too_much_for_it_says_nothing_against_it() {
 }
 
 #[tokio::test]
-async fn a_limiter_and_silent_engines_are_reasons_for_a_pause() {
-    for reply in [Reply::status(429), Reply::recorded("searxng-unresponsive"), Reply::json("<html>")] {
+async fn rate_limits_and_unresponsive_engines_open_the_breaker() {
+    for reply in [Response::status(429), Response::recorded("searxng-unresponsive"), Response::json("<html>")] {
         let server = Server::always(reply).await;
-        break_it(&remote(&server.searxng(), AMPLE)).await;
-        assert_eq!(server.counts().requests, TOLERATED);
+        open_breaker(&remote(&server.searxng(), LONG_DEADLINE)).await;
+        assert_eq!(server.counts().requests, FAILURE_THRESHOLD);
     }
 }
 
 #[tokio::test]
-async fn one_at_a_time_tries_and_one_that_is_given_up_leaves_room_for_the_next() {
+async fn one_search_at_a_time_tries_and_a_cancelled_one_lets_the_next_try() {
     let server = Server::start(|at| match at {
-        0..TOLERATED => Reply::status(500),
-        TOLERATED => Reply::ThenSilence(vec![]),
-        _ => Reply::recorded("searxng-no-hits"),
+        0..FAILURE_THRESHOLD => Response::status(500),
+        FAILURE_THRESHOLD => Response::ThenHang(vec![]),
+        _ => Response::recorded("searxng-no-hits"),
     })
     .await;
-    let remote = Arc::new(remote(&server.searxng(), AMPLE));
-    break_it(&remote).await;
+    let remote = Arc::new(remote(&server.searxng(), LONG_DEADLINE));
+    open_breaker(&remote).await;
     let trying = tokio::spawn({
         let remote = remote.clone();
-        async move { after_the_pause(&remote).await }
+        async move { search_after_backoff(&remote).await }
     });
-    server.until(|counts| counts.requests == TOLERATED + 1).await;
+    server.until(|counts| counts.requests == FAILURE_THRESHOLD + 1).await;
     for _ in 0..10 {
-        assert_eq!(remote.search("x", 5).await, Err(SearchError::CircuitOpen), "somebody else is trying");
+        assert_eq!(remote.search("x", 5).await, Err(SearchError::CircuitOpen), "another search is trying");
     }
     trying.abort();
     assert!(trying.await.unwrap_err().is_cancelled());
-    server.until(|counts| counts.given_up == 1).await;
-    assert_eq!(remote.search("x", 5).await, Ok(vec![]), "the pause is over and nobody tries");
+    server.until(|counts| counts.cancelled == 1).await;
+    assert_eq!(remote.search("x", 5).await, Ok(vec![]), "the backoff is over and nothing else tries");
 }
 
 #[tokio::test]
-async fn searches_that_are_given_up_say_nothing_against_it() {
-    let server = Server::always(Reply::ThenSilence(vec![])).await;
-    let remote = Arc::new(remote(&server.opensearch(), AMPLE));
-    for at in 1..=TOLERATED * 2 {
+async fn cancelled_searches_are_no_failures() {
+    let server = Server::always(Response::ThenHang(vec![])).await;
+    let remote = Arc::new(remote(&server.opensearch(), LONG_DEADLINE));
+    for at in 1..=FAILURE_THRESHOLD * 2 {
         let searching = tokio::spawn({
             let remote = remote.clone();
             async move { remote.search("x", 5).await }
@@ -125,19 +125,19 @@ async fn searches_that_are_given_up_say_nothing_against_it() {
         server.until(|counts| counts.requests == at).await;
         searching.abort();
         assert!(searching.await.unwrap_err().is_cancelled());
-        server.until(|counts| counts.given_up == at).await;
+        server.until(|counts| counts.cancelled == at).await;
     }
 }
 
 #[tokio::test]
-async fn many_failures_at_once_pause_it_no_longer_than_three() {
+async fn many_failures_at_once_keep_the_breaker_open_no_longer_than_three() {
     let together = 20;
     let server = Server::start(move |at| match at {
-        at if at < together => Reply::ThenEnd(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()),
-        _ => Reply::json(recording("searxng-no-hits")),
+        at if at < together => Response::ThenClose(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()),
+        _ => Response::json(recording("searxng-no-hits")),
     })
     .await;
-    let remote = Arc::new(remote(&server.searxng(), AMPLE));
+    let remote = Arc::new(remote(&server.searxng(), LONG_DEADLINE));
     let mut searches = tokio::task::JoinSet::new();
     for _ in 0..together {
         let remote = remote.clone();
@@ -146,6 +146,6 @@ async fn many_failures_at_once_pause_it_no_longer_than_three() {
     let ended = searches.join_all().await;
     assert!(ended.iter().all(|result| *result == Err(SearchError::Disconnected)), "{ended:?}");
     let waited = std::time::Instant::now();
-    assert_eq!(after_the_pause(&remote).await, Ok(vec![]));
+    assert_eq!(search_after_backoff(&remote).await, Ok(vec![]));
     assert!(waited.elapsed() < Duration::from_secs(3), "{:?}", waited.elapsed());
 }

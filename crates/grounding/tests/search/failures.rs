@@ -1,4 +1,4 @@
-//! What goes wrong between us and any server: each ends as an error of its own kind, in time, and tells no secret.
+//! Failures between us and any server: each is an error of its own kind, in time, and tells no secret.
 
 use std::io;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use grounding::search::{ConnectError, SearchError};
 use reqwest::StatusCode;
 
-use crate::server::{Counts, Reply, Server, recording};
-use crate::{AMPLE, SHORT, remote, titles};
+use crate::server::{Counts, Response, Server, recording};
+use crate::{LONG_DEADLINE, SHORT_DEADLINE, remote, titles};
 
 const MIB: usize = 1 << 20;
 
@@ -32,7 +32,7 @@ fn twice(error: SearchError) -> [SearchError; 2] {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_malformed() {
+async fn other_bodies_are_malformed() {
     let html = "<!DOCTYPE html><title>own words</title>";
     let truncated = recording("searxng-hits")[..1_000].to_vec();
     let bodies = [
@@ -50,42 +50,42 @@ async fn what_is_no_answer_is_malformed() {
         recording("opensearch-wrong-types"),
     ];
     for body in bodies {
-        let server = Server::always(Reply::json(body.clone())).await;
+        let server = Server::always(Response::json(body.clone())).await;
         let beginning = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
-        assert_eq!(failure(&server, AMPLE).await, twice(SearchError::Malformed), "{beginning}");
+        assert_eq!(failure(&server, LONG_DEADLINE).await, twice(SearchError::Malformed), "{beginning}");
     }
 }
 
 #[tokio::test]
-async fn a_large_answer_is_not_read_whether_or_not_it_says_its_length() {
-    let said = Server::always(Reply::json(vec![b' '; 2 * MIB + 1])).await;
-    assert_eq!(failure(&said, AMPLE).await, twice(SearchError::TooLarge));
+async fn a_large_response_is_not_read_with_or_without_a_length() {
+    let said = Server::always(Response::json(vec![b' '; 2 * MIB + 1])).await;
+    assert_eq!(failure(&said, LONG_DEADLINE).await, twice(SearchError::TooLarge));
 
     let ahead =
-        Server::always(Reply::ThenSilence(b"HTTP/1.1 200 OK\r\ncontent-length: 2097153\r\n\r\n".to_vec())).await;
-    assert_eq!(failure(&ahead, AMPLE).await, twice(SearchError::TooLarge), "it is known before it is read");
+        Server::always(Response::ThenHang(b"HTTP/1.1 200 OK\r\ncontent-length: 2097153\r\n\r\n".to_vec())).await;
+    assert_eq!(failure(&ahead, LONG_DEADLINE).await, twice(SearchError::TooLarge), "it is known before it is read");
 
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     let endless = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice(), &chunk.repeat(33)].concat();
-    let unsaid = Server::always(Reply::ThenSilence(endless)).await;
-    assert_eq!(failure(&unsaid, AMPLE).await, twice(SearchError::TooLarge));
+    let unsaid = Server::always(Response::ThenHang(endless)).await;
+    assert_eq!(failure(&unsaid, LONG_DEADLINE).await, twice(SearchError::TooLarge));
 
     let to_the_end = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &vec![b' '; 3 * MIB]].concat();
-    let without_end = Server::always(Reply::ThenEnd(to_the_end)).await;
-    assert_eq!(failure(&without_end, AMPLE).await, twice(SearchError::TooLarge));
+    let without_end = Server::always(Response::ThenClose(to_the_end)).await;
+    assert_eq!(failure(&without_end, LONG_DEADLINE).await, twice(SearchError::TooLarge));
 }
 
 #[tokio::test]
-async fn an_answer_as_large_as_may_be_is_read() {
+async fn a_response_at_the_size_limit_is_read() {
     let mut body = recording("searxng-older");
     body.resize(2 * MIB, b' ');
-    let server = Server::always(Reply::json(body)).await;
-    let found = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap();
+    let server = Server::always(Response::json(body)).await;
+    let found = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap();
     assert_eq!(titles(&found), ["Old"]);
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_no_answer() {
+async fn a_response_that_breaks_off_is_an_error() {
     let cases: [&[u8]; 5] = [
         b"",
         b"HTTP/1.1 200",
@@ -94,9 +94,9 @@ async fn an_answer_that_breaks_off_is_no_answer() {
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"res\r\n",
     ];
     for bytes in cases {
-        let server = Server::always(Reply::ThenEnd(bytes.to_vec())).await;
+        let server = Server::always(Response::ThenClose(bytes.to_vec())).await;
         assert_eq!(
-            failure(&server, AMPLE).await,
+            failure(&server, LONG_DEADLINE).await,
             twice(SearchError::Disconnected),
             "{}",
             String::from_utf8_lossy(bytes)
@@ -109,34 +109,38 @@ async fn one_deadline_covers_head_and_body() {
     let cases: [&[u8]; 3] =
         [b"", b"HTTP/1.1 200 OK\r\ncontent-le", b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"results\": []"];
     for bytes in cases {
-        let server = Server::always(Reply::ThenSilence(bytes.to_vec())).await;
+        let server = Server::always(Response::ThenHang(bytes.to_vec())).await;
         let started = Instant::now();
-        assert_eq!(failure(&server, SHORT).await, twice(SearchError::TimedOut(SHORT)));
-        assert!(started.elapsed() >= SHORT * 2 && started.elapsed() < AMPLE, "{:?}", started.elapsed());
-        server.until(|counts| counts.given_up == 2).await;
+        assert_eq!(failure(&server, SHORT_DEADLINE).await, twice(SearchError::TimedOut(SHORT_DEADLINE)));
+        assert!(
+            started.elapsed() >= SHORT_DEADLINE * 2 && started.elapsed() < LONG_DEADLINE,
+            "{:?}",
+            started.elapsed()
+        );
+        server.until(|counts| counts.cancelled == 2).await;
     }
 }
 
 #[tokio::test]
-async fn nobody_there_says_so() {
+async fn a_refused_connection_is_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = remote(&format!("searxng+http://{address}"), AMPLE).search("x", 5).await.unwrap_err();
+    let error = remote(&format!("searxng+http://{address}"), LONG_DEADLINE).search("x", 5).await.unwrap_err();
     assert_eq!(error, SearchError::Unreachable(ConnectError::Network(io::ErrorKind::ConnectionRefused)));
     assert!(error.to_string().contains("connection refused"), "{error}");
 }
 
 #[tokio::test]
-async fn a_host_without_an_address_says_so() {
+async fn an_unknown_host_is_reported() {
     // A label of 64 letters is more than a name can have, so nobody has to be asked whether it exists.
     let url = format!("searxng+http://{}.example", "a".repeat(64));
-    let error = remote(&url, AMPLE).search("x", 5).await.unwrap_err();
+    let error = remote(&url, LONG_DEADLINE).search("x", 5).await.unwrap_err();
     assert_eq!(error, SearchError::Unreachable(ConnectError::UnknownHost));
 }
 
 #[tokio::test]
-async fn tls_to_somebody_who_does_not_speak_it_says_so() {
+async fn tls_to_a_server_without_tls_is_reported() {
     let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = plain.local_addr().unwrap();
     tokio::spawn(async move {
@@ -146,18 +150,18 @@ async fn tls_to_somebody_who_does_not_speak_it_says_so() {
             let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
         }
     });
-    let error = remote(&format!("searxng+https://{address}"), AMPLE).search("x", 5).await.unwrap_err();
+    let error = remote(&format!("searxng+https://{address}"), LONG_DEADLINE).search("x", 5).await.unwrap_err();
     assert_eq!(error, SearchError::Unreachable(ConnectError::Tls));
 }
 
 #[tokio::test]
 async fn redirects_are_not_followed() {
-    let elsewhere = Server::always(Reply::recorded("searxng-hits")).await;
+    let elsewhere = Server::always(Response::recorded("searxng-hits")).await;
     let location: &'static str = format!("http://{}/search", elsewhere.address).leak();
     for (status, location) in [(302, location), (307, location), (301, "/elsewhere/search")] {
-        let server = Server::always(Reply::Whole(status, vec![("location", location)], vec![])).await;
+        let server = Server::always(Response::Complete(status, vec![("location", location)], vec![])).await;
         let expected = SearchError::Redirected(StatusCode::from_u16(status).unwrap());
-        assert_eq!(failure(&server, AMPLE).await, twice(expected));
+        assert_eq!(failure(&server, LONG_DEADLINE).await, twice(expected));
         assert_eq!(server.counts().requests, 2, "one for each kind of server");
     }
     assert_eq!(elsewhere.counts(), Counts::default());
@@ -168,11 +172,11 @@ async fn proxies_of_the_environment_do_not_see_queries() {
     // The client is built in a process of its own with the variable set: it is read once for all.
     if std::env::var_os("HTTP_PROXY").is_some() {
         let url = std::env::var("SEARCH_UNDER_TEST").unwrap();
-        assert_eq!(remote(&url, AMPLE).search("x", 5).await, Ok(vec![]));
+        assert_eq!(remote(&url, LONG_DEADLINE).search("x", 5).await, Ok(vec![]));
         return;
     }
-    let server = Server::always(Reply::recorded("searxng-no-hits")).await;
-    let proxy = Server::always(Reply::status(502)).await;
+    let server = Server::always(Response::recorded("searxng-no-hits")).await;
+    let proxy = Server::always(Response::status(502)).await;
     let mut again = tokio::process::Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", "failures::proxies_of_the_environment_do_not_see_queries"]);
     again.env("SEARCH_UNDER_TEST", server.searxng());
@@ -185,9 +189,9 @@ async fn proxies_of_the_environment_do_not_see_queries() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
-    let server = Server::always(Reply::recorded("searxng-hits")).await;
-    let remote = remote(&server.searxng(), AMPLE);
+async fn connections_are_reused() {
+    let server = Server::always(Response::recorded("searxng-hits")).await;
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
     for _ in 0..5 {
         remote.search("x", 5).await.unwrap();
     }
@@ -201,8 +205,8 @@ async fn a_kept_connection_that_the_server_closed_is_replaced() {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
         [head.into_bytes(), body].concat()
     };
-    let server = Server::always(Reply::ThenEnd(whole(recording("searxng-hits")))).await;
-    let remote = remote(&server.searxng(), AMPLE);
+    let server = Server::always(Response::ThenClose(whole(recording("searxng-hits")))).await;
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
     for _ in 0..3 {
         assert_eq!(remote.search("x", 5).await.unwrap().len(), 5);
         // The end of the connection travels as an event of its own; let it arrive.
@@ -212,11 +216,11 @@ async fn a_kept_connection_that_the_server_closed_is_replaced() {
 }
 
 #[test]
-fn runtimes_share_it_but_not_their_connections() {
+fn tokio_runtimes_do_not_share_connections() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let house = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let server = house.block_on(Server::always(Reply::recorded("searxng-hits")));
-    let remote = remote(&server.searxng(), AMPLE);
+    let state = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = state.block_on(Server::always(Response::recorded("searxng-hits")));
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
     let (first, second) = (runtime(), runtime());
     // A runtime that nobody drives at the moment moves no connection, and must not be needed.
     for turn in [&first, &second, &first, &second] {
@@ -231,8 +235,8 @@ fn runtimes_share_it_but_not_their_connections() {
 
 #[tokio::test]
 async fn many_searches_at_once_are_all_answered() {
-    let server = Server::always(Reply::recorded("searxng-hits")).await;
-    let remote = Arc::new(remote(&server.searxng(), AMPLE));
+    let server = Server::always(Response::recorded("searxng-hits")).await;
+    let remote = Arc::new(remote(&server.searxng(), LONG_DEADLINE));
     let mut searches = tokio::task::JoinSet::new();
     for _ in 0..100 {
         let remote = remote.clone();

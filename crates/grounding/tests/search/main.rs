@@ -1,4 +1,4 @@
-//! Search servers as they are and as they fail, over real sockets.
+//! Search servers and their failures, over real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod breaker;
@@ -13,10 +13,10 @@ use grounding::Passage;
 use grounding::search::{RemoteSearch, RemoteUrl, SearchUrl};
 use jiff::civil::Date;
 
-/// Far more than an answer from this machine takes.
-const AMPLE: Duration = Duration::from_secs(20);
-/// For those who wait in vain.
-const SHORT: Duration = Duration::from_millis(150);
+/// Far more than a response from this machine takes.
+const LONG_DEADLINE: Duration = Duration::from_secs(20);
+/// For servers that never respond.
+const SHORT_DEADLINE: Duration = Duration::from_millis(150);
 
 fn url(text: &str) -> RemoteUrl {
     match text.parse() {

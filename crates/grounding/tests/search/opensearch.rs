@@ -1,4 +1,4 @@
-//! OpenSearch and Elasticsearch: what they are asked, and what their answers mean.
+//! OpenSearch and Elasticsearch: requests, and what their responses mean.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use jiff::civil::date;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::server::{Reply, Server, recording};
-use crate::{AMPLE, passage, remote, titles};
+use crate::server::{Response, Server, recording};
+use crate::{LONG_DEADLINE, passage, remote, titles};
 
 #[tokio::test]
-async fn what_it_finds_becomes_passages() {
-    let server = Server::always(Reply::recorded("opensearch-hits")).await;
-    let found = remote(&server.opensearch(), AMPLE).search("opening hours", 10).await.unwrap();
+async fn hits_become_passages() {
+    let server = Server::always(Response::recorded("opensearch-hits")).await;
+    let found = remote(&server.opensearch(), LONG_DEADLINE).search("opening hours", 10).await.unwrap();
     let day = Some(date(2024, 5, 1));
     let expected = [
         passage("Opening hours", "https://intranet.example/hours", "The reading room opens at nine.", day),
@@ -33,7 +33,7 @@ async fn what_it_finds_becomes_passages() {
         passage("One name with a dot", "file:///srv/x.doc", "Extracted.", None),
     ];
     assert_eq!(found, expected);
-    let found = remote(&server.opensearch(), AMPLE).search("opening hours", 2).await.unwrap();
+    let found = remote(&server.opensearch(), LONG_DEADLINE).search("opening hours", 2).await.unwrap();
     assert_eq!(found, expected[..2], "no more than asked for, whatever it sends");
 }
 
@@ -42,25 +42,25 @@ async fn healthy_and_no_hits_is_no_error_and_one_good_shard_is_enough() {
     for (name, expected) in
         [("opensearch-no-hits", vec![]), ("opensearch-some-shards-failed", vec!["From the shard that works"])]
     {
-        let server = Server::always(Reply::recorded(name)).await;
-        let found = remote(&server.opensearch(), AMPLE).search("x", 5).await.unwrap();
+        let server = Server::always(Response::recorded(name)).await;
+        let found = remote(&server.opensearch(), LONG_DEADLINE).search("x", 5).await.unwrap();
         assert_eq!(titles(&found), expected, "{name}");
     }
     let no_shards = r#"{"took":0,"timed_out":false,"_shards":{"total":0,"successful":0,"skipped":0,"failed":0},"hits":{"hits":[]}}"#;
-    let server = Server::always(Reply::json(no_shards)).await;
-    assert_eq!(remote(&server.opensearch(), AMPLE).search("x", 5).await, Ok(vec![]));
+    let server = Server::always(Response::json(no_shards)).await;
+    assert_eq!(remote(&server.opensearch(), LONG_DEADLINE).search("x", 5).await, Ok(vec![]));
 }
 
 #[tokio::test]
-async fn half_a_search_is_an_error() {
+async fn an_incomplete_search_is_an_error() {
     let cases = [
         ("opensearch-timed-out", SearchError::CutShort),
         ("opensearch-all-shards-failed", SearchError::ShardsFailed),
         ("opensearch-unreadable", SearchError::Unreadable),
     ];
     for (name, expected) in cases {
-        let server = Server::always(Reply::recorded(name)).await;
-        assert_eq!(remote(&server.opensearch(), AMPLE).search("x", 5).await, Err(expected), "{name}");
+        let server = Server::always(Response::recorded(name)).await;
+        assert_eq!(remote(&server.opensearch(), LONG_DEADLINE).search("x", 5).await, Err(expected), "{name}");
     }
 }
 
@@ -74,8 +74,8 @@ async fn a_status_says_what_to_do() {
         (503, SearchError::Refused(StatusCode::SERVICE_UNAVAILABLE), "status 503"),
     ];
     for (status, expected, remedy) in cases {
-        let server = Server::always(Reply::Whole(status, vec![], recording("opensearch-no-index"))).await;
-        let error = remote(&server.opensearch(), AMPLE).search("x", 5).await.unwrap_err();
+        let server = Server::always(Response::Complete(status, vec![], recording("opensearch-no-index"))).await;
+        let error = remote(&server.opensearch(), LONG_DEADLINE).search("x", 5).await.unwrap_err();
         let told = error.to_string();
         assert_eq!(error, expected);
         assert!(told.contains(remedy) && !told.contains("index_not_found"), "{told}");
@@ -83,14 +83,14 @@ async fn a_status_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn exactly_the_query_leaves() {
-    let server = Server::always(Reply::recorded("opensearch-no-hits")).await;
+async fn nothing_but_the_query_is_sent() {
+    let server = Server::always(Response::recorded("opensearch-no-hits")).await;
     let url = format!("elasticsearch+http://admin:s%23cret@{}/es/docs-*,more", server.address);
     let remote = remote(&url, Duration::from_secs(10));
     remote.search("ä & + # 日本 \"quoted\" }", 7).await.unwrap();
     remote.search("x", usize::MAX).await.unwrap();
 
-    let seen = server.seen();
+    let seen = server.received();
     assert_eq!(seen[0].line, "POST /es/docs-*,more/_search HTTP/1.1");
     let names: Vec<_> = {
         let mut names: Vec<_> = seen[0].headers.iter().map(|(name, _)| name.as_str()).collect();
@@ -103,7 +103,7 @@ async fn exactly_the_query_leaves() {
 
     let body: Value = serde_json::from_str(&seen[0].body).unwrap();
     assert_eq!(body["size"], json!(7));
-    assert_eq!(body["timeout"], json!("9000ms"), "it is to say so before our deadline passes");
+    assert_eq!(body["timeout"], json!("9000ms"), "its timeout comes before our deadline");
     let words = &body["query"]["multi_match"];
     assert_eq!(words["query"], json!("ä & + # 日本 \"quoted\" }"));
     assert_eq!(words["lenient"], json!(true));
@@ -121,21 +121,21 @@ async fn exactly_the_query_leaves() {
 
 #[tokio::test]
 async fn check_says_what_works_and_what_does_not() {
-    let server = Server::always(Reply::recorded("opensearch-hits")).await;
+    let server = Server::always(Response::recorded("opensearch-hits")).await;
     let url = format!("opensearch+http://admin:secret@{}/handbook", server.address);
-    let told = remote(&url, AMPLE).check().await.unwrap();
+    let told = remote(&url, LONG_DEADLINE).check().await.unwrap();
     let beginning = format!("OpenSearch at http://{} answers in ", server.address);
     assert!(told.starts_with(&beginning) && told.ends_with("the documents of the index can be read"), "{told}");
-    let body: Value = serde_json::from_str(&server.seen()[0].body).unwrap();
+    let body: Value = serde_json::from_str(&server.received()[0].body).unwrap();
     assert!(body["query"]["bool"]["must"]["match_all"].is_object(), "any document will do");
     assert!(body["query"]["bool"]["should"][0]["multi_match"].is_object(), "the usual query is tried too");
 
-    let server = Server::always(Reply::recorded("opensearch-no-hits")).await;
-    let told = remote(&server.opensearch(), AMPLE).check().await.unwrap();
+    let server = Server::always(Response::recorded("opensearch-no-hits")).await;
+    let told = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap();
     assert!(told.ends_with("the index is empty"), "{told}");
 
-    let server = Server::always(Reply::recorded("opensearch-unreadable")).await;
-    let error = remote(&server.opensearch(), AMPLE).check().await.unwrap_err();
+    let server = Server::always(Response::recorded("opensearch-unreadable")).await;
+    let error = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap_err();
     assert_eq!(error, SearchError::Unreadable);
     assert!(error.to_string().contains("title, name"), "{error}");
 }

@@ -1,16 +1,16 @@
-//! SearXNG: what it is asked, and what its answers mean.
+//! SearXNG: requests, and what its responses mean.
 
 use grounding::search::SearchError;
 use jiff::civil::date;
 use reqwest::StatusCode;
 
-use crate::server::{Reply, Server};
-use crate::{AMPLE, passage, remote, titles};
+use crate::server::{Response, Server};
+use crate::{LONG_DEADLINE, passage, remote, titles};
 
 #[tokio::test]
-async fn what_it_finds_becomes_passages() {
-    let server = Server::always(Reply::recorded("searxng-hits")).await;
-    let found = remote(&server.searxng(), AMPLE).search("lighthouse of Vrana height", 10).await.unwrap();
+async fn results_become_passages() {
+    let server = Server::always(Response::recorded("searxng-hits")).await;
+    let found = remote(&server.searxng(), LONG_DEADLINE).search("lighthouse of Vrana height", 10).await.unwrap();
     let expected = [
         passage("https://answers.example/vrana", "https://answers.example/vrana", "48 metres", None),
         passage(
@@ -38,8 +38,8 @@ async fn what_it_finds_becomes_passages() {
 
 #[tokio::test]
 async fn no_more_is_given_than_asked_for() {
-    let server = Server::always(Reply::recorded("searxng-hits")).await;
-    let remote = remote(&server.searxng(), AMPLE);
+    let server = Server::always(Response::recorded("searxng-hits")).await;
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
     assert_eq!(remote.search("x", 3).await.unwrap().len(), 3);
     assert_eq!(remote.search("x", 0).await.unwrap(), []);
     assert_eq!(remote.search(" \n", 3).await.unwrap(), []);
@@ -51,16 +51,16 @@ async fn no_more_is_given_than_asked_for() {
 async fn other_versions_and_odd_results_are_understood() {
     let cases = [("searxng-older", vec!["Old"]), ("searxng-odd-result", vec!["listed"]), ("searxng-no-hits", vec![])];
     for (name, expected) in cases {
-        let server = Server::always(Reply::recorded(name)).await;
-        let found = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap();
+        let server = Server::always(Response::recorded(name)).await;
+        let found = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap();
         assert_eq!(titles(&found), expected, "{name}");
     }
 }
 
 #[tokio::test]
-async fn nothing_from_silent_engines_is_an_error() {
-    let server = Server::always(Reply::recorded("searxng-unresponsive")).await;
-    let error = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap_err();
+async fn unresponsive_engines_without_results_are_an_error() {
+    let server = Server::always(Response::recorded("searxng-unresponsive")).await;
+    let error = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap_err();
     let names = "brave, duckduckgo, gooscriptgle, a name that is far too long to be that o, qwant, 2 more";
     assert_eq!(error, SearchError::SourcesUnresponsive(names.into()));
 }
@@ -76,8 +76,8 @@ async fn a_status_says_what_to_do() {
         (204, SearchError::Refused(StatusCode::NO_CONTENT), "status 204"),
     ];
     for (status, expected, remedy) in cases {
-        let server = Server::always(Reply::status(status)).await;
-        let error = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap_err();
+        let server = Server::always(Response::status(status)).await;
+        let error = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap_err();
         let told = error.to_string();
         assert_eq!(error, expected);
         assert!(told.contains(remedy) && !told.contains("words of its own"), "{told}");
@@ -85,17 +85,17 @@ async fn a_status_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn exactly_the_query_leaves() {
+async fn nothing_but_the_query_is_sent() {
     let cookie = vec![("set-cookie", "spy=1; Path=/"), ("content-type", "application/json")];
     let body = crate::server::recording("searxng-no-hits");
-    let server = Server::always(Reply::Whole(200, cookie, body)).await;
-    let plain = remote(&server.searxng(), AMPLE);
+    let server = Server::always(Response::Complete(200, cookie, body)).await;
+    let plain = remote(&server.searxng(), LONG_DEADLINE);
     plain.search("ä & + # 日本", 5).await.unwrap();
     plain.search("!!g a=b", 5).await.unwrap();
     let below = format!("searxng+http://us%C3%A9r:p%40ss@{}/find/it/", server.address);
-    remote(&below, AMPLE).search("x", 5).await.unwrap();
+    remote(&below, LONG_DEADLINE).search("x", 5).await.unwrap();
 
-    let seen = server.seen();
+    let seen = server.received();
     let lines: Vec<_> = seen.iter().map(|request| request.line.as_str()).collect();
     assert_eq!(
         lines,
@@ -129,23 +129,23 @@ async fn long_results_are_cut_between_characters() {
         long("u", 2_000),
         long("日", 20_001)
     );
-    let server = Server::always(Reply::json(body)).await;
-    let found = remote(&server.searxng(), AMPLE).search("x", 5).await.unwrap();
+    let server = Server::always(Response::json(body)).await;
+    let found = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap();
     let url = format!("https://{}", long("u", 1_992));
     assert_eq!(found, [passage(&long("é", 300), &url, &long("日", 20_000), None)]);
 }
 
 #[tokio::test]
 async fn check_says_what_works_and_what_does_not() {
-    let server = Server::always(Reply::recorded("searxng-hits")).await;
-    let told = remote(&server.searxng(), AMPLE).check().await.unwrap();
+    let server = Server::always(Response::recorded("searxng-hits")).await;
+    let told = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
     let beginning = format!("SearXNG at http://{} answers in ", server.address);
     assert!(told.starts_with(&beginning) && told.ends_with(" ms; its JSON format is enabled"), "{told}");
 
-    let server = Server::always(Reply::recorded("searxng-no-hits")).await;
-    let told = remote(&server.searxng(), AMPLE).check().await.unwrap();
+    let server = Server::always(Response::recorded("searxng-no-hits")).await;
+    let told = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
     assert!(told.contains("found nothing"), "{told}");
 
-    let server = Server::always(Reply::status(403)).await;
-    assert_eq!(remote(&server.searxng(), AMPLE).check().await, Err(SearchError::JsonNotEnabled));
+    let server = Server::always(Response::status(403)).await;
+    assert_eq!(remote(&server.searxng(), LONG_DEADLINE).check().await, Err(SearchError::JsonNotEnabled));
 }

@@ -1,5 +1,4 @@
-//! A search server that does as it is told. Written on bare sockets, because half of what it has to do is what no proper
-//! HTTP server does.
+//! A scripted search server. On bare sockets, because half of the scripts break HTTP.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -8,41 +7,38 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// What is done about one request.
 #[derive(Clone)]
-pub(crate) enum Reply {
-    /// A whole answer, after which the connection is kept.
-    Whole(u16, Vec<(&'static str, &'static str)>, Vec<u8>),
-    /// These bytes, then the end of the connection.
-    ThenEnd(Vec<u8>),
+pub(crate) enum Response {
+    /// After it, the connection is kept.
+    Complete(u16, Vec<(&'static str, &'static str)>, Vec<u8>),
+    /// These bytes, then the connection is closed.
+    ThenClose(Vec<u8>),
     /// These bytes, then nothing more.
-    ThenSilence(Vec<u8>),
+    ThenHang(Vec<u8>),
 }
 
-impl Reply {
+impl Response {
     pub(crate) fn status(status: u16) -> Self {
-        Self::Whole(status, Vec::new(), b"words of its own".to_vec())
+        Self::Complete(status, Vec::new(), b"words of its own".to_vec())
     }
 
     pub(crate) fn json(text: impl Into<Vec<u8>>) -> Self {
-        Self::Whole(200, vec![("content-type", "application/json")], text.into())
+        Self::Complete(200, vec![("content-type", "application/json")], text.into())
     }
 
-    /// A recorded answer, by its name in `tests/responses`.
+    /// By its name in `tests/responses`.
     pub(crate) fn recorded(name: &str) -> Self {
         Self::json(recording(name))
     }
 }
 
-/// The bytes of a recorded answer.
 pub(crate) fn recording(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/responses").join(name).with_extension("json");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A request as it arrived.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// Method, target and version.
     pub(crate) line: String,
     /// Names in lower case.
@@ -50,47 +46,46 @@ pub(crate) struct Seen {
     pub(crate) body: String,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// What has happened so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) connections: usize,
     pub(crate) requests: usize,
-    /// Connections that the client closed while it was kept waiting.
-    pub(crate) given_up: usize,
+    /// Connections that the client closed while it waited.
+    pub(crate) cancelled: usize,
 }
 
 /// A server on a port of its own, for as long as the test's runtime lives.
 pub(crate) struct Server {
     /// Such as `127.0.0.1:40000`.
     pub(crate) address: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     counts: watch::Receiver<Counts>,
 }
 
 impl Server {
-    /// Starts one that replies to the first request with `script(0)`, and so on.
-    pub(crate) async fn start(script: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+    /// Responds to the first request with `script(0)`, and so on.
+    pub(crate) async fn start(script: impl Fn(usize) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (seen, (count, counts)) = (Arc::<Mutex<Vec<Seen>>>::default(), watch::channel(Counts::default()));
-        let house = Arc::new(House { script: Box::new(script), seen: seen.clone(), count });
+        let (seen, (count, counts)) =
+            (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), watch::channel(Counts::default()));
+        let state = Arc::new(ServerState { script: Box::new(script), seen: seen.clone(), count });
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                house.count.send_modify(|counts| counts.connections += 1);
-                tokio::spawn(serve(house.clone(), socket));
+                state.count.send_modify(|counts| counts.connections += 1);
+                tokio::spawn(serve(state.clone(), socket));
             }
         });
         Self { address, seen, counts }
     }
 
-    /// Starts one that always replies the same.
-    pub(crate) async fn always(reply: Reply) -> Self {
+    pub(crate) async fn always(reply: Response) -> Self {
         Self::start(move |_| reply.clone()).await
     }
 
@@ -102,7 +97,7 @@ impl Server {
         format!("opensearch+http://{}/handbook", self.address)
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn received(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().unwrap().clone()
     }
 
@@ -110,40 +105,39 @@ impl Server {
         *self.counts.borrow()
     }
 
-    /// Waits until something has happened.
     pub(crate) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
         let mut counts = self.counts.clone();
-        tokio::time::timeout(crate::AMPLE, counts.wait_for(wanted)).await.expect("it happens in time").unwrap();
+        tokio::time::timeout(crate::LONG_DEADLINE, counts.wait_for(wanted)).await.expect("it happens in time").unwrap();
     }
 }
 
-struct House {
-    script: Box<dyn Fn(usize) -> Reply + Send + Sync>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+struct ServerState {
+    script: Box<dyn Fn(usize) -> Response + Send + Sync>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     count: watch::Sender<Counts>,
 }
 
-async fn serve(house: Arc<House>, socket: TcpStream) {
+async fn serve(state: Arc<ServerState>, socket: TcpStream) {
     let mut socket = BufReader::new(socket);
     while let Some(request) = read(&mut socket).await {
         let at = {
-            let mut seen = house.seen.lock().unwrap();
+            let mut seen = state.seen.lock().unwrap();
             seen.push(request);
             seen.len() - 1
         };
-        house.count.send_modify(|counts| counts.requests += 1);
-        let (bytes, is_end) = match (house.script)(at) {
-            Reply::Whole(status, headers, body) => {
+        state.count.send_modify(|counts| counts.requests += 1);
+        let (bytes, is_end) = match (state.script)(at) {
+            Response::Complete(status, headers, body) => {
                 let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
                 let head = format!("HTTP/1.1 {status} Whatever\r\n{headers}content-length: {}\r\n\r\n", body.len());
                 ([head.into_bytes(), body].concat(), false)
             }
-            Reply::ThenEnd(bytes) => (bytes, true),
-            Reply::ThenSilence(bytes) => {
+            Response::ThenClose(bytes) => (bytes, true),
+            Response::ThenHang(bytes) => {
                 // A client that has read enough may have gone.
                 let _ = socket.write_all(&bytes).await;
                 let _ = socket.read(&mut [0]).await;
-                house.count.send_modify(|counts| counts.given_up += 1);
+                state.count.send_modify(|counts| counts.cancelled += 1);
                 return;
             }
         };
@@ -153,7 +147,7 @@ async fn serve(house: Arc<House>, socket: TcpStream) {
     }
 }
 
-async fn read(socket: &mut BufReader<TcpStream>) -> Option<Seen> {
+async fn read(socket: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -168,7 +162,7 @@ async fn read(socket: &mut BufReader<TcpStream>) -> Option<Seen> {
     let line = lines.remove(0);
     let headers = lines.iter().filter_map(|line| line.split_once(": "));
     let headers: Vec<_> = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
-    let mut seen = Seen { line, headers, body: String::new() };
+    let mut seen = ReceivedRequest { line, headers, body: String::new() };
     let length = seen.header("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     socket.read_exact(&mut body).await.ok()?;
