@@ -1,5 +1,5 @@
-//! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, asks 2,000 questions, and prints one line of
-//! JSON. Texts and questions are the same every time.
+//! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, asks 2,000 questions, and prints one
+//! line of JSON. Texts and questions are the same every time.
 //!
 //! `cargo run --release -p grounding --example index_bench -- [PASSAGES]`
 

@@ -1,5 +1,5 @@
-//! The scorer's time for a request, on one thread: over the labelled rows, and for the largest conversations. Prints one line
-//! of JSON.
+//! The scorer's time for a request, on one thread: over the labelled rows, and for the largest conversations. Prints
+//! one line of JSON.
 
 use std::error::Error;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
-//! Grounding: does a request need facts (`scorer`), what is searched for (`query`), where (`index`, `search`), and how do the
-//! results get into the prompt (`augment`). `grounder` combines them. Results are untrusted text until `augment` has cleaned
-//! them. Only the derived query is sent to a search server.
+//! Grounding: does a request need facts (`scorer`), what is searched for (`query`), where (`index`, `search`), and how
+//! do the results get into the prompt (`augment`). `grounder` combines them. Results are untrusted text until `augment`
+//! has cleaned them. Only the derived query is sent to a search server.
 
 pub mod augment;
 mod cjk;

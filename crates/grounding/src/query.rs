@@ -1,6 +1,6 @@
 //! The query: all that a search server is sent. It comes from the last user turn and, where that is too short to stand
-//! alone, from the user turn before it; never from the system message, a completion or pasted material. Secrets and personal
-//! data are removed.
+//! alone, from the user turn before it; never from the system message, a completion or pasted material. Secrets and
+//! personal data are removed.
 
 use std::sync::LazyLock;
 

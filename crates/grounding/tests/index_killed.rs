@@ -1,5 +1,5 @@
-//! A process is killed while it adds to the index. In a binary of its own: a child process inherits the locks of all threads for
-//! a moment, and tests of other writers would find them held.
+//! A process is killed while it adds to the index. In a binary of its own: a child process inherits the locks of all
+//! threads for a moment, and tests of other writers would find them held.
 
 use std::error::Error;
 use std::fs;

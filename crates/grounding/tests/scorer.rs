@@ -1,5 +1,5 @@
-//! The scorer through its interface: its accuracy, that it is deterministic, how long it takes, and that the labelled rows give
-//! exactly its model.
+//! The scorer through its interface: its accuracy, that it is deterministic, how long it takes, and that the labelled
+//! rows give exactly its model.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then member by member. Each error names the member,
-//! the limit and what was sent; message text is never repeated.
+//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then member by member. Each error names the
+//! member, the limit and what was sent; message text is never repeated.
 
 use std::borrow::Cow;
 
@@ -27,8 +27,8 @@ pub fn parse_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Location::Body, "messages", bound))
 }
 
-/// Reads what `runtime::request` writes. The model may have any name, and messages may be longer than a caller's: grounding
-/// adds to them.
+/// Reads what `runtime::request` writes. The model may have any name, and messages may be longer than a caller's:
+/// grounding adds to them.
 pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
     let [_, messages, temperature, max_tokens, stream] = take_members(document(body)?, Location::Body, accepted)?;

@@ -55,8 +55,8 @@ pub enum ResponseError {
 
 /// Reads the body of a runtime's 200.
 ///
-/// A message without text is an empty completion: reasoning models that `max_tokens` cuts off send `content: null`. Every
-/// finish reason other than length is `stop`: the specification knows no third.
+/// A message without text is an empty completion: reasoning models that `max_tokens` cuts off send `content: null`.
+/// Every finish reason other than length is `stop`: the specification knows no third.
 pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
     let response: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => ResponseError::NoContent,

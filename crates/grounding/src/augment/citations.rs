@@ -1,7 +1,7 @@
 //! Citations such as `[1]` in a completion, checked against the sources: those that name no source are removed.
 
-/// Numbers in brackets that are no citations stay: in code, behind a name (`list[7]`), or followed by a round bracket as in a
-/// Markdown link.
+/// Numbers in brackets that are no citations stay: in code, behind a name (`list[7]`), or followed by a round bracket
+/// as in a Markdown link.
 pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
     let mut kept = String::with_capacity(text.len());
     for (index, piece) in text.split_inclusive('`').enumerate() {

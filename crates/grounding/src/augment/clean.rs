@@ -1,8 +1,8 @@
 //! Untrusted text made harmless.
 //!
-//! The result is one line of visible characters, without square or angle brackets in any script's form, without a run of marks
-//! that could pass for a fence, and without control tokens of a chat template. So it cannot begin a line, forge a source's
-//! number, or close the fence around it.
+//! The result is one line of visible characters, without square or angle brackets in any script's form, without a run
+//! of marks that could pass for a fence, and without control tokens of a chat template. So it cannot begin a line,
+//! forge a source's number, or close the fence around it.
 
 use std::sync::LazyLock;
 

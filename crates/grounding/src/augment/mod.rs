@@ -1,5 +1,5 @@
-//! Prompt augmentation: passages become numbered sources between two fences, with instructions around them. The text goes below
-//! the caller's system message. A passage stays data, whatever it says.
+//! Prompt augmentation: passages become numbered sources between two fences, with instructions around them. The text
+//! goes below the caller's system message. A passage stays data, whatever it says.
 
 mod citations;
 mod clean;

@@ -63,8 +63,8 @@ impl FileRecord {
     }
 }
 
-/// The documents below a folder sorted by name, and what could not be read. Hidden files and folders are skipped; links are
-/// not followed, so nothing outside the folder is indexed.
+/// The documents below a folder sorted by name, and what could not be read. Hidden files and folders are skipped; links
+/// are not followed, so nothing outside the folder is indexed.
 pub(super) fn list_documents(folder: &Path) -> (Vec<DocumentFile>, Vec<(PathBuf, String)>) {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     let entries = WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter();

@@ -1,7 +1,7 @@
 //! AddRun folders of documents to the index, updating and removing them.
 //!
-//! Several threads read and split files; one hands their passages to the writer. Commits hold whole files, so an interrupted
-//! run continues where it stopped.
+//! Several threads read and split files; one hands their passages to the writer. Commits hold whole files, so an
+//! interrupted run continues where it stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -22,7 +22,8 @@ use super::writer::{COMMIT_INTERVAL, CommitInterval, Writer};
 /// Documents read but not written yet; bounds memory.
 const MAX_READ_AHEAD: usize = 16;
 
-/// Changes the index in one folder. Holds nothing open; each change locks the index against other writers while it runs.
+/// Changes the index in one folder. Holds nothing open; each change locks the index against other writers while it
+/// runs.
 #[derive(Debug, Clone)]
 pub struct Indexer {
     folder: PathBuf,
@@ -31,8 +32,8 @@ pub struct Indexer {
 
 #[derive(Debug, Clone, Default)]
 pub struct AddOptions {
-    /// What its documents' URLs begin with, such as `https://docs.example.com/`. `None` keeps the prefix of the last time; an
-    /// empty one goes back to `local:`.
+    /// What its documents' URLs begin with, such as `https://docs.example.com/`. `None` keeps the prefix of the last
+    /// time; an empty one goes back to `local:`.
     pub url_prefix: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The languages that the index can stem, and language detection.
-//! A document is long enough for statistics over its letters. For a question, stop words such as `koliko` or `wie` decide.
+//! The languages that the index can stem, and language detection. A document is long enough for statistics over its
+//! letters. For a question, stop words such as `koliko` or `wie` decide.
 
 use whatlang::{Detector, Lang};
 
@@ -33,8 +33,8 @@ impl Language {
         Detector::with_allowlist(allowed).detect_lang(sample).and_then(Self::from_whatlang)
     }
 
-    /// By the stop words among a question's folded words. Empty if they do not tell: a single stop word may be a content word of
-    /// another language, such as `war`.
+    /// By the stop words among a question's folded words. Empty if they do not tell: a single stop word may be a
+    /// content word of another language, such as `war`.
     pub(super) fn detect_in_question(words: &[&str]) -> Vec<Self> {
         const MIN_STOPWORDS: usize = 2;
 

@@ -1,8 +1,8 @@
 //! The built-in search index: folders of documents, split into passages, searched by their words in nine languages.
 //!
-//! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice every
-//! commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and `prepare` know
-//! Tantivy; what decides the results (`terms`, `split`, `extract`) is pure.
+//! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice
+//! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and
+//! `prepare` know Tantivy; what decides the results (`terms`, `split`, `extract`) is pure.
 
 mod catalogue;
 mod document;

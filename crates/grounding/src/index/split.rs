@@ -1,8 +1,8 @@
 //! Splits a document into chunks: long enough to be understood, short enough that several fit into a prompt.
 //!
 //! A chunk never crosses a heading. Paragraphs stay whole unless one alone is too long; then it is split at the ends of
-//! sentences, and the last sentence of a part is repeated in the next. No word is lost. Lengths are in half words: a Chinese
-//! or Japanese character is about half a word. Pure.
+//! sentences, and the last sentence of a part is repeated in the next. No word is lost. Lengths are in half words: a
+//! Chinese or Japanese character is about half a word. Pure.
 
 use super::document::Block;
 use crate::cjk::is_cjk;

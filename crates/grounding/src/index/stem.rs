@@ -1,7 +1,7 @@
 //! Stemming of folded words, so that a word without its accents has the same stem.
 //!
-//! Snowball covers six languages. It has no algorithm for Croatian, so the longest matching ending is removed here. Lightly,
-//! because a stem that is too short joins unrelated words.
+//! Snowball covers six languages. It has no algorithm for Croatian, so the longest matching ending is removed here.
+//! Lightly, because a stem that is too short joins unrelated words.
 
 use std::borrow::Cow;
 

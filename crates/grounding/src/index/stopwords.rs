@@ -1,5 +1,5 @@
-//! Stop words of each language, folded. They tell which language a question is in and are then left out of it. Documents keep
-//! theirs.
+//! Stop words of each language, folded. They tell which language a question is in and are then left out of it.
+//! Documents keep theirs.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;

@@ -1,9 +1,9 @@
 //! The terms of passages and of questions.
 //!
-//! Every passage is indexed twice: by its words, and by their stems in the document's language. In Chinese and Japanese, pairs
-//! of characters take the part of words and single characters that of stems. A question is searched for in both, with stems in
-//! every language that it may be in, so that a wrong guess matters little. Pure: nothing here knows Tantivy, and nothing in a
-//! question is an operator.
+//! Every passage is indexed twice: by its words, and by their stems in the document's language. In Chinese and
+//! Japanese, pairs of characters take the part of words and single characters that of stems. A question is searched for
+//! in both, with stems in every language that it may be in, so that a wrong guess matters little. Pure: nothing here
+//! knows Tantivy, and nothing in a question is an operator.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,8 @@
 //! The scorer: does the last user turn, in its context, need facts that are not in the conversation?
 //!
-//! A linear model over features of wording, spelling, topics in nine languages, shape, supplied material and earlier turns.
-//! Deterministic, pure, and able to explain itself. `training` makes the model from the labelled rows in `data/`.
+//! A linear model over features of wording, spelling, topics in nine languages, shape, supplied material and earlier
+//! turns. Deterministic, pure, and able to explain itself. `training` makes the model from the labelled rows in
+//! `data/`.
 
 mod evaluation;
 mod features;
@@ -25,7 +26,8 @@ pub use training::{TrainingResult, train};
 
 /// Raised with every change to the features, the lexicon or the model.
 pub const VERSION: u16 = 4;
-/// CRC-32 of the lexicon and of the model. A test compares them, so that nobody changes one without raising the version.
+/// CRC-32 of the lexicon and of the model. A test compares them, so that nobody changes one without raising the
+/// version.
 pub const CHECKSUMS: [u32; 2] = [0x6c27_9051, 0xd473_d644];
 
 static MODEL: &[u8] = include_bytes!("model.bin");

@@ -1,4 +1,5 @@
-//! The model: one weight for each hash bucket of features, in a byte each, and a logistic function from their sum to a score.
+//! The model: one weight for each hash bucket of features, in a byte each, and a logistic function from their sum to a
+//! score.
 
 /// Binary logarithm of the number of buckets.
 pub(super) const BUCKET_BITS: u32 = 18;

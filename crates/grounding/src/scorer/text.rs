@@ -1,5 +1,5 @@
-//! A message as folded tokens: lower case, no accents, compatibility forms resolved. What folding loses, such as capitals, is kept
-//! as the token's kind. Each Chinese or Japanese character is a token.
+//! A message as folded tokens: lower case, no accents, compatibility forms resolved. What folding loses, such as
+//! capitals, is kept as the token's kind. Each Chinese or Japanese character is a token.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! One HTTP client for each tokio runtime.
 //!
-//! A connection is driven by the runtime that opened it. Used from another one, it would stall while that runtime is busy and
-//! break when it ends. So connections are not shared between runtimes.
+//! A connection is driven by the runtime that opened it. Used from another one, it would stall while that runtime is
+//! busy and break when it ends. So connections are not shared between runtimes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -53,8 +53,8 @@ impl Clients {
     }
 }
 
-/// The URL alone decides who sees a query: redirects are not followed, proxies from the environment are not used. HTTP/1.1,
-/// because there a cancelled search closes its connection.
+/// The URL alone decides who sees a query: redirects are not followed, proxies from the environment are not used.
+/// HTTP/1.1, because there a cancelled search closes its connection.
 fn client(is_encrypted: bool) -> Result<Client, SearchError> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has installed one
     let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);

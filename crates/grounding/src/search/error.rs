@@ -1,5 +1,5 @@
-//! Why a search failed. The messages are for the log and for `check`: what happened, and what to do about it. Of the server's
-//! own words they hold only the status and, cleaned, the names of engines.
+//! Why a search failed. The messages are for the log and for `check`: what happened, and what to do about it. Of the
+//! server's own words they hold only the status and, cleaned, the names of engines.
 
 use std::io;
 use std::time::Duration;

@@ -32,8 +32,8 @@ impl SearchRequest {
     }
 }
 
-/// Sends a request and reads the body of its response. `status_error` says what a status other than 200 means for that kind
-/// of server, where kinds differ.
+/// Sends a request and reads the body of its response. `status_error` says what a status other than 200 means for that
+/// kind of server, where kinds differ.
 pub(super) async fn send(
     request: RequestBuilder,
     status_error: fn(StatusCode) -> SearchError,

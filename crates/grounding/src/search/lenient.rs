@@ -1,5 +1,5 @@
-//! JSON values of any type: where a text is expected, some document has a number, a list or null. So one odd document is
-//! skipped, and the rest of the response is read.
+//! JSON values of any type: where a text is expected, some document has a number, a list or null. So one odd document
+//! is skipped, and the rest of the response is read.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,8 +1,9 @@
 //! Search on other servers: SearXNG, OpenSearch, Elasticsearch.
 //!
-//! `url` says which; `searxng` and `opensearch` know the requests and responses of each; `clients` and `exchange` send one
-//! request and read one bounded response; `remote` combines them under one deadline and one breaker. The result is passages of
-//! bounded size or a `SearchError` with a message of ours: what a server says in its own words leaves only as a passage.
+//! `url` says which; `searxng` and `opensearch` know the requests and responses of each; `clients` and `exchange` send
+//! one request and read one bounded response; `remote` combines them under one deadline and one breaker. The result is
+//! passages of bounded size or a `SearchError` with a message of ours: what a server says in its own words leaves only
+//! as a passage.
 
 mod clients;
 mod error;

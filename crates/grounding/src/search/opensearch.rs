@@ -1,7 +1,7 @@
 //! OpenSearch and Elasticsearch: requests, and what their responses mean.
 //!
-//! An index's mapping is unknown, so the usual field names are tried. No patterns: `text*` would also match vectors and other
-//! fields that cannot be searched for words.
+//! An index's mapping is unknown, so the usual field names are tried. No patterns: `text*` would also match vectors and
+//! other fields that cannot be searched for words.
 
 use std::time::Duration;
 

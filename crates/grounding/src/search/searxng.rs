@@ -75,8 +75,8 @@ fn result(result: &LenientValue) -> Option<Passage> {
     )
 }
 
-/// An answer of one sentence. Only with its source: without one it is SearXNG's own arithmetic, or from an old version that
-/// gave bare texts.
+/// An answer of one sentence. Only with its source: without one it is SearXNG's own arithmetic, or from an old version
+/// that gave bare texts.
 fn direct_answer(answer: &LenientValue) -> Option<Passage> {
     let text = |name| answer.get(name).and_then(LenientValue::text);
     bounded_passage(None, text("url")?, Some(text("answer")?), None)
@@ -92,8 +92,8 @@ fn infobox(infobox: &LenientValue) -> Option<Passage> {
     bounded_passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
 }
 
-/// Removes what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site, with `:` a
-/// language, with `<` a time limit.
+/// Removes what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site, with
+/// `:` a language, with `<` a time limit.
 fn strip_commands(query: &str) -> String {
     let words = query.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.map(|word| word.trim_start_matches(['!', ':', '<'])).filter(|word| !word.is_empty());

@@ -13,8 +13,8 @@ pub enum SearchUrl {
     Remote(RemoteUrl),
 }
 
-/// `searxng+http://HOST`, or `opensearch+http://HOST/INDEX` (`elasticsearch+` is the same). Both may have a path, `https`, and
-/// `USER:PASSWORD@` for basic authentication, which is never displayed.
+/// `searxng+http://HOST`, or `opensearch+http://HOST/INDEX` (`elasticsearch+` is the same). Both may have a path,
+/// `https`, and `USER:PASSWORD@` for basic authentication, which is never displayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteUrl {
     pub(super) kind: Kind,

@@ -1,5 +1,5 @@
-//! Character encodings: by the byte order mark, else as declared, else UTF-8 if valid, else Windows-1252, the most common
-//! among older files.
+//! Character encodings: by the byte order mark, else as declared, else UTF-8 if valid, else Windows-1252, the most
+//! common among older files.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! From a file's bytes to a document, or a reason why there is none.
 //!
-//! Third-party code parses the formats, so each file gets a thread with a large stack for deep nesting, and a timeout. A parser
-//! that hangs costs a thread, not the run; one that panics means a damaged file.
+//! Third-party code parses the formats, so each file gets a thread with a large stack for deep nesting, and a timeout.
+//! A parser that hangs costs a thread, not the run; one that panics means a damaged file.
 
 mod decode;
 mod html;

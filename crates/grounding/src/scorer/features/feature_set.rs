@@ -1,5 +1,5 @@
-//! The features of one conversation: hashes with values. They come in groups, and the weight of a group does not grow with the
-//! number of its features. Names are made only for explanations.
+//! The features of one conversation: hashes with values. They come in groups, and the weight of a group does not grow
+//! with the number of its features. Names are made only for explanations.
 
 #[derive(Debug)]
 pub(in crate::scorer) struct Features {

@@ -1,6 +1,6 @@
-//! From a conversation to features: the wording of the last user turn, its topics, its looks, its material, and the earlier
-//! turns. A feature is a hash of its name; the name itself is made only for explanations. Of a long text only the ends are
-//! read, so that the time for the max_bytes conversation is bounded.
+//! From a conversation to features: the wording of the last user turn, its topics, its looks, its material, and the
+//! earlier turns. A feature is a hash of its name; the name itself is made only for explanations. Of a long text only
+//! the ends are read, so that the time for the max_bytes conversation is bounded.
 
 mod earlier;
 mod feature_set;

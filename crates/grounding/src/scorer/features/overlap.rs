@@ -1,5 +1,5 @@
-//! How many words of the question occur elsewhere: in earlier messages, or in the rest of the turn. Words are compared by their
-//! first bytes, so that endings do not matter; Chinese and Japanese by pairs of characters.
+//! How many words of the question occur elsewhere: in earlier messages, or in the rest of the turn. Words are compared
+//! by their first bytes, so that endings do not matter; Chinese and Japanese by pairs of characters.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! The shape of a sentence: short words as they are, others by their concept or kind. It generalizes to names and topics that no
-//! labelled row has.
+//! The shape of a sentence: short words as they are, others by their concept or kind. It generalizes to names and
+//! topics that no labelled row has.
 
 use super::feature_set::{Features, Key};
 use super::turn::Turn;

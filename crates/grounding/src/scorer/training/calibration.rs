@@ -1,5 +1,5 @@
-//! From sums to scores: a logistic regression over the sums of held-out rows (Platt scaling). A score is then the probability that
-//! a request with such a sum needs facts; at the threshold it is one half.
+//! From sums to scores: a logistic regression over the sums of held-out rows (Platt scaling). A score is then the
+//! probability that a request with such a sum needs facts; at the threshold it is one half.
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calibration {

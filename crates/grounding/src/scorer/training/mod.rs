@@ -1,5 +1,5 @@
-//! Training: a linear model from labelled rows, calibrated on held-out rows and quantized to bytes. Nothing here depends on
-//! time, threads or the machine: the same rows give the same bytes.
+//! Training: a linear model from labelled rows, calibrated on held-out rows and quantized to bytes. Nothing here
+//! depends on time, threads or the machine: the same rows give the same bytes.
 
 mod calibration;
 mod linear;
