@@ -84,7 +84,7 @@ impl Console {
         &self.settings.host
     }
 
-    /// Whether browsers reach it over TLS, be it terminated by a proxy.
+    /// Whether browsers reach it over TLS, which a proxy may terminate.
     fn is_secure(&self) -> bool {
         self.settings.origin.starts_with("https://")
     }
@@ -110,5 +110,10 @@ impl Site for Console {
 
     fn reject(worker: &Worker, why: Rejection) -> Response {
         api::reject(&worker.api, why)
+    }
+
+    /// The playground's requests are the API's.
+    fn abort_in_flight(&self) {
+        self.api.abort_in_flight();
     }
 }

@@ -128,8 +128,8 @@ impl LedgerWriter {
     }
 }
 
-/// A database's side of the ledger. A call that fails has changed nothing; the next call reconnects if the connection
-/// is no longer usable.
+/// A database's side of the ledger. After a call that failed, the next one reconnects if the connection is no longer
+/// usable.
 pub(crate) trait LedgerBackend: Send {
     /// Commits a group of rows, their roll-ups, and the timings of the last commit. All or nothing, except that a row
     /// that the database refuses does not fail the others.
@@ -186,14 +186,14 @@ impl QueuedRow {
         Self { entry, queued_at: Instant::now(), reply: None }
     }
 
+    /// Logs a failure that nobody waits for, or no longer: the client may have disconnected.
     fn reply(self, result: Result<(), RecordError>) {
-        match (self.reply, result) {
-            // If the caller has hung up, nobody reads this; the row stays recorded.
-            (Some(reply), result) => drop(reply.send(result)),
-            (None, Ok(())) => {}
-            (None, Err(reason)) => {
-                tracing::error!(request_id = %self.entry.request_id, %reason, "the row was not recorded")
-            }
+        let unread = match self.reply {
+            Some(reply) => reply.send(result).err(),
+            None => Some(result),
+        };
+        if let Some(Err(reason)) = unread {
+            tracing::error!(request_id = %self.entry.request_id, %reason, "the row was not recorded");
         }
     }
 }
