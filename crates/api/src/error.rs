@@ -14,7 +14,7 @@ use crate::response::json;
 
 /// Whether a client may send the same request again by itself; OpenAI's libraries obey it.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-/// `Retry-After` for a caller that found no free slot.
+/// `Retry-After` when there is no free slot, or the model is still being loaded.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// How a completion is recorded.
@@ -172,7 +172,7 @@ impl ApiError {
     }
 
     /// Clients must not retry this by themselves.
-    fn without_retry(self) -> Self {
+    pub(crate) fn without_retry(self) -> Self {
         Self { is_retryable: false, ..self }
     }
 

@@ -20,17 +20,17 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
     let closes_connection = closes_connection(&head);
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
-    let result = worker.supervise(async {
+    let steps = async {
         let api = &worker.api;
         api.address.require_host(&head)?; // 404
         api.address.require_route(&head)?; // 404
-        let caller = record.authenticate(&head.headers).await?; // 401
+        let caller = record.authenticate(&head.headers).await?; // 401, 503
         let caller = record.authorize(caller)?; // 403
-        let body = upload.read(api.body_limits).await.map_err(ApiError::from_upload)?; // 413, 400
+        let body = upload.read(api.body_limits).await.map_err(ApiError::from_upload)?; // 413, 400, 499
         require_json(&head.headers)?; // 400
         complete(&mut record, &caller, &body).await
-    });
-    let result = result.await;
+    };
+    let result = worker.supervise(steps).await;
     let mut response = record.close(result).await;
     if closes_connection {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -41,11 +41,11 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
 /// Handles a request from the console's playground, for a caller who is signed in there.
 pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> Response {
     let mut record = RequestRecord::open(worker, None);
-    let result = worker.supervise(async {
+    let steps = async {
         let caller = record.authorize(caller)?;
         complete(&mut record, &caller, &body).await
-    });
-    let result = result.await;
+    };
+    let result = worker.supervise(steps).await;
     record.close(result).await
 }
 
@@ -54,7 +54,7 @@ async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: &[u
     let chat = wire::parse_request(body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     let admitted = admit(record.worker, caller)?; // 503
     let facts = record.ground(&chat).await?; // 503 search_unavailable
-    let completion = record.complete(&admitted, &chat, &facts).await?; // 502
+    let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
     record.persist(&completion).await // 503, or the receipt that a 200 is made of
 }
 
@@ -62,12 +62,12 @@ async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: &[u
 pub fn reject_foreign_host(worker: &Worker, request: Request<Incoming>) -> Response {
     let (head, incoming) = request.into_parts();
     drop(Upload::new(incoming, &head.headers)); // drained, so that the client sees the response
-    RequestRecord::open(worker, Some(&head.headers)).reject(worker.api.address.wrong_host())
+    RequestRecord::open(worker, Some(&head.headers)).fail(worker.api.address.wrong_host())
 }
 
 /// Responds to what never became a request.
 pub fn reject(worker: &Worker, why: Rejection) -> Response {
-    RequestRecord::open(worker, None).reject(ApiError::from_rejection(why))
+    RequestRecord::open(worker, None).fail(ApiError::from_rejection(why))
 }
 
 /// Whether the connection must be closed after the response. A chunked request may have carried a `Content-Length` as
@@ -109,11 +109,11 @@ mod tests {
         let worker = Worker::new(api.clone());
         let mut record = RequestRecord::open(&worker, None);
         let id = record.id;
-        let result = worker.supervise(async {
+        let steps = async {
             record.authorize(caller)?;
             panic!("a secret of ours")
-        });
-        let result = result.await;
+        };
+        let result = worker.supervise(steps).await;
         let response = record.close(result).await;
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["x-request-id"], id.to_string());

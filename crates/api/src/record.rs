@@ -1,8 +1,9 @@
-//! What is known about one request, of whatever kind: one record, from its arrival to its end.
+//! What is known about one request, from its arrival to its end.
 //!
-//! However the request ends, it is told once, and to everyone the same: to the ledger (if its caller is known), the
-//! counters, the log and the trace. A record that is dropped before it was closed means that the client disconnected,
-//! or that the service aborted it. It holds ids, figures and names; never text, never a key.
+//! Every request ends once: in the ledger (if its caller is known), the counters, the log and the trace. A record that
+//! is dropped before it was closed means that the client disconnected, or that the service aborted the request. Once
+//! its row was handed to the ledger, a disconnect changes nothing: row, counters, log and trace keep the row's outcome.
+//! A record holds ids, figures and names; never text, never a key.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ pub(crate) struct RequestRecord<'w> {
     usage: TokenUsage,
     /// How long it took until the row was durable.
     persist: Option<Duration>,
-    /// What the row says, once it was handed to the ledger.
-    recorded: Option<Outcome>,
+    /// The row's outcome, once it was handed to the ledger.
+    row_outcome: Option<Outcome>,
     is_closed: bool,
 }
 
@@ -53,7 +54,7 @@ impl<'w> RequestRecord<'w> {
             runtime: None,
             usage: TokenUsage::default(),
             persist: None,
-            recorded: None,
+            row_outcome: None,
             is_closed: false,
         }
     }
@@ -65,7 +66,7 @@ impl<'w> RequestRecord<'w> {
         caller
     }
 
-    /// From here on the request belongs to a key: whatever happens, a row will say so.
+    /// From here on the request belongs to a key: however it ends, a row is handed to the ledger.
     pub(crate) fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
         Authorized::new(self.caller.insert(caller))
     }
@@ -85,15 +86,17 @@ impl<'w> RequestRecord<'w> {
                 self.finish(COMPLETED);
                 response
             }
+            // The completion was run and its row may be durable: no client should run it again by itself.
+            Err(error) if self.row_outcome.is_some() => self.fail(error.without_retry()),
             Err(error) => {
                 self.persist_failure(error.outcome()).await;
-                self.reject(error)
+                self.fail(error)
             }
         }
     }
 
-    /// Ends a request that leaves no row.
-    pub(crate) fn reject(mut self, error: ApiError) -> Response {
+    /// Ends a request without a row of its own.
+    pub(crate) fn fail(mut self, error: ApiError) -> Response {
         self.finish(error.outcome());
         error.into_response(self.id)
     }
@@ -121,8 +124,8 @@ impl<'w> RequestRecord<'w> {
 
     /// The request's row, once: `None` if there was one already, or if nobody knows whose request it is.
     fn row(&mut self, outcome: Outcome, usage: TokenUsage) -> Option<Entry> {
-        let caller = self.caller.as_ref().filter(|_| self.recorded.is_none())?;
-        self.recorded = Some(outcome);
+        let caller = self.caller.as_ref().filter(|_| self.row_outcome.is_none())?;
+        self.row_outcome = Some(outcome);
         self.timings.total = self.arrived.elapsed();
         Some(Entry {
             request_id: self.id,
@@ -182,7 +185,7 @@ impl Drop for RequestRecord<'_> {
             return;
         }
         let is_aborted = std::thread::panicking() || self.worker.api.is_aborting();
-        let outcome = self.recorded.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
+        let outcome = self.row_outcome.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
         if let Some(row) = self.row(outcome, TokenUsage::default()) {
             self.log_unrecorded(self.worker.api.ledger.enqueue(row));
         }
