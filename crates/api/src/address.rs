@@ -1,4 +1,4 @@
-//! Where the API is served: its host and its one route, compared purely.
+//! Where the API is served: its host and its one route. Pure.
 
 use chat::MODEL;
 use http::{Method, request::Parts};

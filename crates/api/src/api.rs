@@ -26,7 +26,7 @@ use crate::worker::Worker;
 #[derive(Debug, Clone)]
 pub struct ApiSettings {
     pub address: ApiAddress,
-    /// Requests in flight.
+    /// Admitted requests in flight.
     pub max_requests: usize,
     /// Between two chunks of a body.
     pub body_idle_timeout: Duration,
@@ -108,7 +108,7 @@ impl Api {
         self.admission.usage()
     }
 
-    pub fn ledger_figures(&self) -> LedgerStats {
+    pub fn ledger_stats(&self) -> LedgerStats {
         self.ledger.stats()
     }
 

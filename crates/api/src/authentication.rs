@@ -1,4 +1,5 @@
-//! Who calls, and may they? Exactly one `Authorization: Bearer <API_KEY>`, checked against the database every time.
+//! Authentication and authorization: exactly one `Authorization: Bearer <API_KEY>`, checked against the database every
+//! time.
 
 use chat::{ApiKey, KeyId};
 use http::{HeaderMap, header};

@@ -95,7 +95,7 @@ impl<'w> RequestTrace<'w> {
         if let Some(code) = outcome.code {
             span.set_attribute(KeyValue::new("error.type", code));
         }
-        // A caller's error is no error of the service.
+        // A caller's mistake does not fail the span.
         if outcome.status >= 500 {
             span.set_status(Status::error(outcome.code.unwrap_or_default()));
         }

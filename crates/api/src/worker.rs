@@ -1,5 +1,5 @@
-//! What one worker thread holds for the API: its own connections to the runtimes and its own counters, so that threads
-//! share no memory that they write to.
+//! What one worker thread holds for the API: its own connections to the runtimes and its own counters. What workers
+//! share is in `Api`.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

@@ -254,7 +254,7 @@ impl Metrics {
             in_flight,
             limit,
             totals: api.totals(),
-            ledger: api.ledger_figures(),
+            ledger: api.ledger_stats(),
             engines,
             expiries: expiries.into_iter().map(|(file, at)| (file.display().to_string(), since_1970(at))).collect(),
         };

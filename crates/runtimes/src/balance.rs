@@ -133,7 +133,7 @@ impl MemberState {
         self.breaker.is_closed()
     }
 
-    /// Whether a request may be sent to it, be it as a probe.
+    /// Whether a request may be sent to it, if only as a probe.
     pub fn is_available(&self, now: u64) -> bool {
         self.slot == SlotState::Active && self.breaker.allows(now)
     }

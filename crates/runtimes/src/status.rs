@@ -15,7 +15,7 @@ pub struct MemberStatus {
     /// With the address, if the host has several.
     pub url: String,
     pub healthy: bool,
-    /// Whether a request may be sent to it, be it as a probe.
+    /// Whether a request may be sent to it, if only as a probe.
     pub available: bool,
     pub in_flight: usize,
     pub model: Option<String>,

@@ -1,4 +1,4 @@
-//! The host that requests must name, compared purely.
+//! The host that requests must name. Pure.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The service's lifecycle. One sender decides (`adriaticum::stop`); listeners and readiness watch it.
+//! The service's lifecycle. One sender decides (`adriaticum::shutdown`); listeners and readiness watch it.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {

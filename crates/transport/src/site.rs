@@ -22,7 +22,8 @@ pub trait Site: Send + Sync + 'static {
     /// State for one more worker thread.
     fn worker(self: &Arc<Self>) -> Self::Worker;
 
-    /// The response to a request, whatever it is. `client` is who sent it, be it through a trusted proxy.
+    /// The response to a request, whatever it is. `client` is the sender's address, also behind a
+    /// trusted proxy.
     fn handle(
         worker: &Self::Worker,
         client: IpAddr,
