@@ -1,7 +1,7 @@
 //! Grounding and inference of one request, noted in its record.
 //!
-//! Of all requests, only one with a record reaches a runtime (`Runtimes` is opaque to everyone else), and only after it is settled whether facts
-//! are needed and found: a completion takes `Facts`, which only `ground` makes.
+//! Of all requests, only one with a record reaches a runtime (`Runtimes` is opaque to everyone else), and only after it
+//! is settled whether facts are needed and found: a completion takes `Facts`, which only `ground` makes.
 
 use std::time::Instant;
 

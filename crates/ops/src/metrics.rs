@@ -1,7 +1,7 @@
 //! Metrics in OpenMetrics text.
 //!
-//! Gauges are read from the parts when somebody scrapes, by the tables below: one more metric is one more entry. What has
-//! to be counted while it happens comes from the workers' counters. Where OpenTelemetry has a name for a metric of
+//! Gauges are read from the parts when somebody scrapes, by the tables below: one more metric is one more entry. What
+//! has to be counted while it happens comes from the workers' counters. Where OpenTelemetry has a name for a metric of
 //! language models, that is its name; the others begin with `adriaticum_`.
 
 use std::fmt;
