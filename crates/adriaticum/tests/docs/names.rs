@@ -16,8 +16,7 @@ const OF_OTHERS: &[&str] = &["search.formats"];
 #[test]
 fn every_link_leads_somewhere() {
     let pages = pages();
-    let anchors: BTreeMap<_, _> =
-        pages.iter().map(|page| (root().join(&page.name), page.anchors())).collect();
+    let anchors: BTreeMap<_, _> = pages.iter().map(|page| (root().join(&page.name), page.anchors())).collect();
     let mut looked_at = 0;
     for page in &pages {
         let folder = root().join(&page.name).parent().unwrap().to_owned();
