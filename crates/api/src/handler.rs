@@ -83,48 +83,94 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use chat::{Completion, FinishReason, TokenUsage};
     use http_body_util::BodyExt;
-    use store::{Database, NewKey, RequestQuery, Store, Viewer};
+    use store::{Database, LedgerWriter, NewKey, RequestQuery, Store, Viewer};
+    use tempfile::TempDir;
 
     use super::*;
+    use crate::inference::GroundedCompletion;
     use crate::{Api, ApiAddress, ApiSettings};
+
+    /// An API without runtimes, over a SQLite file.
+    struct Setup {
+        store: Arc<Store>,
+        worker: Worker,
+        writer: LedgerWriter,
+        _folder: TempDir,
+    }
+
+    impl Setup {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Arc::new(Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap());
+            let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
+            let settings = ApiSettings {
+                address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
+                max_requests: 1,
+                body_idle_timeout: Duration::from_secs(1),
+                request_log: None,
+                tracer: None,
+            };
+            let api = Api::new(settings, store.clone(), ledger, None, None);
+            Self { store, worker: Worker::new(api), writer, _folder: folder }
+        }
+
+        async fn caller(&self) -> Caller {
+            let new = NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None };
+            let key = self.store.create_key(&Viewer::operator(), new).await.unwrap();
+            self.store.authenticate(&key).await.unwrap().unwrap()
+        }
+
+        /// Stops the ledger; returns each row's id, status and code.
+        async fn rows(self) -> Vec<(chat::RequestId, u16, Option<String>)> {
+            self.writer.stop();
+            let query = RequestQuery { limit: 10, ..RequestQuery::default() };
+            let rows = self.store.requests(&Viewer::operator(), &query).await.unwrap();
+            rows.into_iter().map(|row| (row.request_id, row.status, row.code)).collect()
+        }
+    }
 
     #[tokio::test]
     async fn a_panic_becomes_a_503_and_a_row() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap());
-        let (ledger, writer) = store.start_ledger(Duration::from_secs(86_400)).unwrap();
-        let settings = ApiSettings {
-            address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
-            max_requests: 1,
-            body_idle_timeout: Duration::from_secs(1),
-            request_log: None,
-            tracer: None,
-        };
-        let api = Api::new(settings, store.clone(), ledger, None, None);
-        let new = NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None };
-        let key = store.create_key(&Viewer::operator(), new).await.unwrap();
-        let caller = store.authenticate(&key).await.unwrap().unwrap();
-
-        let worker = Worker::new(api.clone());
-        let mut record = RequestRecord::open(&worker, None);
+        let setup = Setup::new().await;
+        let caller = setup.caller().await;
+        let mut record = RequestRecord::open(&setup.worker, None);
         let id = record.id;
         let steps = async {
             record.authorize(caller)?;
             panic!("a secret of ours")
         };
-        let result = worker.supervise(steps).await;
+        let result = setup.worker.supervise(steps).await;
         let response = record.close(result).await;
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["x-request-id"], id.to_string());
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
         assert!(body.contains("service_unavailable") && !body.contains("secret"), "{body}");
+        assert_eq!(setup.rows().await, [(id, 503, Some("service_unavailable".into()))]);
+    }
 
-        writer.stop();
-        let query = RequestQuery { limit: 10, ..RequestQuery::default() };
-        let rows = store.requests(&Viewer::operator(), &query).await.unwrap();
-        let rows: Vec<_> = rows.iter().map(|row| (row.request_id, row.status, row.code.as_deref())).collect();
-        assert_eq!(rows, [(id, 503, Some("service_unavailable"))]);
+    #[tokio::test]
+    async fn an_abort_after_the_completion_was_recorded_is_not_to_be_retried() {
+        let setup = Setup::new().await;
+        let caller = setup.caller().await;
+        let mut record = RequestRecord::open(&setup.worker, None);
+        let id = record.id;
+        assert!(record.authorize(caller).is_ok());
+        let completion =
+            Completion { text: "Hello".into(), finish_reason: FinishReason::Stop, usage: TokenUsage::default() };
+        let completion = GroundedCompletion { completion, sources: Vec::new() };
+        assert!(record.persist(&completion).await.is_ok());
+        let response = record.close(Err(ApiError::stopping())).await;
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["x-should-retry"]),
+            (503, &"false".parse().unwrap())
+        );
+        assert_eq!(setup.rows().await, [(id, 200, None)]);
+
+        let setup = Setup::new().await;
+        let response = RequestRecord::open(&setup.worker, None).close(Err(ApiError::stopping())).await;
+        assert_eq!(response.headers()["x-should-retry"], "true", "nothing was run");
     }
 }

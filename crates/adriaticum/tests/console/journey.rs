@@ -1,7 +1,10 @@
 //! From the first account to the usage of its requests.
 
+use rustix::process::Signal;
 use serde_json::Value;
+use testbed::{Behaviour, FakeRuntime};
 
+use crate::ADRIATICUM;
 use crate::browser::Page;
 use crate::people::{Console, PASSWORD};
 
@@ -121,6 +124,23 @@ fn the_playground_sends_a_real_request_in_ones_own_name() {
     other.go(&format!("/requests/{id}"));
     other.assert_says("Not found");
     assert_eq!(page.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_playground_request_beyond_the_stop_timeout_is_aborted_by_the_service_not_by_its_client() {
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
+    let mut console = Console::with_service(service);
+    let mut page = console.person("Ada", "developer");
+    page.go("/playground");
+    page.fill("[name=user]", "How are you?");
+    page.press("#ask button");
+    runtime.wait_for_requests(1);
+    console.service.signal(Signal::TERM);
+    assert_eq!(console.service.wait_for_exit().code(), Some(0));
+    let rows = console.service.rows();
+    let ended: Vec<_> = rows.iter().map(|row| (&row["status"], &row["code"])).collect();
+    assert_eq!(ended, [(&503.into(), &"service_unavailable".into())]);
 }
 
 #[test]

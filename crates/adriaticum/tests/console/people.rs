@@ -23,6 +23,10 @@ impl Console {
         Self { service: ADRIATICUM.service_with(&runtimes.iter().collect::<Vec<_>>()).start(), _runtimes: runtimes }
     }
 
+    pub(crate) fn with_service(service: Service) -> Self {
+        Self { service, _runtimes: Vec::new() }
+    }
+
     /// A replica that shares the database.
     pub(crate) fn replica(&self) -> Self {
         let runtime = FakeRuntime::start(Behaviour::Echo);
