@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -26,8 +27,10 @@ impl Program {
         Self { timeout, ..self }
     }
 
-    pub const fn binary(&self) -> &'static str {
-        self.binary
+    /// The binary that cargo built, or the one that `TEST_PROGRAM` names: what a test says of another version.
+    pub fn binary(&self) -> &'static str {
+        static OTHER: OnceLock<Option<String>> = OnceLock::new();
+        OTHER.get_or_init(|| std::env::var("TEST_PROGRAM").ok()).as_deref().unwrap_or(self.binary)
     }
 
     pub const fn timeout(&self) -> Duration {
