@@ -149,7 +149,7 @@ impl Installation {
 
     /// A command with the installation's settings and none of this process's.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.program.binary);
+        let mut command = Command::new(self.program.binary());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ADRIATICUM_")) {
             command.env_remove(name);
         }
