@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use transport::network;
 
 /// Failures that add no delay.
 const FREE_FAILURES: f64 = 4.0;
@@ -125,14 +126,6 @@ impl Drop for Attempt<'_> {
                 waiting.remove(&self.address);
             }
         }
-    }
-}
-
-/// The /64 of an IPv6 address: whoever has one address of it has them all.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::connection::{self, Handler, Timeouts};
 use crate::lifecycle::Lifecycle;
+use crate::network::network;
 use crate::proxies::TrustedProxies;
 use crate::response_body::Response;
 use crate::site::{Rejection, Site};
@@ -110,11 +111,11 @@ async fn follow(mut lifecycle: watch::Receiver<Lifecycle>, stage: &watch::Sender
     let _ = lifecycle.wait_for(|now| *now == Lifecycle::Stopping).await;
 }
 
-/// Whom a connection counts against: its address. A trusted proxy carries many clients, so each of its connections
-/// counts alone.
+/// Whom a connection counts against: its client's network. A trusted proxy carries many clients, so each of its
+/// connections counts alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Peer {
-    Address(IpAddr),
+    Network(IpAddr),
     Proxied(u64),
 }
 
@@ -184,7 +185,7 @@ impl<'a> Acceptor<'a> {
 
     fn peer(&mut self, address: IpAddr) -> Peer {
         if !self.proxies.contain(address) {
-            return Peer::Address(address);
+            return Peer::Network(network(address));
         }
         self.proxied += 1;
         Peer::Proxied(self.proxied)
@@ -360,5 +361,31 @@ struct ConnectionCount(Arc<AtomicUsize>);
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_of_one_network_count_together_and_a_proxys_connections_alone() {
+        let settings = ListenerSettings {
+            max_connections: 10,
+            threads: 1,
+            timeouts: REJECTION_TIMEOUTS,
+            stop_timeout: Duration::ZERO,
+            proxies: "2001:db8:9::/48".parse().unwrap(),
+            tls: None,
+        };
+        let mut acceptor = Acceptor::new(&settings, &[]);
+        let mut admitted = |prefix: &str| {
+            let peers: Vec<_> =
+                (0..20).map(|last| acceptor.peer(format!("{prefix}:{last}").parse().unwrap())).collect();
+            let permits: Vec<_> = peers.into_iter().filter_map(|peer| acceptor.admission.enter(peer)).collect();
+            permits.len()
+        };
+        assert_eq!(admitted("2001:db8::7"), 8, "one network, as greedy as one address may be");
+        assert_eq!(admitted("2001:db8:9::7"), 10, "clients of a proxy");
     }
 }
