@@ -2,15 +2,16 @@
 //! program waits for the end of its standard input, which that process holds.
 
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::free_port;
+use crate::{free_port, wait_for};
 
 /// Who owns the cluster's databases; nobody has a password.
 const USER: &str = "adriaticum";
@@ -156,6 +157,21 @@ impl Cluster {
         output.trim_end().to_owned()
     }
 
+    /// A connection of its own to a database, for what happens in several statements.
+    pub fn session(&self, url: &str) -> Session {
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url]);
+        let mut child = psql.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Session { stdin: child.stdin.take(), stdout: BufReader::new(child.stdout.take().unwrap()), child }
+    }
+
+    /// Waits until somebody waits for a lock in a database.
+    pub fn wait_for_blocked(&self, url: &str) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for("somebody who waits for a lock", || (self.sql(url, waiting) != "0").then_some(()));
+    }
+
     /// What the server has written to its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
@@ -169,6 +185,32 @@ impl Cluster {
         let mut command = as_nobody(&program("pg_ctl")).0;
         command.arg("-D").arg(self.data());
         command
+    }
+}
+
+/// A connection on which statements run one after the other. Dropped, it rolls back what was not committed.
+pub struct Session {
+    child: Child,
+    /// `None` only while it is being dropped.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Session {
+    /// Runs SQL, and waits until it is done.
+    pub fn run(&mut self, sql: &str) {
+        const DONE: &str = "done";
+        let stdin = self.stdin.as_mut().unwrap();
+        writeln!(stdin, "{sql};\n\\echo {DONE}").unwrap();
+        let done = self.stdout.by_ref().lines().map(Result::unwrap).any(|line| line == DONE);
+        assert!(done, "{sql}");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.wait();
     }
 }
 

@@ -48,6 +48,31 @@ fn everything_moves_from_sqlite_to_postgresql() {
     assert!(nothing.code == Some(1) && nothing.stderr.contains("nothing to copy"), "{nothing:?}");
 }
 
+/// The first copy was never used when the second one begins, but somebody is about to commit to it. What they commit
+/// while the second one waits must stay.
+#[test]
+fn a_key_that_is_committed_while_a_second_copy_begins_is_not_lost() {
+    let (cluster, source) = (Cluster::shared(), ADRIATICUM.install());
+    let target = cluster.create_database();
+    source.key();
+    source.run_ok(&["migrate", "--to", &target]);
+    let mut other = cluster.session(&target);
+    other.run("BEGIN");
+    other.run(
+        "INSERT INTO keys (id, digest, name, completions, created_at, playground)
+         VALUES ('000000000001', '', 'committed meanwhile', true, 0, false)",
+    );
+    let again = std::thread::scope(|scope| {
+        let again = scope.spawn(|| source.run(&["migrate", "--to", &target]));
+        cluster.wait_for_blocked(&target);
+        other.run("COMMIT");
+        again.join().unwrap()
+    });
+    let names = cluster.sql(&target, "SELECT name FROM keys ORDER BY id");
+    assert!(names.contains("committed meanwhile"), "lost, and yet: {}", again.stdout);
+    assert!(again.code == Some(1) && again.stderr.contains("has been used"), "{again:?}");
+}
+
 /// Removes the time at which a report was made.
 fn without_clock(report: &str) -> String {
     report.lines().filter(|line| !line.contains("\"until\"")).collect::<Vec<_>>().join("\n")

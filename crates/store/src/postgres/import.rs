@@ -10,11 +10,11 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{create_partitions, migrate};
+use super::schema::{CHANGE_LOCK, create_partitions, migrate};
 use super::server::Server;
 use super::usage::everything;
 use super::{PostgresSettings, number, signed, text};
-use crate::copy::{Cell, ColumnType, CopyError, TABLES, Table};
+use crate::copy::{Cell, ColumnType, CopyError, Table};
 use crate::{StoreError, UsageReport};
 
 /// More days than anybody keeps rows for. Older rows go to the default partition.
@@ -33,9 +33,7 @@ impl Import {
         migrate(&mut client).await?;
         let import = Self { client, _server: server };
         // A copy may take long, but must not wait for other users of the database.
-        let begin = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
-            CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL)";
-        import.run(begin).await?;
+        import.run("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0").await?;
         Ok(import)
     }
 
@@ -45,16 +43,25 @@ impl Import {
             let first = first.max((last + 1).saturating_sub(MAX_DAYS));
             create_partitions(&mut self.client, first, last + 2 - first).await?; // a commit may be on the day after
         }
-        self.run("BEGIN").await?;
-        let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
-        let (all, found) = (names.join(", "), self.fingerprint().await?);
-        self.run(&format!("LOCK TABLE {all} IN ACCESS EXCLUSIVE MODE")).await?;
-        let earlier = self.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await;
-        let earlier: Option<String> = earlier.map_err(StoreError::from)?.map(|row| row.get(0));
-        if found != EMPTY && earlier.is_none_or(|earlier| earlier != found) {
+        let target = self.lock().await?;
+        let found = target.fingerprint().await?;
+        if found != EMPTY && target.earlier_copy().await?.is_none_or(|earlier| earlier != found) {
             return Err(CopyError::Occupied);
         }
-        Ok(self.run(&format!("TRUNCATE {all}; DELETE FROM adriaticum_copy")).await?)
+        Ok(target.empty().await?)
+    }
+
+    /// Begins the transaction, and locks everybody else out of all tables. What others have begun ends before.
+    async fn lock(&self) -> Result<LockedTarget<'_>, StoreError> {
+        let tables = LOCK_ORDER.join(", ");
+        // Every statement sees all that was committed before it, whatever the server's default is.
+        let lock = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({CHANGE_LOCK});
+             CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL);
+             LOCK TABLE {tables}, adriaticum_copy IN ACCESS EXCLUSIVE MODE"
+        );
+        self.run(&lock).await?;
+        Ok(LockedTarget(self))
     }
 
     pub(crate) async fn copy(&self, table: &Table) -> Result<CopyWriter, StoreError> {
@@ -77,7 +84,7 @@ impl Import {
 
     /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
     pub(crate) async fn finish(&self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
-        let (source, found) = (source.display().to_string(), self.fingerprint().await?);
+        let (source, found) = (source.display().to_string(), fingerprint(&self.client).await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
         self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
@@ -86,18 +93,43 @@ impl Import {
         self.run("COMMIT; ANALYZE").await
     }
 
-    /// A fingerprint of the contents: any use of the database would change it.
-    async fn fingerprint(&self) -> Result<String, StoreError> {
-        let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
-            (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
-            (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''))";
-        Ok(self.client.query_typed_one(figures, &[]).await?.try_get(0)?)
-    }
-
     async fn run(&self, statements: &str) -> Result<(), StoreError> {
         Ok(self.client.batch_execute(statements).await?)
     }
 }
+
+/// A target that nobody else can read or change any more: only now is it looked at, so that nothing can be committed
+/// between the look and the copy.
+struct LockedTarget<'a>(&'a Import);
+
+impl LockedTarget<'_> {
+    async fn fingerprint(&self) -> Result<String, StoreError> {
+        fingerprint(&self.0.client).await
+    }
+
+    /// The fingerprint that the last copy left.
+    async fn earlier_copy(&self) -> Result<Option<String>, StoreError> {
+        let found = self.0.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await?;
+        Ok(found.map(|row| row.try_get(0)).transpose()?)
+    }
+
+    async fn empty(&self) -> Result<(), StoreError> {
+        self.0.run(&format!("TRUNCATE {}; DELETE FROM adriaticum_copy", LOCK_ORDER.join(", "))).await
+    }
+}
+
+/// A fingerprint of the contents: any use of the database would change it.
+async fn fingerprint(client: &Client) -> Result<String, StoreError> {
+    let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
+        (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
+        (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''))";
+    Ok(client.query_typed_one(figures, &[]).await?.try_get(0)?)
+}
+
+/// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
+/// neither waits for the other in a circle; changes of the rest are kept out by their own lock.
+const LOCK_ORDER: [&str; 9] =
+    ["commits", "requests", "keys", "key_sums", "rollups", "accounts", "sessions", "links", "audit"];
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
 
@@ -153,4 +185,19 @@ impl ToSql for Cell {
     }
 
     to_sql_checked!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::TABLES;
+
+    #[test]
+    fn every_table_that_is_copied_is_locked() {
+        let sorted = |mut names: Vec<&'static str>| {
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(sorted(LOCK_ORDER.to_vec()), sorted(TABLES.iter().map(|table| table.name).collect()));
+    }
 }
