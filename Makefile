@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build dist portable release prepare test bare lint openapi scorer bench bench-quick
+.PHONY: run build dist portable release prepare test soak bare lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service still starts, and says what is missing.
 run: build
@@ -31,6 +31,12 @@ prepare:
 
 test:
 	@tools/test
+
+# Everything at once for hours, with the embedded model beside: memory, files and threads stay as they were, and nothing
+# is lost. `make test` runs half a minute of it.
+HOURS ?= 1
+soak: prepare
+	SOAK_HOURS=$(HOURS) $(CARGO) test --release --locked -p adriaticum --test soak -- --nocapture --include-ignored
 
 # A first request and all tests on a bare Debian, as a new user has it; needs root. See `tools/bare`.
 bare:

@@ -144,6 +144,13 @@ impl FakeRuntime {
         self.script.state().heads.clone()
     }
 
+    /// Forgets what it was sent so far, for tests that run for hours.
+    pub fn forget(&self) {
+        let mut state = self.script.state();
+        state.requests = Vec::new();
+        state.heads = Vec::new();
+    }
+
     /// Waits until there were that many completion requests.
     pub fn wait_for_requests(&self, count: usize) {
         self.script.wait_until("sent the requests", |state| state.requests.len() >= count);

@@ -18,6 +18,7 @@ mod random;
 mod response;
 mod service;
 mod tls;
+mod visitor;
 mod wait;
 
 pub mod file_server;
@@ -37,4 +38,5 @@ pub use random::seeded_rng;
 pub use response::{ApiError, Completion, Response, is_request_id};
 pub use service::{Service, ServiceBuilder};
 pub use tls::{CertificateAuthority, CertificateFiles, TlsClient, replace_file};
+pub use visitor::Visitor;
 pub use wait::{TIMEOUT, all_at_once, wait_for, wait_for_within};
