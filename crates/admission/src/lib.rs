@@ -27,13 +27,18 @@ impl<Client: Eq + Hash> FairShare<Client> {
     /// Takes a slot for a client; `false` if it may not have one.
     pub fn enter(&mut self, client: Client) -> bool {
         let free = self.slots - self.taken;
-        let held = self.held.get(&client).copied().unwrap_or(0);
+        let held = self.held(&client);
         let may = free > 0 && held < HELD_PER_FREE * free;
         if may {
             self.taken += 1;
             self.held.insert(client, held + 1);
         }
         may
+    }
+
+    /// How many slots a client holds.
+    pub fn held(&self, client: &Client) -> usize {
+        self.held.get(client).copied().unwrap_or(0)
     }
 
     pub fn leave(&mut self, client: &Client) {

@@ -84,7 +84,7 @@ impl Listeners {
             api_description: wire::openapi::document(&api_base_url).to_string(),
             api_base_url,
         };
-        let console = Console::new(console, store, api.clone());
+        let console = Console::new(console, store, api.clone())?;
         let connections = ListenerSettings {
             max_connections: max_connections(raise_file_limit(), settings.api.max_connections),
             threads: settings.api.threads,

@@ -135,18 +135,26 @@ pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
-    let refuse = |error: String| async move {
-        refused(user, &FormErrors { password: Some(&error), ..FormErrors::default() }).await
+    let refuse = |status, error: String| async move {
+        let errors = FormErrors { password: Some(&error), ..FormErrors::default() };
+        Ok(page_with(user, &errors).await?.with_status(status))
     };
     let password = match NewPassword::parse(form.raw("password"), form.raw("again"), account.email.as_str()) {
         Ok(password) => password,
-        Err(error) => return refuse(error.to_string()).await,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()).await,
+    };
+    // Whoever has got hold of a session must not guess the password any faster than at sign-in.
+    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await {
+        Ok(attempt) => attempt,
+        Err(crowded) => return refuse(crowded.status(), crowded.message().into()).await,
     };
     let current = user.console.store.password(user.viewer()).await?;
-    if !user.console.passwords.verify(form.raw("current"), current).await {
-        return refuse("The current password is incorrect.".into()).await;
+    if !user.console.passwords.verify(&attempt, form.raw("current"), current).await {
+        attempt.failed();
+        return refuse(StatusCode::BAD_REQUEST, "The current password is incorrect.".into()).await;
     }
-    let hash = user.console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+    let hash = user.console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
+    attempt.succeeded();
     user.console.store.set_password(user.viewer(), user.session.id, &hash).await?;
     Ok(user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out."))
 }

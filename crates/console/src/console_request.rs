@@ -54,9 +54,9 @@ impl ConsoleRequest {
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// At most as large as the API's; `None` if it is larger, breaks off or stalls.
-    pub(crate) async fn body(&mut self) -> Option<Bytes> {
-        self.upload.take()?.read(BodyLimits::new(wire::MAX_BODY_BYTES, BODY_IDLE_TIMEOUT)).await.ok()
+    /// `None` if it is larger, breaks off or stalls.
+    pub(crate) async fn body(&mut self, max_bytes: usize) -> Option<Bytes> {
+        self.upload.take()?.read(BodyLimits::new(max_bytes, BODY_IDLE_TIMEOUT)).await.ok()
     }
 
     /// For the audit log and the list of sessions.

@@ -13,12 +13,15 @@ pub(crate) const CSRF_FIELD: &str = "token";
 /// For what scripts post.
 const CSRF_HEADER: HeaderName = HeaderName::from_static("x-form-token");
 
+/// Names, addresses, passwords and a path to return to: a form waits in memory while its password is verified.
+const MAX_FORM_BYTES: usize = 16 << 10;
+
 pub(crate) struct Form(Fields);
 
 impl Form {
     pub(crate) async fn parse(request: &mut ConsoleRequest, origin: &str, csrf_token: &str) -> ConsoleResult<Self> {
         check_origin(request, origin)?;
-        let body = request.body().await.ok_or(ConsoleError::Unreadable)?;
+        let body = request.body(MAX_FORM_BYTES).await.ok_or(ConsoleError::Unreadable)?;
         let fields = Fields::parse(&body);
         if constant_time_eq(fields.get(CSRF_FIELD), csrf_token) { Ok(Self(fields)) } else { Err(ConsoleError::Forged) }
     }
@@ -43,7 +46,7 @@ pub(crate) async fn read_json(request: &mut ConsoleRequest, origin: &str, csrf_t
     if !request.header(CSRF_HEADER).is_some_and(|given| constant_time_eq(given, csrf_token)) {
         return Err(ConsoleError::Forged);
     }
-    request.body().await.ok_or(ConsoleError::Unreadable)
+    request.body(wire::MAX_BODY_BYTES).await.ok_or(ConsoleError::Unreadable)
 }
 
 /// A browser that sends no `Origin` must at least not say that the request comes from another site.

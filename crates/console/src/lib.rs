@@ -14,6 +14,7 @@ mod cookies;
 mod error;
 mod export;
 mod form;
+mod hash_pool;
 mod keys;
 mod layout;
 mod links;
@@ -29,6 +30,7 @@ mod session;
 mod sign_in;
 mod team;
 mod throttle;
+mod turns;
 mod usage;
 
 use std::net::IpAddr;
@@ -70,14 +72,11 @@ pub struct Worker {
 }
 
 impl Console {
-    pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> Arc<Self> {
-        Arc::new(Self {
-            settings,
-            store,
-            api,
-            passwords: Passwords::default(),
-            sign_in_throttle: SignInThrottle::default(),
-        })
+    /// Fails only if threads cannot be started.
+    pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> std::io::Result<Arc<Self>> {
+        let passwords = Passwords::start()?;
+        let sign_in_throttle = SignInThrottle::default();
+        Ok(Arc::new(Self { settings, store, api, passwords, sign_in_throttle }))
     }
 
     pub fn host(&self) -> &HostName {

@@ -97,18 +97,23 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
 pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut ConsoleRequest) -> ConsoleResult {
     let form = visitor.form(request).await?;
     let Some((token, found)) = find_link(&visitor, link).await? else { return Ok(dead_link_page(&visitor)) };
-    let refused = |error: &str| {
+    let refused_with = |status, error: &str| {
         let form = LinkForm { email: form.get("email"), name: form.get("name"), error: Some(error) };
-        Ok(page_with(&visitor, &found, link, &form).with_status(StatusCode::BAD_REQUEST))
+        Ok(page_with(&visitor, &found, link, &form).with_status(status))
     };
+    let refused = |error: &str| refused_with(StatusCode::BAD_REQUEST, error);
     let password = match NewPassword::parse(form.raw("password"), form.raw("again"), form.get("email")) {
         Ok(password) => password,
         Err(error) => return refused(&error.to_string()),
     };
     let console = visitor.console;
     let address = request.client.to_string();
+    let attempt = match console.sign_in_throttle.enter(request.client) {
+        Ok(attempt) => attempt,
+        Err(crowded) => return refused_with(crowded.status(), crowded.message()),
+    };
     let changed = if let LinkPurpose::Reset(_) = found.purpose {
-        let hash = console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+        let hash = console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
         console.store.reset_password(&token, &hash, &address).await
     } else {
         let name = match PersonName::parse(form.get("name")) {
@@ -118,7 +123,7 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
         let Ok(email) = form.get("email").parse::<Email>() else {
             return refused("That is not an e-mail address.");
         };
-        let password = console.passwords.hash(password).await.ok_or(ConsoleError::Internal)?;
+        let password = console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
         console.store.use_link(&token, &NewAccount { email, name, password }, &address).await
     };
     match changed {

@@ -1,58 +1,86 @@
-//! Passwords: what a new one must have, and Argon2id. Hashing takes much memory and time on purpose, so only a few run
-//! at a time.
+//! Passwords: what a new one must have, and Argon2id.
 
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
-use argon2::{Algorithm, Argon2, Params, Version};
-use tokio::sync::Semaphore;
+use argon2::password_hash::{Output, ParamsString, PasswordHash, SaltString};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
+use subtle::ConstantTimeEq;
+
+use crate::hash_pool::{HashPool, Memory};
+use crate::throttle::Attempt;
 
 pub(crate) const MIN_CHARS: usize = 10;
 const MAX_CHARS: usize = 200;
 /// What OWASP recommends for Argon2id: 19 MiB, two iterations, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
 const ITERATIONS: u32 = 2;
-const MAX_CONCURRENT_HASHES: usize = 2;
+/// A stored hash may have been made with other parameters, within these bounds.
+const MAX_MEMORY_KIB: u32 = 64 * 1024;
+const MAX_ITERATIONS: u32 = 10;
 /// No password has this hash. It is verified for an unknown account, so that this takes as long as for a known one.
 const UNKNOWN_ACCOUNT_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 pub(crate) struct Passwords {
-    permits: Semaphore,
-}
-
-impl Default for Passwords {
-    fn default() -> Self {
-        Self { permits: Semaphore::new(MAX_CONCURRENT_HASHES) }
-    }
+    pool: HashPool,
 }
 
 impl Passwords {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        Ok(Self { pool: HashPool::start()? })
+    }
+
     /// `None` only if the system has no random numbers to give.
-    pub(crate) async fn hash(&self, password: NewPassword) -> Option<String> {
-        self.run(move || password.hash()).await.flatten()
+    pub(crate) async fn hash(&self, attempt: &Attempt<'_>, password: NewPassword) -> Option<String> {
+        self.pool.run(attempt, move |memory| password.hash(memory)).await.flatten()
     }
 
     /// Without a hash this takes as long, and is `false`.
-    pub(crate) async fn verify(&self, typed: &str, hash: Option<String>) -> bool {
+    pub(crate) async fn verify(&self, attempt: &Attempt<'_>, typed: &str, hash: Option<String>) -> bool {
         let typed: String = typed.chars().take(MAX_CHARS).collect();
-        let verified = self.run(move || {
-            let is_known = hash.is_some();
-            let hash = hash.unwrap_or_else(|| UNKNOWN_ACCOUNT_HASH.into());
-            let matches =
-                PasswordHash::new(&hash).is_ok_and(|hash| argon2().verify_password(typed.as_bytes(), &hash).is_ok());
-            is_known & matches
+        let verified = self.pool.run(attempt, move |memory| match hash {
+            Some(hash) => matches(&typed, &hash, memory).unwrap_or_else(|| {
+                tracing::error!("a password cannot be checked: its stored hash is not understood");
+                false
+            }),
+            None => {
+                matches(&typed, UNKNOWN_ACCOUNT_HASH, memory);
+                false
+            }
         });
         verified.await.unwrap_or(false)
     }
-
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let _permit = self.permits.acquire().await.ok()?;
-        tokio::task::spawn_blocking(work).await.ok()
-    }
 }
 
-fn argon2() -> Argon2<'static> {
-    let params = Params::new(MEMORY_KIB, ITERATIONS, 1, None).expect("the parameters are within their bounds");
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+/// The parameters of new hashes.
+fn parameters() -> Params {
+    Params::new(MEMORY_KIB, ITERATIONS, 1, Some(Params::DEFAULT_OUTPUT_LEN)).expect("they are within Argon2's bounds")
+}
+
+/// Whether a password has that hash, by the parameters that it was made with; `None` if they are out of bounds.
+fn matches(typed: &str, hash: &str, memory: &mut Memory) -> Option<bool> {
+    let hash = PasswordHash::new(hash).ok()?;
+    let parameters = Params::try_from(&hash).ok()?;
+    if parameters.m_cost() > MAX_MEMORY_KIB || parameters.t_cost() > MAX_ITERATIONS {
+        return None;
+    }
+    let algorithm = Algorithm::try_from(hash.algorithm).ok()?;
+    let version = hash.version.map_or(Ok(Version::default()), Version::try_from).ok()?;
+    let (mut decoded, expected) = ([0; 64], hash.hash?);
+    let salt = hash.salt?.decode_b64(&mut decoded).ok()?;
+    let mut output = vec![0; expected.len()];
+    run_argon2(&Argon2::new(algorithm, version, parameters), typed, salt, &mut output, memory)?;
+    Some(output.ct_eq(expected.as_bytes()).into())
+}
+
+fn run_argon2(argon2: &Argon2<'_>, password: &str, salt: &[u8], output: &mut [u8], memory: &mut Memory) -> Option<()> {
+    let kept = parameters().block_count();
+    let needed = argon2.params().block_count().max(kept);
+    memory.reserve_exact(needed.saturating_sub(memory.len()));
+    memory.resize(needed, Block::new());
+    let result = argon2.hash_password_into_with_memory(password.as_bytes(), salt, output, memory.as_mut_slice());
+    // An old hash may have needed more.
+    memory.truncate(kept);
+    memory.shrink_to_fit();
+    result.ok()
 }
 
 pub(crate) struct NewPassword(String);
@@ -93,28 +121,78 @@ impl NewPassword {
         Ok(Self(typed.to_owned()))
     }
 
-    fn hash(&self) -> Option<String> {
-        let mut salt = [0; 16];
+    fn hash(&self, memory: &mut Memory) -> Option<String> {
+        let (mut salt, parameters) = ([0; 16], parameters());
         getrandom::fill(&mut salt).ok()?;
+        let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters.clone());
+        let mut output = [0; Params::DEFAULT_OUTPUT_LEN];
+        run_argon2(&argon2, &self.0, &salt, &mut output, memory)?;
         let salt = SaltString::encode_b64(&salt).ok()?;
-        argon2().hash_password(self.0.as_bytes(), &salt).ok().map(|hash| hash.to_string())
+        let hash = PasswordHash {
+            algorithm: Algorithm::Argon2id.ident(),
+            version: Some(Version::V0x13.into()),
+            params: ParamsString::try_from(&parameters).ok()?,
+            salt: Some(salt.as_salt()),
+            hash: Some(Output::new(&output).ok()?),
+        };
+        Some(hash.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use argon2::password_hash::{PasswordHasher, PasswordVerifier};
+
     use super::*;
+    use crate::throttle::SignInThrottle;
+
+    const SALT: &[u8] = b"a salt of 16 byt";
 
     #[tokio::test]
     async fn a_password_is_accepted_and_another_or_none_is_not() {
-        let passwords = Passwords::default();
+        let (passwords, throttle) = (Passwords::start().unwrap(), SignInThrottle::default());
+        let attempt = throttle.enter("127.0.0.1".parse().unwrap()).ok().unwrap();
         let password = NewPassword::parse("correct horse", "correct horse", "a@b").unwrap();
-        let hash = passwords.hash(password).await.unwrap();
+        let hash = passwords.hash(&attempt, password).await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
-        assert!(passwords.verify("correct horse", Some(hash.clone())).await);
-        assert!(!passwords.verify("correct horse ", Some(hash)).await);
-        assert!(!passwords.verify("correct horse", None).await);
-        assert!(PasswordHash::new(UNKNOWN_ACCOUNT_HASH).is_ok(), "or an unknown account takes no time");
+        assert!(passwords.verify(&attempt, "correct horse", Some(hash.clone())).await);
+        assert!(!passwords.verify(&attempt, "correct horse ", Some(hash.clone())).await);
+        assert!(!passwords.verify(&attempt, "correct horse", None).await);
+        assert!(!passwords.verify(&attempt, "correct horse", Some("nonsense".into())).await);
+        let theirs = Argon2::default().verify_password(b"correct horse", &PasswordHash::new(&hash).unwrap());
+        assert!(theirs.is_ok(), "as any other program hashes");
+    }
+
+    #[test]
+    fn an_unknown_account_takes_as_long_as_a_known_one() {
+        assert_eq!(matches("any", UNKNOWN_ACCOUNT_HASH, &mut Memory::new()), Some(false));
+        let parsed = PasswordHash::new(UNKNOWN_ACCOUNT_HASH).unwrap();
+        assert_eq!(Params::try_from(&parsed).unwrap(), parameters());
+    }
+
+    #[test]
+    fn hashes_of_other_parameters_are_verified_in_memory_that_was_used_before_and_does_not_grow() {
+        let mut memory = Memory::new();
+        for (algorithm, version, kib, iterations, lanes) in [
+            (Algorithm::Argon2id, Version::V0x13, 19 * 1024, 2, 1),
+            (Algorithm::Argon2id, Version::V0x13, 32 * 1024, 3, 4),
+            (Algorithm::Argon2i, Version::V0x10, 64, 3, 2),
+            (Algorithm::Argon2d, Version::V0x13, 8 * 1024, 1, 1),
+            (Algorithm::Argon2id, Version::V0x13, 64 * 1024, 1, 1),
+            (Algorithm::Argon2id, Version::V0x13, 47, 10, 1),
+        ] {
+            let parameters = Params::new(kib, iterations, lanes, None).unwrap();
+            let salt = SaltString::encode_b64(SALT).unwrap();
+            let argon2 = Argon2::new(algorithm, version, parameters);
+            let hash = argon2.hash_password(b"correct horse", &salt).unwrap().to_string();
+            assert_eq!(matches("correct horse", &hash, &mut memory), Some(true), "{hash}");
+            assert_eq!(matches("correct horsf", &hash, &mut memory), Some(false), "{hash}");
+            assert_eq!(memory.capacity(), 19 * 1024, "{hash}");
+        }
+        for parameters in ["m=65537,t=2,p=1", "m=19456,t=11,p=1", "m=4294967295,t=4294967295,p=1"] {
+            let hash = UNKNOWN_ACCOUNT_HASH.replace("m=19456,t=2,p=1", parameters);
+            assert_eq!(matches("any", &hash, &mut memory), None, "{hash}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Who sent a request. Handlers for people who are signed in take a `SignedIn`, which only a session's cookie yields.
 //! The few pages for everybody take an `Anonymous`.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use maud::Markup;
 use store::{Admin, Session, StoreError, Token, Viewer};
@@ -21,6 +23,7 @@ pub(crate) struct SignedIn<'a> {
     pub(crate) console: &'a Console,
     pub(crate) session: Session,
     pub(crate) message: Option<String>,
+    pub(crate) client: IpAddr,
     secret: Token,
 }
 
@@ -29,7 +32,7 @@ impl<'a> SignedIn<'a> {
         let secret = console.cookie(request, Cookie::Session).and_then(Token::parse).ok_or(ConsoleError::SignedOut)?;
         let session = console.store.session(&secret, &request.client.to_string()).await?;
         let session = session.ok_or(ConsoleError::SignedOut)?;
-        Ok(Self { console, session, message: console.message(request), secret })
+        Ok(Self { console, session, message: console.message(request), client: request.client, secret })
     }
 
     pub(crate) fn viewer(&self) -> &Viewer {

@@ -14,12 +14,14 @@ use crate::session::{Anonymous, SignedIn};
 
 /// The same for an unknown account and a wrong password, so that nobody learns who has an account.
 const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
-const TOO_MANY_ATTEMPTS: &str = "Too many sign-in attempts from your address. Please try again in a few seconds.";
+/// A longer target is not returned to after sign-in.
+const MAX_NEXT_BYTES: usize = 2048;
 
 /// Leads to the sign-in page, and from there back to what was asked for.
 pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
     match request.target() {
         "/" => ConsoleResponse::redirect("/sign-in"),
+        target if target.len() > MAX_NEXT_BYTES => ConsoleResponse::redirect("/sign-in"),
         target => {
             let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
             ConsoleResponse::redirect(&format!("/sign-in?next={next}"))
@@ -62,16 +64,17 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         Ok(page.with_status(status))
     };
     let console = visitor.console;
-    let typed_email = form.get("email").to_lowercase();
-    let Some(attempt) = console.sign_in_throttle.begin(request.client, &typed_email).await else {
-        return refused(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_ATTEMPTS);
+    let email = form.get("email").parse::<Email>().ok();
+    let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await {
+        Ok(attempt) => attempt,
+        Err(crowded) => return refused(crowded.status(), crowded.message()),
     };
-    let credentials = match typed_email.parse::<Email>() {
-        Ok(email) => console.store.credentials(&email).await?,
-        Err(_) => None,
+    let credentials = match &email {
+        Some(email) => console.store.credentials(email).await?,
+        None => None,
     };
     let (account, hash) = credentials.map(|found| (found.account, found.password)).unzip();
-    let is_right = console.passwords.verify(form.raw("password"), hash).await;
+    let is_right = console.passwords.verify(&attempt, form.raw("password"), hash).await;
     match account.filter(|_| is_right) {
         Some(account) => {
             attempt.succeeded();
@@ -97,10 +100,13 @@ pub(crate) async fn start_session(
     Ok(console.set_session_cookie(console.clear_cookie(response, Cookie::Anonymous), &session.token))
 }
 
-/// A path on this site; anything else becomes the overview.
+/// A path on this site; anything else becomes the overview. Browsers drop tabs and line breaks from a URL and read a
+/// backslash as a slash, so only characters that mean themselves are let through.
 fn local_path(target: &str) -> &str {
-    let is_local = target.starts_with('/') && !target.starts_with("//") && !target.contains(['\\', '\n', '\r']);
-    if is_local { target } else { "/" }
+    let is_plain = target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    let base = url::Url::parse("https://console.invalid").ok();
+    let stays = base.is_some_and(|base| base.join(target).is_ok_and(|joined| joined.origin() == base.origin()));
+    if target.starts_with('/') && is_plain && stays { target } else { "/" }
 }
 
 pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
@@ -111,18 +117,40 @@ pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::local_path;
 
     #[test]
     fn nobody_is_sent_to_another_site() {
         for (target, to) in [
             ("/usage?range=7d", "/usage?range=7d"),
+            ("/requests?key=4kQ9Zx7LmN2p&status=503", "/requests?key=4kQ9Zx7LmN2p&status=503"),
+            ("/.//evil.org", "/.//evil.org"), // a path of ours, which does not exist
             ("", "/"),
+            ("usage", "/"),
             ("//evil.org", "/"),
+            ("///evil.org", "/"),
             ("https://evil.org", "/"),
+            ("javascript:alert(1)", "/"),
             ("/\\evil.org", "/"),
+            ("/\t/evil.org", "/"),
+            ("\t//evil.org", "/"),
+            ("/\n/evil.org", "/"),
+            ("/\r\n/evil.org", "/"),
+            ("/\u{a0}/evil.org", "/"),
         ] {
-            assert_eq!(local_path(target), to);
+            assert_eq!(local_path(target), to, "{target:?}");
+        }
+    }
+
+    proptest! {
+        /// As browsers resolve it, with the rules of the WHATWG that `url` implements.
+        #[test]
+        fn whatever_is_typed_stays_on_this_site(target in "[/\\\\\t\n\r .:@?#%a-c09-]{0,12}") {
+            let here = url::Url::parse("http://console.example.com:8081/sign-in").unwrap();
+            let to = here.join(local_path(&target)).unwrap();
+            prop_assert_eq!(to.origin(), here.origin(), "{:?}", target);
         }
     }
 }

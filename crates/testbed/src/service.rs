@@ -111,6 +111,13 @@ impl Service {
         Pid::from_child(&self.process().child)
     }
 
+    /// The memory that the process holds.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        resident.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    }
+
     pub fn connect(&self) -> Connection {
         Connection::connect(self.address()).with_timeout(self.program().timeout())
     }

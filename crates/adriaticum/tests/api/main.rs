@@ -23,11 +23,13 @@ mod ops;
 mod proxies;
 mod resources;
 mod runtimes;
+mod sign_in;
 mod smuggling;
 mod stopping;
 mod streams;
 mod telemetry;
 mod tls;
+mod visitor;
 
 use testbed::Program;
 

@@ -1,0 +1,86 @@
+//! A queue that takes turns: every visitor who waits is served once before anybody is served twice.
+//!
+//! Without a clock, a lock or a limit: how many may wait is `throttle`'s to say.
+
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct Turns<Visitor, Job> {
+    /// Visitors with at least one job; the front is next.
+    waiting: VecDeque<(Visitor, VecDeque<Job>)>,
+}
+
+impl<Visitor, Job> Default for Turns<Visitor, Job> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new() }
+    }
+}
+
+impl<Visitor: Eq, Job> Turns<Visitor, Job> {
+    pub(crate) fn push(&mut self, visitor: Visitor, job: Job) {
+        match self.waiting.iter_mut().find(|(waiting, _)| *waiting == visitor) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.waiting.push_back((visitor, VecDeque::from([job]))),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Job> {
+        let (visitor, mut jobs) = self.waiting.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.waiting.push_back((visitor, jobs));
+        }
+        job
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_visitor_with_one_job_does_not_wait_for_all_of_anothers() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|number| turns.push("greedy", number));
+        turns.push("person", 1000);
+        assert_eq!([turns.pop(), turns.pop(), turns.pop()], [Some(0), Some(1000), Some(1)]);
+    }
+
+    proptest! {
+        /// However jobs arrive: none is lost, each visitor's own keep their order, and a job waits for at most one job of
+        /// each other visitor per job of its own.
+        #[test]
+        fn a_job_waits_for_one_job_of_each_other_visitor(
+            steps in proptest::collection::vec(proptest::option::of(0..6usize), 0..300),
+        ) {
+            let mut turns = Turns::default();
+            let (mut pushed, mut served) = ([0; 6], Vec::<(usize, usize)>::new());
+            // For each waiting job: what had been served when it arrived, and how many of its visitor's were ahead.
+            let mut arrivals = std::collections::HashMap::new();
+            let drain = std::iter::repeat_n(None, steps.len());
+            for step in steps.iter().copied().chain(drain) {
+                match step {
+                    Some(visitor) => {
+                        let number = pushed[visitor];
+                        pushed[visitor] += 1;
+                        let done = served.iter().filter(|(by, _)| *by == visitor).count();
+                        arrivals.insert((visitor, number), (served.len(), number - done));
+                        turns.push(visitor, (visitor, number));
+                    }
+                    None => {
+                        let Some((visitor, number)) = turns.pop() else { continue };
+                        let (since, ahead) = arrivals[&(visitor, number)];
+                        prop_assert!(served[since..].iter().filter(|(by, _)| *by == visitor).count() == ahead);
+                        for other in (0..6).filter(|other| *other != visitor) {
+                            let waited_for = served[since..].iter().filter(|(by, _)| *by == other).count();
+                            prop_assert!(waited_for <= ahead + 1, "{waited_for} of {other} before {visitor}");
+                        }
+                        served.push((visitor, number));
+                    }
+                }
+            }
+            prop_assert_eq!(served.len(), pushed.iter().sum::<usize>());
+        }
+    }
+}
