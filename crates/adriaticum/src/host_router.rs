@@ -25,8 +25,6 @@ impl Site for HostRouter {
 
     const NAME: &str = "site";
 
-    const MAX_BODY_BYTES: usize = Api::MAX_BODY_BYTES;
-
     fn worker(self: &Arc<Self>) -> HostRouterWorker {
         HostRouterWorker { site: self.clone(), api: self.api.worker(), console: self.console.worker() }
     }

@@ -62,6 +62,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let api = ApiSettings {
         address: api_address(settings, &listeners)?,
         max_requests: settings.api.max_requests,
+        max_body_memory: settings.api.max_body_memory,
         body_idle_timeout: settings.api.body_timeout,
         request_log: request_log.clone().map(|log| log as _),
         tracer: traces.tracer(),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use runtimes::{Availability, EngineStatus, MemberStatus, Pool};
 use store::{Ledger, LedgerStats, Store};
 use tokio::sync::Notify;
-use transport::{BodyLimits, Rejection, Response, Site};
+use transport::{BodyBudget, BodyLimits, Rejection, Response, Site};
 
 use crate::address::ApiAddress;
 use crate::counters::{Counters, Totals};
@@ -28,6 +28,8 @@ pub struct ApiSettings {
     pub address: ApiAddress,
     /// Admitted requests in flight.
     pub max_requests: usize,
+    /// Bytes of bodies that requests may hold at the same time.
+    pub max_body_memory: usize,
     /// Between two chunks of a body.
     pub body_idle_timeout: Duration,
     pub request_log: Option<Arc<dyn RequestLog>>,
@@ -40,6 +42,7 @@ pub struct Api {
     pub(crate) store: Arc<Store>,
     pub(crate) ledger: Ledger,
     pub(crate) admission: Admission<KeyId>,
+    pub(crate) body_budget: BodyBudget<KeyId>,
     pub(crate) grounder: Option<Grounder>,
     pub(crate) request_log: Option<Arc<dyn RequestLog>>,
     pub(crate) tracer: Option<SdkTracer>,
@@ -64,6 +67,7 @@ impl Api {
             store,
             ledger,
             admission: Admission::new(settings.max_requests),
+            body_budget: BodyBudget::new(settings.max_body_memory),
             grounder,
             request_log: settings.request_log,
             tracer: settings.tracer,
@@ -106,6 +110,11 @@ impl Api {
     /// Requests in flight, and how many may be.
     pub fn in_flight(&self) -> (usize, usize) {
         self.admission.usage()
+    }
+
+    /// Bytes of bodies that requests hold, and how many they may hold.
+    pub fn body_memory(&self) -> (usize, usize) {
+        self.body_budget.usage()
     }
 
     pub fn ledger_stats(&self) -> LedgerStats {
@@ -171,8 +180,6 @@ impl Site for Api {
     type Worker = Worker;
 
     const NAME: &str = "api";
-
-    const MAX_BODY_BYTES: usize = wire::MAX_BODY_BYTES;
 
     fn worker(self: &Arc<Self>) -> Worker {
         Worker::new(self.clone())

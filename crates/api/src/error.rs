@@ -14,7 +14,7 @@ use crate::response::json;
 
 /// Whether a client may send the same request again by itself; OpenAI's libraries obey it.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-/// `Retry-After` when there is no free slot, or the model is still being loaded.
+/// `Retry-After` when there is no free slot, no memory for a body, or the model is still being loaded.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// How a completion is recorded.
@@ -111,6 +111,7 @@ impl ApiError {
     pub(crate) fn from_upload(error: UploadError) -> Self {
         match error {
             UploadError::TooLarge => Self::payload_too_large(),
+            UploadError::OverBudget => Self::at_capacity(),
             UploadError::TimedOut => Self::invalid("The body did not arrive in time."),
             UploadError::BadFraming => Self::invalid("The body is not framed as its headers say."),
             UploadError::Disconnected => Self::disconnected(),

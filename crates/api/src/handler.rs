@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
 use store::Caller;
-use transport::{Rejection, Response, Upload};
+use transport::{Body, Rejection, Response, Upload};
 
 use crate::admit::admit;
 use crate::authentication::Authorized;
@@ -21,14 +21,16 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
     let steps = async {
-        let api = &worker.api;
+        let (api, head) = (&worker.api, head);
         api.address.require_host(&head)?; // 404
         api.address.require_route(&head)?; // 404
         let caller = record.authenticate(&head.headers).await?; // 401, 503
         let caller = record.authorize(caller)?; // 403
-        let body = upload.read(api.body_limits).await.map_err(ApiError::from_upload)?; // 413, 400, 499
+        let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
+        let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
         require_json(&head.headers)?; // 400
-        complete(&mut record, &caller, &body).await
+        drop(head); // it is not small enough to keep it for as long as a completion takes
+        complete(&mut record, &caller, bytes).await
     };
     let result = worker.supervise(steps).await;
     let mut response = record.close(result).await;
@@ -43,15 +45,16 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
     let mut record = RequestRecord::open(worker, None);
     let steps = async {
         let caller = record.authorize(caller)?;
-        complete(&mut record, &caller, &body).await
+        complete(&mut record, &caller, body).await
     };
     let result = worker.supervise(steps).await;
     record.close(result).await
 }
 
 /// The steps that every completion takes, wherever the request came from.
-async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: &[u8]) -> Result<Response, ApiError> {
-    let chat = wire::parse_request(body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
+async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: Bytes) -> Result<Response, ApiError> {
+    let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
+    drop(body);
     let admitted = admit(record.worker, caller)?; // 503
     let facts = record.ground(&chat).await?; // 503 search_unavailable
     let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
@@ -108,6 +111,7 @@ mod tests {
             let settings = ApiSettings {
                 address: ApiAddress::from_base_url("http://localhost/v1").unwrap(),
                 max_requests: 1,
+                max_body_memory: 1 << 20,
                 body_idle_timeout: Duration::from_secs(1),
                 request_log: None,
                 tracer: None,

@@ -7,8 +7,10 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Method, Request, header};
 use hyper::body::Incoming;
-use transport::{BodyLimits, Upload};
+use transport::{Body, BodyBudget, BodyLimits, BodyPermit, Upload, UploadError, network};
 use url::form_urlencoded;
+
+use crate::error::{ConsoleError, ConsoleResult};
 
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_USER_AGENT_CHARS: usize = 300;
@@ -18,14 +20,18 @@ pub(crate) struct ConsoleRequest {
     pub(crate) client: IpAddr,
     pub(crate) query: Fields,
     upload: Option<Upload>,
+    body_budget: BodyBudget<IpAddr>,
+    /// Held for as long as the request: its form is made of the body's bytes.
+    body_permit: Option<BodyPermit<IpAddr>>,
 }
 
 impl ConsoleRequest {
-    pub(crate) fn new(client: IpAddr, request: Request<Incoming>) -> Self {
+    /// Its body takes its bytes from the budget, for the visitor's network.
+    pub(crate) fn new(client: IpAddr, request: Request<Incoming>, body_budget: BodyBudget<IpAddr>) -> Self {
         let (head, incoming) = request.into_parts();
         let upload = Some(Upload::new(incoming, &head.headers));
         let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
-        Self { head, client, query, upload }
+        Self { head, client, query, upload, body_budget, body_permit: None }
     }
 
     pub(crate) fn is_post(&self) -> bool {
@@ -54,9 +60,17 @@ impl ConsoleRequest {
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// `None` if it is larger, breaks off or stalls.
-    pub(crate) async fn body(&mut self, max_bytes: usize) -> Option<Bytes> {
-        self.upload.take()?.read(BodyLimits::new(max_bytes, BODY_IDLE_TIMEOUT)).await.ok()
+    pub(crate) async fn body(&mut self, max_bytes: usize) -> ConsoleResult<Bytes> {
+        let upload = self.upload.take().ok_or(ConsoleError::Unreadable)?;
+        let limits = BodyLimits::new(max_bytes, BODY_IDLE_TIMEOUT);
+        match upload.read(limits, &self.body_budget, network(self.client)).await {
+            Ok(Body { bytes, permit }) => {
+                self.body_permit = Some(permit);
+                Ok(bytes)
+            }
+            Err(UploadError::OverBudget) => Err(ConsoleError::Busy),
+            Err(_) => Err(ConsoleError::Unreadable),
+        }
     }
 
     /// For the audit log and the list of sessions.

@@ -17,6 +17,9 @@ pub(crate) enum ConsoleError {
     Forged,
     #[error("The request could not be read.")]
     Unreadable,
+    /// Bodies take all the memory that there is for them.
+    #[error("The console is busy. Nothing was changed. Please try again in a moment.")]
+    Busy,
     #[error("Only administrators can do this.")]
     NotAllowed,
     #[error("Please sign in.")]
@@ -36,7 +39,7 @@ impl ConsoleError {
             Self::Unreadable => StatusCode::BAD_REQUEST,
             Self::SignedOut => StatusCode::UNAUTHORIZED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Busy | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -48,7 +51,7 @@ impl ConsoleError {
             Self::NotAllowed => "Not allowed",
             Self::SignedOut => "Signed out",
             Self::Internal => "Internal error",
-            Self::Store(_) => "Service unavailable",
+            Self::Busy | Self::Store(_) => "Service unavailable",
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Form(Fields);
 impl Form {
     pub(crate) async fn parse(request: &mut ConsoleRequest, origin: &str, csrf_token: &str) -> ConsoleResult<Self> {
         check_origin(request, origin)?;
-        let body = request.body(MAX_FORM_BYTES).await.ok_or(ConsoleError::Unreadable)?;
+        let body = request.body(MAX_FORM_BYTES).await?;
         let fields = Fields::parse(&body);
         if constant_time_eq(fields.get(CSRF_FIELD), csrf_token) { Ok(Self(fields)) } else { Err(ConsoleError::Forged) }
     }
@@ -46,7 +46,7 @@ pub(crate) async fn read_json(request: &mut ConsoleRequest, origin: &str, csrf_t
     if !request.header(CSRF_HEADER).is_some_and(|given| constant_time_eq(given, csrf_token)) {
         return Err(ConsoleError::Forged);
     }
-    request.body(wire::MAX_BODY_BYTES).await.ok_or(ConsoleError::Unreadable)
+    request.body(wire::MAX_BODY_BYTES).await
 }
 
 /// A browser that sends no `Origin` must at least not say that the request comes from another site.

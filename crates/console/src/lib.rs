@@ -40,11 +40,15 @@ use api::Api;
 use http::Request;
 use hyper::body::Incoming;
 use store::Store;
-use transport::{HostName, Rejection, Response, Site};
+use transport::{BodyBudget, HostName, Rejection, Response, Site};
 
 use crate::password::Passwords;
 use crate::response::ConsoleResponse;
 use crate::throttle::SignInThrottle;
+
+/// Bytes of bodies that the console holds at the same time. Forms are small; the playground's requests may be as large as
+/// the API's.
+const MAX_BODY_MEMORY: usize = 2 << 20;
 
 #[derive(Debug, Clone)]
 pub struct ConsoleSettings {
@@ -62,6 +66,8 @@ pub struct Console {
     api: Arc<Api>,
     passwords: Passwords,
     sign_in_throttle: SignInThrottle,
+    /// By network: most visitors are not signed in.
+    body_budget: BodyBudget<IpAddr>,
 }
 
 /// What one worker thread holds.
@@ -76,7 +82,8 @@ impl Console {
     pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> std::io::Result<Arc<Self>> {
         let passwords = Passwords::start()?;
         let sign_in_throttle = SignInThrottle::default();
-        Ok(Arc::new(Self { settings, store, api, passwords, sign_in_throttle }))
+        let body_budget = BodyBudget::new(MAX_BODY_MEMORY);
+        Ok(Arc::new(Self { settings, store, api, passwords, sign_in_throttle, body_budget }))
     }
 
     pub fn host(&self) -> &HostName {
@@ -93,8 +100,6 @@ impl Site for Console {
     type Worker = Worker;
 
     const NAME: &str = "console";
-
-    const MAX_BODY_BYTES: usize = wire::MAX_BODY_BYTES;
 
     fn worker(self: &Arc<Self>) -> Worker {
         Worker { console: self.clone(), api: api::Worker::new(self.api.clone()) }

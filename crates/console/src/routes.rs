@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use http::{Method, Request};
+use http::{Method, Request, header};
 use hyper::body::Incoming;
 use transport::Response;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
-    let mut request = ConsoleRequest::new(client, request);
+    let mut request = ConsoleRequest::new(client, request, worker.console.body_budget.clone());
     let result = match AssertUnwindSafe(route(worker, &mut request)).catch_unwind().await {
         Ok(result) => result,
         Err(_panic) => {
@@ -40,7 +40,11 @@ pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Inc
                 tracing::error!(%error, "the console could not reach the database");
             }
             let user = SignedIn::from_request(&worker.console, &request).await.ok();
-            ConsoleResponse::page(layout::error_page(user.as_ref(), &error)).with_status(error.status())
+            let page = ConsoleResponse::page(layout::error_page(user.as_ref(), &error)).with_status(error.status());
+            match error {
+                ConsoleError::Busy => page.with_header(header::RETRY_AFTER, "1"),
+                _ => page,
+            }
         }
     };
     response.into_response()

@@ -112,8 +112,6 @@ impl Site for Ops {
 
     const NAME: &str = "ops";
 
-    const MAX_BODY_BYTES: usize = wire::MAX_BODY_BYTES;
-
     fn worker(self: &Arc<Self>) -> OpsWorker {
         OpsWorker { ops: self.clone(), api: api::Worker::new(self.api.clone()) }
     }

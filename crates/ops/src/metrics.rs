@@ -54,6 +54,18 @@ const SERVICE_METRICS: &[Metric<Scrape>] = &[
         kind: MetricType::Gauge,
         read: |scrape| scrape.limit as f64,
     },
+    Metric {
+        name: "adriaticum_body_memory_bytes",
+        help: "Memory taken by the bodies of requests that arrive or are in flight",
+        kind: MetricType::Gauge,
+        read: |scrape| scrape.body_memory as f64,
+    },
+    Metric {
+        name: "adriaticum_body_memory_limit_bytes",
+        help: "The limit of memory for bodies",
+        kind: MetricType::Gauge,
+        read: |scrape| scrape.body_memory_limit as f64,
+    },
 ];
 
 const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
@@ -245,6 +257,7 @@ impl Metrics {
         expiries: Vec<(PathBuf, SystemTime)>,
     ) -> String {
         let (in_flight, limit) = api.in_flight();
+        let (body_memory, body_memory_limit) = api.body_memory();
         let scrape = Scrape {
             version: self.version,
             started: self.started,
@@ -253,6 +266,8 @@ impl Metrics {
             readiness,
             in_flight,
             limit,
+            body_memory,
+            body_memory_limit,
             totals: api.totals(),
             ledger: api.ledger_stats(),
             engines,
@@ -274,6 +289,8 @@ struct Scrape {
     readiness: Readiness,
     in_flight: usize,
     limit: usize,
+    body_memory: usize,
+    body_memory_limit: usize,
     totals: Totals,
     ledger: LedgerStats,
     engines: Vec<(String, EngineStatus)>,

@@ -29,7 +29,7 @@ pub use conversation::{Conversation, words};
 pub use engine::{Engine, EngineCompletion, EngineStatus};
 pub use fake_runtime::{Behaviour, FakeRuntime, unreachable_url};
 pub use fake_search::FakeSearch;
-pub use http2::{Http2Client, Http2Request};
+pub use http2::{HalfSent, Http2Body, Http2Client, Http2Request};
 pub use installation::{Installation, Output, Program, on_postgres};
 pub use model::cache_folder;
 pub use port::free_port;

@@ -111,11 +111,35 @@ impl Service {
         Pid::from_child(&self.process().child)
     }
 
-    /// The memory that the process holds.
+    /// The memory that the process has in use, in bytes.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        resident.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+        self.memory("VmRSS:")
+    }
+
+    /// The most memory that the process ever had in use.
+    pub fn peak_bytes(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.pid().as_raw_nonzero());
+        let status = std::fs::read_to_string(path).unwrap();
+        let kilobytes = status.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next());
+        kilobytes.unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// The address of the console's listener.
+    pub fn console_address(&self) -> SocketAddr {
+        let (_, line) = self.banner().split_once("Console").unwrap();
+        let (_, address) = line.split_once("listening on ").unwrap();
+        address.split_once(')').unwrap().0.parse().unwrap()
+    }
+
+    /// The value of a metric, by its name with its labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let (status, text) = self.get_ops("/metrics");
+        assert_eq!(status, 200);
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
     pub fn connect(&self) -> Connection {

@@ -30,8 +30,8 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Limits of a request's head. The number of headers is hyper's own limit for HTTP/1.1.
 pub const MAX_HEAD_BYTES: usize = 32 << 10;
 pub const MAX_HEADERS: usize = 100;
-/// The read buffer.
-const BUFFER_BYTES: usize = 64 << 10;
+/// The read buffer of HTTP/1.1: the most that a connection holds of what nobody has asked for.
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Concurrent requests on one connection.
 const HTTP2_STREAMS: u32 = 128;
 /// Heads up to this size reach us, so that the site can say what is wrong; h2 responds to larger ones itself.
@@ -41,8 +41,10 @@ const HTTP2_HEADER_LIST_BYTES: u32 = 2 * MAX_HEAD_BYTES as u32;
 const HTTP2_PENDING_RESETS: usize = HTTP2_STREAMS as usize;
 /// Streams that we reset because of a client's protocol errors, over a connection's whole life.
 const HTTP2_ERROR_RESETS: usize = 1024;
-/// A stream may send one whole body ahead of our reading, a connection this many: that bounds what we buffer.
-const HTTP2_BODIES_AHEAD: u32 = 4;
+/// What a stream and a connection may send ahead of our reading: memory that no budget of bodies counts. Bodies are read
+/// as they arrive, so a larger window would only save a caller far away a few round trips.
+const HTTP2_STREAM_WINDOW: u32 = BUFFER_BYTES as u32;
+const HTTP2_CONNECTION_WINDOW: u32 = 4 * HTTP2_STREAM_WINDOW;
 /// A client that vanished is found by an unanswered ping; otherwise its requests would go on.
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -59,8 +61,6 @@ pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response>;
 
     fn reject(&self, why: Rejection) -> Response;
-
-    fn max_body_bytes(&self) -> usize;
 }
 
 /// A TCP socket, or TLS over one.
@@ -109,7 +109,6 @@ pub(crate) async fn serve_stream(
         }
     });
     if is_http2 {
-        let window = u32::try_from(handler.max_body_bytes()).unwrap_or(u32::MAX);
         let timeouts = Timeouts { head: timeouts.idle, ..timeouts }; // a frame is not a request's head
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -117,8 +116,8 @@ pub(crate) async fn serve_stream(
             .max_header_list_size(HTTP2_HEADER_LIST_BYTES)
             .max_pending_accept_reset_streams(HTTP2_PENDING_RESETS)
             .max_local_error_reset_streams(HTTP2_ERROR_RESETS)
-            .initial_stream_window_size(window)
-            .initial_connection_window_size(window.saturating_mul(HTTP2_BODIES_AHEAD))
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .keep_alive_interval(timeouts.idle)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT)
             .serve_connection(TokioIo::new(MonitoredSocket { socket, clock: clock.clone() }), service);
@@ -346,10 +345,6 @@ mod tests {
 
         fn reject(&self, why: Rejection) -> Response {
             Response::new(format!("{why:?}").into())
-        }
-
-        fn max_body_bytes(&self) -> usize {
-            1 << 16
         }
     }
 

@@ -27,4 +27,4 @@ pub use proxies::{NetworkError, TrustedProxies};
 pub use response_body::{Response, ResponseBody};
 pub use site::{Rejection, Site};
 pub use tls::{CertificateError, CertificateFiles, Certificates, Tls};
-pub use upload::{BodyLimits, Upload, UploadError};
+pub use upload::{Body, BodyBudget, BodyLimits, BodyPermit, Upload, UploadError};

@@ -325,10 +325,6 @@ impl<S: Site> Handler for Serving<S> {
     fn reject(&self, why: Rejection) -> Response {
         S::reject(&self.worker, why)
     }
-
-    fn max_body_bytes(&self) -> usize {
-        S::MAX_BODY_BYTES
-    }
 }
 
 /// Has the site reject every request, for one reason, and closes the connection.
@@ -348,10 +344,6 @@ impl<S: Site> Handler for Rejecting<S> {
 
     fn reject(&self, _why: Rejection) -> Response {
         S::reject(&self.worker, self.why)
-    }
-
-    fn max_body_bytes(&self) -> usize {
-        S::MAX_BODY_BYTES
     }
 }
 

@@ -16,9 +16,6 @@ pub trait Site: Send + Sync + 'static {
     /// The name of its threads.
     const NAME: &str;
 
-    /// The largest body that it reads. HTTP/2's flow-control windows follow it.
-    const MAX_BODY_BYTES: usize;
-
     /// State for one more worker thread.
     fn worker(self: &Arc<Self>) -> Self::Worker;
 

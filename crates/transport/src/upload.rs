@@ -1,19 +1,28 @@
 //! A request's body: read within its limits when it is wanted, drained within limits when it is not.
 //!
+//! A body takes its bytes from a budget before it is read: its declared length at once, or a step ahead of what has
+//! arrived. They return to the budget when the request that needs them ends, however it ends.
+//!
 //! A client that is refused while it still sends would see a connection reset instead of its response if nobody read
 //! on. So an upload that is dropped unread is drained. The exception is a client that waits for `100 Continue`: reading
 //! would invite the body that was just refused.
 
+use std::hash::Hash;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use admission::{Admission, Permit};
+use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
 
+use crate::connection::BUFFER_BYTES;
+
 pub(crate) const MAX_DRAIN_BYTES: usize = 8 << 20;
+/// What a body without a declared length has from the budget beyond what has arrived: one read may bring as much.
+const STEP_BYTES: usize = BUFFER_BYTES;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -36,12 +45,27 @@ impl BodyLimits {
 pub enum UploadError {
     #[error("the body is too large")]
     TooLarge,
+    #[error("there is no memory for the body now")]
+    OverBudget,
     #[error("the body did not arrive in time")]
     TimedOut,
     #[error("the body is not framed as its headers say")]
     BadFraming,
     #[error("the client disconnected")]
     Disconnected,
+}
+
+/// The bytes of bodies that may be held at the same time, in all and by each client.
+pub type BodyBudget<Client> = Admission<Client>;
+
+/// A part of that budget; it returns when this is dropped.
+pub type BodyPermit<Client> = Permit<Client>;
+
+/// A body that was read, and its part of the budget.
+pub struct Body<Client: Eq + Hash> {
+    pub bytes: Bytes,
+    /// To be held for as long as the bytes, or what was made of them, are in memory.
+    pub permit: BodyPermit<Client>,
 }
 
 /// A body that has not been read yet.
@@ -55,16 +79,26 @@ impl Upload {
         Self { incoming: Some(incoming), expects_continue: headers.contains_key(header::EXPECT) }
     }
 
-    /// Reads the whole body; fails as soon as it is too large or too slow.
-    pub async fn read(mut self, limits: BodyLimits) -> Result<Bytes, UploadError> {
-        let Some(incoming) = &mut self.incoming else { return Ok(Bytes::new()) };
-        if incoming.size_hint().lower() > limits.max_bytes as u64 {
+    /// Reads the whole body for a client; fails as soon as it is too large, too slow or more than its share of the
+    /// budget.
+    pub async fn read<Client: Eq + Hash + Clone>(
+        mut self,
+        limits: BodyLimits,
+        budget: &BodyBudget<Client>,
+        client: Client,
+    ) -> Result<Body<Client>, UploadError> {
+        let declared = self.incoming.as_ref().map_or(Some(0), |incoming| incoming.size_hint().exact());
+        let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        if declared.is_some_and(|bytes| bytes > limits.max_bytes) {
             return Err(UploadError::TooLarge);
         }
+        let ahead = declared.unwrap_or(STEP_BYTES.min(limits.max_bytes));
+        let mut permit = budget.enter_many(client, ahead).ok_or(UploadError::OverBudget)?;
+        let Some(incoming) = &mut self.incoming else { return Ok(Body { bytes: Bytes::new(), permit }) };
         self.expects_continue = false;
         let total_deadline = Instant::now() + limits.total_timeout;
         let mut first = Bytes::new();
-        let mut gathered = BytesMut::new();
+        let mut gathered = Vec::new();
         loop {
             let deadline = total_deadline.min(Instant::now() + limits.idle_timeout);
             let frame = match timeout_at(deadline, incoming.frame()).await {
@@ -77,18 +111,28 @@ impl Upload {
                 }
             };
             let Ok(data) = frame.into_data() else { continue }; // trailers
-            if first.len() + gathered.len() + data.len() > limits.max_bytes {
+            let read = first.len() + gathered.len() + data.len();
+            if read > limits.max_bytes {
                 return Err(UploadError::TooLarge);
+            }
+            let ahead = (read + STEP_BYTES).min(limits.max_bytes);
+            if declared.is_none() && permit.slots() < ahead && !permit.resize(ahead) {
+                return Err(UploadError::OverBudget);
             }
             // Most bodies come in one chunk, which is then used without a copy.
             if first.is_empty() && gathered.is_empty() {
                 first = data;
             } else {
+                gathered.reserve_exact(permit.slots() - gathered.len());
                 gathered.extend_from_slice(&std::mem::take(&mut first));
                 gathered.extend_from_slice(&data);
             }
         }
-        Ok(if gathered.is_empty() { first } else { gathered.freeze() })
+        if declared.is_none() {
+            permit.resize(first.len() + gathered.len());
+            gathered.shrink_to_fit();
+        }
+        Ok(Body { bytes: if gathered.is_empty() { first } else { gathered.into() }, permit })
     }
 }
 

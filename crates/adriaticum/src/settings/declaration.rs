@@ -121,6 +121,8 @@ settings! {
     max_connections: usize = "4096" => count;
     /// max. completions in flight
     max_requests: usize = "1024" => count;
+    /// max. memory for the bodies of requests that arrive or are in flight
+    max_body_memory: usize = "64MiB" => bytes;
     /// how long a request's head may take to arrive
     head_timeout: Duration = "10s" => duration;
     /// how long the next part of a body may take to arrive

@@ -67,6 +67,18 @@ pub(super) fn count_or_auto(text: &str) -> Parsed<Option<usize>> {
     count(text).map(Some).map_err(|_| "it must be auto, or a whole number above 0".into())
 }
 
+pub(super) fn bytes(text: &str) -> Parsed<usize> {
+    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let unit: usize = match unit.trim_start() {
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => 0,
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit)).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "it must be a size above 0 in KiB, MiB or GiB, such as 64MiB".into())
+}
+
 pub(super) fn threads(text: &str) -> Parsed<usize> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     Ok(count_or_auto(text)?.unwrap_or_else(cores))

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod authentication;
+mod bodies;
 mod collector;
 mod commands;
 mod connections;

@@ -1,6 +1,5 @@
 //! TLS listeners: both protocols, certificates that are replaced while the service runs, and clients without TLS.
 
-use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,15 +39,9 @@ fn connect(service: &Service, client: &Arc<ClientConfig>) -> TlsClient {
 }
 
 fn chat(key: &str) -> hyper::Request<Full<Bytes>> {
-    let mut request = Http2Client::request(key, chat_body("hello"));
+    let mut request = Http2Client::request(key, "").map(|_| Full::from(chat_body("hello")));
     request.headers_mut().insert("host", "localhost".parse().unwrap());
     request
-}
-
-fn console(service: &Service) -> SocketAddr {
-    let (_, line) = service.banner().split_once("Console").unwrap();
-    let (_, address) = line.split_once("listening on ").unwrap();
-    address.split_once(')').unwrap().0.parse().unwrap()
 }
 
 #[test]
@@ -82,7 +75,7 @@ fn the_console_speaks_tls_and_its_cookies_stay_there() {
     let (pair, _) = authority.issue("one", &["localhost", "console.localhost"]);
     let service = secured(ADRIATICUM.service(), &[&pair]).start();
     let mut connection =
-        TlsClient::connect(console(&service), "console.localhost", &authority.client(&["http/1.1"])).unwrap();
+        TlsClient::connect(service.console_address(), "console.localhost", &authority.client(&["http/1.1"])).unwrap();
     let request = hyper::Request::get("/sign-in").header("host", "console.localhost").body(Full::default()).unwrap();
     let (_, page) = connection.send(request);
     assert_eq!(page.status, 200);
