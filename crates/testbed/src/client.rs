@@ -158,6 +158,14 @@ impl Connection {
         Self::over(self.socket.try_clone().unwrap())
     }
 
+    /// Whether something has arrived that was not read yet, the connection's end included.
+    pub fn has_news(&self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        let peeked = self.socket.peek(&mut [0]);
+        self.socket.set_nonblocking(false).unwrap();
+        !self.received.is_empty() || !matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// The next response, an interim one included.
     pub fn response(&mut self) -> Response {
         self.next_response(true).expect("a response before the connection is closed")
