@@ -3,15 +3,20 @@
 //! Rare events are written at once. The line of each request goes into a buffer that a thread of its own writes in
 //! batches, so that workers wait neither for each other nor for whoever reads the log. When the reader stalls, lines
 //! are dropped and counted; requests are not delayed.
+//!
+//! Libraries log less than we do, and only so many lines a minute: what they say may depend on what a stranger sent.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use api::{Field, RequestLog};
 use parking_lot::{Condvar, Mutex};
-use tracing_subscriber::EnvFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// The `target` of request lines.
 const TARGET: &str = "requests";
@@ -20,19 +25,105 @@ const MAX_BUFFERED_BYTES: usize = 4 << 20;
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts the log at a level. Messages of llama.cpp below an error are shown only at `trace`.
+/// What our own lines have as the first part of their target: our crates, and request lines.
+const OUR_TARGETS: [&str; 17] = [
+    TARGET,
+    "admission",
+    "adriaticum",
+    "api",
+    "breaker",
+    "chat",
+    "console",
+    "engine",
+    "format",
+    "grounding",
+    "histogram",
+    "ops",
+    "runtimes",
+    "store",
+    "tls_roots",
+    "transport",
+    "wire",
+];
+/// Lines of all libraries together. More would hide our own and fill the disk.
+const LIBRARY_LINES: u32 = 100;
+const LIBRARY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Starts the log at a level.
 pub(crate) fn start(level: &str) {
-    let filter = match level {
-        "trace" => EnvFilter::new(level),
-        _ => EnvFilter::new(format!("{level},llama-cpp-2=error")),
-    };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A log that cannot be written must not cause a panic.
-    let log = log.log_internal_errors(false);
+    let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let log = tracing_subscriber::registry().with(EnvFilter::new(directives(level)));
+    let log = log.with((level != "trace").then(LibraryLimit::new));
     if io::stderr().is_terminal() {
-        log.compact().with_target(false).init();
+        log.with(lines.compact().with_target(false)).init();
     } else {
-        log.json().flatten_event(true).init();
+        log.with(lines.json().flatten_event(true)).init();
+    }
+}
+
+/// Libraries log warnings and errors, and what they do only at `debug`. llama.cpp and the parsers of documents, which
+/// warn of everything, log errors. At `trace`, everybody logs everything.
+fn directives(level: &str) -> String {
+    let libraries = match level {
+        "trace" => return level.to_owned(),
+        "debug" => "info",
+        "error" => "error",
+        _ => "warn",
+    };
+    let ours: String = OUR_TARGETS.iter().map(|target| format!(",{target}={level}")).collect();
+    format!("{libraries}{ours},llama-cpp-2=error,html5ever=error,lopdf=error,pdf_extract=error")
+}
+
+/// Drops the lines of libraries that are too many.
+struct LibraryLimit {
+    began: Instant,
+    budget: Mutex<LineBudget>,
+}
+
+impl LibraryLimit {
+    fn new() -> Self {
+        Self { began: Instant::now(), budget: Mutex::new(LineBudget::default()) }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LibraryLimit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        // Lines through the crate `log` have the target `log` here.
+        let target = event.metadata().target();
+        let name = target.split_once("::").map_or(target, |(name, _)| name);
+        if OUR_TARGETS.contains(&name) {
+            return true;
+        }
+        let (is_written, dropped) = self.budget.lock().take(self.began.elapsed());
+        if dropped > 0 {
+            tracing::warn!(lines = dropped, "libraries logged too much: some of their lines were dropped");
+        }
+        is_written
+    }
+}
+
+/// So many lines in every interval.
+#[derive(Debug, Default)]
+struct LineBudget {
+    interval: u64,
+    taken: u32,
+    dropped: u64,
+}
+
+impl LineBudget {
+    /// Whether a line may be written, and how many were dropped in the last interval that had any.
+    fn take(&mut self, now: Duration) -> (bool, u64) {
+        let interval = now.as_secs() / LIBRARY_INTERVAL.as_secs();
+        let mut dropped = 0;
+        if interval != self.interval {
+            dropped = self.dropped;
+            *self = Self { interval, ..Self::default() };
+        }
+        self.taken = self.taken.saturating_add(1);
+        let is_written = self.taken <= LIBRARY_LINES;
+        self.dropped += u64::from(!is_written);
+        (is_written, dropped)
     }
 }
 
@@ -169,6 +260,38 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+
+    #[test]
+    fn libraries_get_so_many_lines_a_minute() {
+        let mut budget = LineBudget::default();
+        let mut take = |second| budget.take(Duration::from_secs(second));
+        let written = (0..1_000).filter(|_| take(1).0).count();
+        assert_eq!(written, LIBRARY_LINES as usize);
+        assert_eq!(take(61), (true, 1_000 - u64::from(LIBRARY_LINES)), "it is told once");
+        assert_eq!(take(62), (true, 0));
+    }
+
+    #[test]
+    fn our_targets_are_our_crates() {
+        let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
+        let mut names: Vec<_> = crates.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| !["fuzzer", "simulator", "testbed"].contains(&name.as_str()));
+        names.push(TARGET.to_owned());
+        names.sort_unstable();
+        let mut ours = OUR_TARGETS.to_vec();
+        ours.sort_unstable();
+        assert_eq!(ours, names);
+    }
+
+    #[test]
+    fn libraries_log_less_than_we_do() {
+        for (level, begins) in [("error", "error,"), ("warn", "warn,"), ("info", "warn,"), ("debug", "info,")] {
+            let directives = directives(level);
+            assert!(directives.starts_with(begins) && directives.contains(&format!(",store={level},")), "{directives}");
+            assert!(EnvFilter::try_new(&directives).is_ok(), "{directives}");
+        }
+        assert_eq!(directives("trace"), "trace");
+    }
 
     #[test]
     fn a_line_is_text_or_json() {

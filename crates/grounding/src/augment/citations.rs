@@ -19,9 +19,10 @@ fn strip_piece(piece: &str, sources: usize, kept: &mut String) {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
-        let Some((inside, numbers)) =
-            bracket[1..].split_once(']').and_then(|(inside, _)| Some((inside, cited_numbers(inside)?)))
-        else {
+        // No further than a citation can go, so that many brackets take no more time than others.
+        let end = bracket[1..].find(|c: char| !c.is_ascii_digit() && !c.is_whitespace() && c != ',');
+        let inside = end.filter(|end| bracket[1 + end..].starts_with(']')).map(|end| &bracket[1..1 + end]);
+        let Some((inside, numbers)) = inside.and_then(|inside| Some((inside, cited_numbers(inside)?))) else {
             kept.push('[');
             rest = &bracket[1..];
             continue;

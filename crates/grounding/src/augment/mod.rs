@@ -4,6 +4,7 @@
 mod citations;
 mod clean;
 mod source;
+mod visible_text;
 
 use std::collections::HashSet;
 

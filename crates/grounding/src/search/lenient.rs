@@ -3,21 +3,81 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 
 use jiff::civil::Date;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::date::{date_from_number, parse_date_or_unix_time};
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 pub(super) enum LenientValue {
     Text(String),
     Integer(i64),
     List(Vec<LenientValue>),
     Object(HashMap<String, LenientValue>),
-    Other(IgnoredAny),
+    Other,
+}
+
+/// Not derived: what `serde(untagged)` makes reads each value again for every list or object around it.
+impl<'de> Deserialize<'de> for LenientValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = LenientValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<LenientValue, E> {
+        Ok(LenientValue::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<LenientValue, E> {
+        Ok(LenientValue::Text(text))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<LenientValue, E> {
+        Ok(LenientValue::Integer(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<LenientValue, E> {
+        Ok(i64::try_from(number).map_or(LenientValue::Other, LenientValue::Integer))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<LenientValue, E> {
+        Ok(LenientValue::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<LenientValue, E> {
+        Ok(LenientValue::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<LenientValue, E> {
+        Ok(LenientValue::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<LenientValue, A::Error> {
+        let mut list = Vec::new();
+        while let Some(value) = values.next_element()? {
+            list.push(value);
+        }
+        Ok(LenientValue::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<LenientValue, A::Error> {
+        let mut object = HashMap::new();
+        while let Some((name, value)) = members.next_entry()? {
+            object.insert(name, value);
+        }
+        Ok(LenientValue::Object(object))
+    }
 }
 
 impl LenientValue {
@@ -26,7 +86,7 @@ impl LenientValue {
         match self {
             Self::Text(text) => Some(text.trim()).filter(|text| !text.is_empty()),
             Self::List(values) => values.iter().find_map(Self::text),
-            Self::Integer(_) | Self::Object(_) | Self::Other(_) => None,
+            Self::Integer(_) | Self::Object(_) | Self::Other => None,
         }
     }
 
@@ -47,7 +107,7 @@ impl LenientValue {
             Self::Text(text) => parse_date_or_unix_time(text),
             Self::Integer(number) => date_from_number(*number),
             Self::List(values) => values.iter().find_map(Self::date),
-            Self::Object(_) | Self::Other(_) => None,
+            Self::Object(_) | Self::Other => None,
         }
     }
 

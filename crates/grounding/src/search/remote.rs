@@ -109,10 +109,13 @@ impl RemoteSearch {
         };
         let body = tokio::time::timeout(self.deadline, send(request, status_error)).await;
         let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
-        match &self.url.kind {
+        // Up to 2 MiB take milliseconds, which would hold up the other requests of this thread.
+        let kind = self.url.kind.clone();
+        let parsed = tokio::task::spawn_blocking(move || match &kind {
             Kind::Searxng => searxng::parse_passages(&body, limit),
             Kind::Opensearch { index } => opensearch::parse_passages(&body, index, limit),
-        }
+        });
+        parsed.await.unwrap_or(Err(SearchError::Malformed))
     }
 
     fn now_millis(&self) -> u64 {

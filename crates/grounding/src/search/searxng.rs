@@ -41,6 +41,9 @@ pub(super) fn parse_passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, 
     let infobox = response.infoboxes.iter().find_map(infobox);
     let mut passages: Vec<_> = answer.into_iter().chain(infobox).collect();
     for passage in response.results.iter().filter_map(result) {
+        if passages.len() >= limit {
+            break;
+        }
         // The infobox's source is often the first result too.
         if passages.iter().all(|other| other.url != passage.url) {
             passages.push(passage);
