@@ -269,6 +269,9 @@ pub(crate) enum IndexCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Reads documents from standard input under limits; `add` starts it.
+    #[command(hide = true)]
+    Extract,
     /// Removes folders from the index; the documents themselves stay.
     Remove {
         /// Folders that were added.

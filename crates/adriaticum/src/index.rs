@@ -1,9 +1,9 @@
 //! The `index` commands.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use format::{count, number};
-use grounding::index::{AddOptions, AddReport, IndexError, Indexer};
+use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, IndexError, Indexer};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
@@ -25,11 +25,23 @@ pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliE
             }
             create_folder(&settings.data_dir)?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
+            let indexer = indexer.with_extractor(Extractor::Child(own_program()));
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
+        IndexCommand::Extract => extract(),
         IndexCommand::List { json } => list(&indexer, json),
         IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
     }
+}
+
+/// Reads documents for `add`, in a process of its own.
+pub(crate) fn extract() -> Result<(), CliError> {
+    Ok(grounding::index::serve_extraction()?)
+}
+
+fn own_program() -> ChildProgram {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
+    ChildProgram::new(program, ["index", "extract"])
 }
 
 /// A URL that ends with a slash, or nothing.

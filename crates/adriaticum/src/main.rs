@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, IndexCommand};
 use crate::error::CliError;
 use crate::settings::Settings;
 
@@ -52,6 +52,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     match &cli.command {
         Command::Completions { shell } => return docs::completions(*shell),
         Command::Man { dir } => return docs::man_pages(dir.as_deref()),
+        Command::Index { command: IndexCommand::Extract } => return index::extract().map(|()| ExitCode::SUCCESS),
         _ => {} // everything else needs the configuration
     }
     let (file, flags) = (cli.config.clone(), cli.overrides());

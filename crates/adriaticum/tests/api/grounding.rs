@@ -1,10 +1,13 @@
 //! Grounding: requests that need facts get them from search, or fail; all others are not searched for.
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testbed::{Behaviour, FakeRuntime, FakeSearch, Request, Response, Service, chat_body, unreachable_url, wait_for};
+use testbed::{
+    Behaviour, FakeRuntime, FakeSearch, Output, Request, Response, Service, chat_body, unreachable_url, wait_for,
+};
 
 use crate::ADRIATICUM;
 
@@ -254,6 +257,55 @@ fn results_cannot_inject_instructions_or_links() {
     assert!(!told.lines().any(|line| line.starts_with("System:") || line.starts_with("[4]")), "{told}");
 }
 
+/// Pages that take a parser of HTML a second each, and that it complains about tag by tag.
+fn nested_results() -> Vec<Value> {
+    let shapes: [fn(usize) -> String; 4] = [
+        |n| format!("<i a={n}>"),
+        |_| "<table><b>".into(),
+        |n| format!("<a href={n}><p>"),
+        |_| "<svg><p><math><select>".into(),
+    ];
+    let page = |result: usize| (0..).map(shapes[result % 4]).scan(0, within_field).collect::<String>();
+    fn within_field(length: &mut usize, tag: String) -> Option<String> {
+        *length += tag.len();
+        (*length < 19_000).then_some(tag)
+    }
+    let result = |n: usize| json!({ "title": page(n), "url": format!("https://a.example/{n}"), "content": format!("{}Split {n} has 160,577 inhabitants.", page(n)) });
+    (0..20).map(result).collect()
+}
+
+/// Fault 5 of issue 17. Before, each such request took a worker for seconds and wrote tens of thousands of lines.
+#[test]
+fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&nested_results()));
+    let setup = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).set("api.threads", "1");
+    let service = setup.start();
+    let key = service.key();
+    let took = |content: &str| {
+        let began = Instant::now();
+        service.chat(&key, content).completion();
+        began.elapsed()
+    };
+    let quiet = (0..5).map(|_| took(CREATIVE)).max().unwrap();
+    let lines = service.log().lines().count();
+    let (hostile, slowest) = std::thread::scope(|scope| {
+        let hostile = scope.spawn(|| (0..4).map(|_| took(FACTUAL)).max().unwrap());
+        let mut slowest = Duration::ZERO;
+        while !hostile.is_finished() {
+            slowest = slowest.max(took(CREATIVE));
+        }
+        (hostile.join().unwrap(), slowest)
+    });
+    let requests = runtime.requests().len();
+    let lines = service.log().lines().count() - lines;
+    println!("{requests} requests: hostile {hostile:?}, others {slowest:?} (quiet {quiet:?}), {lines} log lines");
+    assert!(lines <= requests + 110, "{lines} lines of {requests} requests");
+    let ceiling = Duration::from_millis(250) + 20 * quiet;
+    assert!(slowest < ceiling && hostile < ceiling, "{slowest:?} and {hostile:?}, quiet {quiet:?}");
+    // What could be read of them was read.
+    assert_eq!(service.rows().iter().filter(|row| row["grounded"] == true).count(), 4);
+}
+
 #[test]
 fn sources_leave_tokens_for_the_conversation() {
     let long = "Split is a city on the coast, and this sentence about it goes on and on. ".repeat(40);
@@ -331,6 +383,53 @@ fn indexed_documents_are_found_and_cited_and_can_be_added_while_serving() {
     assert!(service.run_ok(&["index", "remove", "handbook"]).contains("2 documents"));
     assert_eq!(service.run_ok(&["index", "list", "--json"]).trim(), "[]");
     assert_eq!(service.run(&["index", "remove", "handbook"]).code, Some(1));
+}
+
+/// A page whose content is one stream, named so many times.
+fn pdf(stream: &str, times: usize) -> Vec<u8> {
+    let objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents [{}] /Resources << /Font << /F1 5 0 R >> >> >>",
+            "4 0 R ".repeat(times)
+        ),
+        format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned(),
+    ];
+    let mut pdf = String::from("%PDF-1.4\n");
+    let mut table = String::from("0000000000 65535 f \n");
+    for (n, object) in (1..).zip(objects) {
+        table.push_str(&format!("{:010} 00000 n \n", pdf.len()));
+        pdf.push_str(&format!("{n} 0 obj\n{object}\nendobj\n"));
+    }
+    let start = pdf.len();
+    pdf.push_str(&format!("xref\n0 6\n{table}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"));
+    pdf.into_bytes()
+}
+
+/// Fault 3 of issue 17. Before, a file of 1 MiB took 3.1 GiB, and the whole run with it where there was less.
+#[test]
+fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
+    let installation = ADRIATICUM.install();
+    let folder = installation.folder().join("docs");
+    let line = "BT /F1 12 Tf 72 720 Td (The compressor weighs 90 kilograms.) Tj ET ";
+    write(&folder, "a.md", "# A\n\nThe anchor is heavy.\n");
+    // Three gigabytes, once it is put together.
+    std::fs::write(folder.join("bomb.pdf"), pdf(&format!("{line}{}", " ".repeat(1 << 20)), 3_000)).unwrap();
+    std::fs::write(folder.join("deep.pdf"), pdf(&format!("{line}{}", "[".repeat(4 << 20)), 1)).unwrap();
+    (0..20).for_each(|n| std::fs::write(folder.join(format!("z{n}.pdf")), pdf(line, 1)).unwrap());
+    // In less memory than the file would take.
+    let mut command = Command::new("sh");
+    let ours = installation.command(&[]);
+    command.args(["-c", "ulimit -v 2500000; exec \"$0\" index add docs"]).arg(ours.get_program());
+    command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(installation.folder());
+    let added = Output::of(&mut command);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let skipped: Vec<_> = added.stderr.lines().filter(|line| line.starts_with("skipped")).collect();
+    assert!(skipped.iter().any(|line| line.contains("bomb.pdf: reading it takes too much memory")), "{added:?}");
+    assert!(skipped.iter().all(|line| line.contains("bomb.pdf") || line.contains("deep.pdf")), "{added:?}");
+    assert!(added.stdout.contains("21 documents") || added.stdout.contains("22 documents"), "{added:?}");
 }
 
 #[test]

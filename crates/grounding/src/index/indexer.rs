@@ -1,4 +1,4 @@
-//! AddRun folders of documents to the index, updating and removing them.
+//! Adds folders of documents to the index, updates and removes them.
 //!
 //! Several threads read and split files; one hands their passages to the writer. Commits hold whole files, so an
 //! interrupted run continues where it stopped.
@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::IndexError;
 use super::catalogue::{Catalogue, Collection, encode_path};
+use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, Writer};
@@ -28,6 +29,7 @@ const MAX_READ_AHEAD: usize = 16;
 pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
+    extractor: Extractor,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -63,7 +65,12 @@ pub struct AddReport {
 impl Indexer {
     /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL }
+        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, extractor: Extractor::default() }
+    }
+
+    /// Who reads the documents.
+    pub fn with_extractor(self, extractor: Extractor) -> Self {
+        Self { extractor, ..self }
     }
 
     pub fn list(&self) -> Result<Vec<Collection>, IndexError> {
@@ -101,8 +108,9 @@ impl Indexer {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        let commit_interval = self.commit_interval;
-        AddRun { writer, catalogue, collection, id, known, commit_interval, report: AddReport::default() }.run(progress)
+        let (commit_interval, extractor) = (self.commit_interval, self.extractor.clone());
+        let report = AddReport::default();
+        AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, report }.run(progress)
     }
 
     /// `None` if the folder is not in the index.
@@ -136,6 +144,7 @@ struct AddRun {
     /// From before this run: records with URLs.
     known: HashMap<PathBuf, (FileRecord, String)>,
     commit_interval: CommitInterval,
+    extractor: Extractor,
     report: AddReport,
 }
 
@@ -187,16 +196,17 @@ impl AddRun {
         let terms: Vec<(String, String)> =
             files.iter().map(|found| (self.file_term(&found.path), self.url(&found.path))).collect();
         let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
-        let next = AtomicUsize::new(0);
+        let (next, extractor) = (AtomicUsize::new(0), self.extractor.clone());
         let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
         let read = |sender: mpsc::SyncSender<(usize, Prepared)>| {
+            let mut session = extractor.session();
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(found) = files.get(at) else { break };
                 let (file, url) = terms[at].clone();
                 let origin = PassageOrigin { fields, collection: &id, file, url };
                 // The receiver is gone if writing has failed.
-                if sender.send((at, prepare(&folder, found, known[at].as_ref(), &origin))).is_err() {
+                if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;
                 }
             }
@@ -310,7 +320,7 @@ mod tests {
             fs::write(documents.join(format!("{n}.txt")), "The anchor is heavy.")?;
         }
         let interval = CommitInterval { passages: 7, time: Duration::MAX };
-        let indexer = Indexer { folder: root.path().join("index"), commit_interval: interval };
+        let indexer = Indexer { commit_interval: interval, ..Indexer::new(root.path().join("index")) };
         let interrupt = &mut |progress: Progress| assert!(progress.done < 30);
         assert!(catch_panic(|| indexer.add(&documents, &AddOptions::default(), interrupt)).is_err());
 

@@ -2,7 +2,7 @@
 //!
 //! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice
 //! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and
-//! `prepare` know Tantivy; what decides the results (`terms`, `split`, `extract`) is pure.
+//! `prepare` know Tantivy; what decides the results (`terms`, `split`, the formats in `extract`) is pure.
 
 mod catalogue;
 mod document;
@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use tantivy::TantivyError;
 
 pub use catalogue::Collection;
+pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, Progress};
 pub use reader::Index;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use tantivy::TantivyDocument;
 
 use super::document::Document;
-use super::extract::extract;
+use super::extract::Session;
 use super::files::{DocumentFile, FileRecord, read, sha256_hex};
 use super::language::Language;
 use super::schema::Fields;
@@ -34,6 +34,7 @@ pub(super) struct PassageOrigin<'a> {
 
 /// Reads a file and makes its passages, unless its contents are those of `known`.
 pub(super) fn prepare(
+    session: &mut Session<'_>,
     folder: &Path,
     file: &DocumentFile,
     known: Option<&FileRecord>,
@@ -48,9 +49,9 @@ pub(super) fn prepare(
         return Prepared::Unchanged;
     }
     let size = bytes.len() as u64;
-    let document = match extract(file.format, bytes) {
+    let document = match session.extract(file.format, bytes) {
         Ok(document) => document,
-        Err(reason) => return Prepared::Skipped(reason.to_owned()),
+        Err(reason) => return Prepared::Skipped(reason.into_owned()),
     };
     let title = document
         .title

@@ -1,14 +1,19 @@
 //! From a file's bytes to a document, or a reason why there is none.
 //!
-//! Third-party code parses the formats, so each file gets a thread with a large stack for deep nesting, and a timeout.
-//! A parser that hangs costs a thread, not the run; one that panics means a damaged file.
+//! Third-party code parses the formats, and a small file can make it take gigabytes, hours or the whole stack. So the
+//! program reads documents in child processes with limits (`child`, `server`): a file that exceeds them costs its child
+//! and is skipped. Without such a program (in tests) a thread reads them, which bounds the time and catches panics only.
 
+mod child;
 mod decode;
 mod html;
 mod markdown;
+mod message;
 mod pdf;
+mod server;
 mod text;
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -17,10 +22,17 @@ use std::time::Duration;
 use super::document::Document;
 use super::panics::catch_panic;
 
+pub use child::ChildProgram;
+use child::ChildSession;
+pub use server::serve;
+
 /// Only the pages that are used take memory.
-const STACK_BYTES: usize = 256 * 1024 * 1024;
+const STACK_BYTES: usize = 128 * 1024 * 1024;
 /// A thousand pages take a few seconds.
 const EXTRACT_TIMEOUT: Duration = Duration::from_secs(60);
+
+const DAMAGED: &str = "it is damaged, or of a kind that cannot be read";
+const TOO_LONG: &str = "reading it takes too long";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -44,23 +56,62 @@ impl Format {
 }
 
 /// For people.
-pub(super) type SkipReason = &'static str;
+pub(super) type SkipReason = Cow<'static, str>;
 
-pub(super) fn extract(format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
-    const DAMAGED: SkipReason = "it is damaged, or of a kind that cannot be read";
+/// Who reads documents.
+#[derive(Debug, Clone, Default)]
+pub enum Extractor {
+    /// A thread, without a limit of memory.
+    #[default]
+    Thread,
+    /// Processes that call `serve`.
+    Child(ChildProgram),
+}
 
+impl Extractor {
+    /// For one thread that reads files one after the other.
+    pub(super) fn session(&self) -> Session<'_> {
+        match self {
+            Self::Thread => Session::Thread,
+            Self::Child(program) => Session::Child(ChildSession::new(program)),
+        }
+    }
+}
+
+pub(super) enum Session<'a> {
+    Thread,
+    Child(ChildSession<'a>),
+}
+
+impl Session<'_> {
+    pub(super) fn extract(&mut self, format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
+        match self {
+            Self::Thread => read_on_thread(format, bytes),
+            // Nothing in plain text is expanded or nested.
+            Self::Child(_) if format == Format::Text => read(format, &bytes),
+            Self::Child(child) => child.extract(format, bytes),
+        }
+    }
+}
+
+fn read_on_thread(format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
     let (done, outcome) = mpsc::sync_channel(1);
     let read = move || {
         // The receiver is gone after the timeout.
-        let _ = done.send(catch_panic(|| read(format, &bytes)).unwrap_or(Err(DAMAGED)));
+        let _ = done.send(read_caught(format, &bytes));
     };
     let thread = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
     thread.spawn(read).map_err(|_| "no thread could be started to read it")?;
     match outcome.recv_timeout(EXTRACT_TIMEOUT) {
         Ok(outcome) => outcome,
-        Err(mpsc::RecvTimeoutError::Timeout) => Err("reading it takes too long"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(DAMAGED),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(TOO_LONG.into()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(DAMAGED.into()),
     }
+}
+
+/// A parser that panics means a damaged file.
+fn read_caught(format: Format, bytes: &[u8]) -> Result<Document, SkipReason> {
+    catch_panic(|| read(format, bytes)).unwrap_or(Err(DAMAGED.into()))
 }
 
 fn read(format: Format, bytes: &[u8]) -> Result<Document, SkipReason> {
@@ -70,5 +121,5 @@ fn read(format: Format, bytes: &[u8]) -> Result<Document, SkipReason> {
         Format::Markdown => markdown::read(&decode::decode(bytes, None)?),
         Format::Text => text::read(&decode::decode(bytes, None)?),
     };
-    if document.blocks.is_empty() { Err("there is no text in it") } else { Ok(document) }
+    if document.blocks.is_empty() { Err("there is no text in it".into()) } else { Ok(document) }
 }

@@ -8,13 +8,13 @@ use super::text::paragraphs;
 use crate::date::parse_date;
 use crate::index::document::{Document, collapse_whitespace};
 
-const DAMAGED: SkipReason = "the PDF is damaged, or of a kind that cannot be read";
+const DAMAGED: &str = "the PDF is damaged, or of a kind that cannot be read";
 
 pub(super) fn read(bytes: &[u8]) -> Result<Document, SkipReason> {
     let mut pdf = Pdf::load_mem(bytes).map_err(|_| DAMAGED)?;
     // Many are encrypted with an empty password to forbid printing.
     if pdf.is_encrypted() && pdf.decrypt("").is_err() {
-        return Err("the PDF is encrypted");
+        return Err("the PDF is encrypted".into());
     }
     let mut text = String::new();
     output_doc(&pdf, &mut PlainTextOutput::new(&mut text)).map_err(|_| DAMAGED)?;

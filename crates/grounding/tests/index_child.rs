@@ -1,0 +1,65 @@
+//! Processes that read documents misbehave: the file is skipped with the reason, and the next one is read. In a binary
+//! of its own: a child process inherits the locks of all threads for a moment.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Indexer};
+
+type TestResult = Result<(), Box<dyn std::error::Error>>;
+
+/// Adds three pages and a text, read by a shell script in place of the program.
+fn add(script: &str, timeout: Duration) -> Result<AddReport, Box<dyn std::error::Error>> {
+    let root = tempfile::tempdir()?;
+    let documents = root.path().join("papers");
+    fs::create_dir(&documents)?;
+    for n in 0..3 {
+        fs::write(documents.join(format!("{n}.html")), "<p>The anchor is heavy.")?;
+    }
+    fs::write(documents.join("a.txt"), "The rudder is light.")?;
+    let program = ChildProgram::new("/bin/sh", ["-c", script]).with_timeout(timeout);
+    let indexer = Indexer::new(root.path().join("index")).with_extractor(Extractor::Child(program));
+    Ok(indexer.add(&documents, &AddOptions::default(), &mut |_| ())?)
+}
+
+#[test]
+fn whatever_a_process_does_its_file_is_skipped_with_the_reason() -> TestResult {
+    let long = Duration::from_secs(60);
+    let cases = [
+        // It hangs: before it has read, or after.
+        ("exec /bin/sleep 600", Duration::from_millis(300), "takes too long"),
+        ("read line; exec /bin/sleep 600", Duration::from_millis(300), "takes too long"),
+        ("echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$", long, "too much memory"),
+        ("echo 'thread document has overflowed its stack' >&2; kill -ABRT $$", long, "nested too deeply"),
+        ("kill -XCPU $$", long, "takes too long"),
+        ("kill -SEGV $$", long, "damaged"),
+        ("exit 0", long, "damaged"),
+        // It talks nonsense, or without end.
+        ("exec /bin/cat", long, "damaged"),
+        ("exec /usr/bin/yes", long, "damaged"),
+        ("printf 'd\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
+        ("printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
+    ];
+    for (script, timeout, reason) in cases {
+        let began = Instant::now();
+        let report = add(script, timeout)?;
+        assert_eq!((report.added, report.skipped.len()), (1, 3), "{script}: {report:?}");
+        // The last script answers once.
+        let first = report.skipped.iter().filter(|(_, told)| told.contains(reason)).count();
+        assert!(first >= 1, "{script}: {report:?}");
+        assert!(began.elapsed() < Duration::from_secs(50), "{script} took {:?}", began.elapsed());
+    }
+    Ok(())
+}
+
+#[test]
+fn without_the_program_every_page_is_skipped() -> TestResult {
+    let root = tempfile::tempdir()?;
+    fs::write(root.path().join("a.html"), "<p>The anchor is heavy.")?;
+    let program = ChildProgram::new("/no/such/program", [""; 0]);
+    let index = tempfile::tempdir()?;
+    let indexer = Indexer::new(index.path().join("index")).with_extractor(Extractor::Child(program));
+    let report = indexer.add(root.path(), &AddOptions::default(), &mut |_| ())?;
+    assert!(report.skipped[0].1.contains("no process could be started"), "{report:?}");
+    Ok(())
+}
