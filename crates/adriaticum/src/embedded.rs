@@ -19,9 +19,6 @@ use crate::log;
 use crate::settings::Settings;
 use crate::storage::create_folder;
 
-/// A Unix socket's path can have 107 bytes; some are kept in reserve.
-const MAX_SOCKET_PATH: usize = 100;
-
 /// Starts the embedded runtime and its supervisor; none if `model` is none.
 pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
     let (pool, supervisor) = prepare(settings)?;
@@ -33,7 +30,7 @@ pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
 pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Output = ()> + Send + 'static)> {
     let model = settings.model_file()?;
     let socket = SocketFile::new(&settings.data_dir);
-    let urls = vec![RuntimeUrl::unix(&socket.0)];
+    let urls = vec![RuntimeUrl::own_engine(&socket.0)];
     let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout });
     let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
     let listen = Address::Unix(socket.0.clone()).to_string();
@@ -52,21 +49,18 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
 struct SocketFile(PathBuf);
 
 impl SocketFile {
-    /// A name that no other process uses. Removes files that crashed processes left behind.
+    /// A name that no other process uses, not even one in another container. Removes files that crashed processes left
+    /// behind.
     fn new(data_dir: &Path) -> Self {
         let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
         for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
-            let is_stale = entry.file_name().to_str().is_some_and(is_socket)
-                && std::os::unix::net::UnixStream::connect(entry.path()).is_err();
-            if is_stale {
+            if entry.file_name().to_str().is_some_and(is_socket) && unix_socket::is_stale(&entry.path()) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
-        let name = format!("engine-{}.sock", std::process::id());
+        let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-        let socket = folder.join(&name);
-        let fits = socket.as_os_str().len() <= MAX_SOCKET_PATH;
-        Self(if fits { socket } else { std::env::temp_dir().join(name) })
+        Self(folder.join(format!("engine-{random:016x}.sock")))
     }
 }
 

@@ -1,20 +1,18 @@
 //! Where the engine listens: a Unix socket, or a TCP port.
 
 use std::fmt;
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 
 /// Written as `127.0.0.1:8090`, or as `unix:` and a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
-    /// A socket file that only its owner may open.
+    /// A socket that serves only its owner and root.
     Unix(PathBuf),
 }
 
@@ -46,20 +44,15 @@ pub struct Listener(Kind);
 
 enum Kind {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(unix_socket::Listener, PathBuf),
 }
 
 impl Listener {
-    /// Replaces a socket file that another process left behind.
+    /// Replaces a socket that another process left behind.
     pub async fn bind(address: &Address) -> std::io::Result<Self> {
         match address {
             Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),
-            Address::Unix(path) => {
-                let _ = fs::remove_file(path);
-                let listener = UnixListener::bind(path)?;
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-                Ok(Self(Kind::Unix(listener, path.clone())))
-            }
+            Address::Unix(path) => Ok(Self(Kind::Unix(unix_socket::Listener::bind(path)?, path.clone()))),
         }
     }
 
@@ -78,7 +71,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Box::new(stream))
             }
-            Kind::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+            Kind::Unix(listener, _) => Ok(Box::new(listener.accept().await?)),
         }
     }
 }

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::url::{RuntimeUrl, Target};
@@ -58,7 +58,7 @@ impl Connection {
     /// Connects to the given address of the host, or to any.
     pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, std::io::Error> {
         let stream: Box<dyn Stream> = match &url.target {
-            Target::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Target::Unix(path, peer) => Box::new(unix_socket::connect(path, *peer).await?),
             Target::Tcp { tls, host, port } => {
                 let socket = match address {
                     Some(address) => TcpStream::connect((address, *port)).await?,

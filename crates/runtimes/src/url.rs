@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use http::HeaderValue;
 use percent_encoding::percent_decode_str;
+use unix_socket::Peer;
 use url::{Host, Url};
 
 use crate::key::RuntimeKey;
@@ -32,14 +33,19 @@ pub(crate) enum Target {
         host: String,
         port: u16,
     },
-    Unix(PathBuf),
+    Unix(PathBuf, Peer),
 }
 
 impl RuntimeUrl {
-    pub fn unix(socket: &Path) -> Self {
+    /// The socket of an engine that this process has started. No other user's process is asked there.
+    pub fn own_engine(socket: &Path) -> Self {
+        Self::unix(socket, Peer::ThisUser)
+    }
+
+    fn unix(socket: &Path, peer: Peer) -> Self {
         Self {
             text: format!("unix:{}", socket.display()),
-            target: Target::Unix(socket.to_owned()),
+            target: Target::Unix(socket.to_owned(), peer),
             host_header: HeaderValue::from_static("localhost"),
             path: "/v1".into(),
             key: None,
@@ -76,7 +82,7 @@ impl FromStr for RuntimeUrl {
         if let Some(socket) = text.strip_prefix("unix:") {
             let socket = Path::new(socket);
             return match socket.is_absolute() {
-                true => Ok(Self::unix(socket)),
+                true => Ok(Self::unix(socket, Peer::Anyone)),
                 false => Err(RuntimeUrlError("it has no absolute path after `unix:`")),
             };
         }
@@ -157,7 +163,8 @@ mod tests {
             assert_eq!(url.host_header, header, "{text}");
         }
         let socket: RuntimeUrl = "unix:/run/a.sock".parse().unwrap();
-        assert_eq!((socket.target, socket.text.as_str()), (Target::Unix("/run/a.sock".into()), "unix:/run/a.sock"));
+        assert_eq!(socket.target, Target::Unix("/run/a.sock".into(), Peer::Anyone));
+        assert_eq!(socket.text, "unix:/run/a.sock");
         assert_eq!("http://a/v1".parse::<RuntimeUrl>().unwrap().path_of("/chat/completions"), "/v1/chat/completions");
     }
 

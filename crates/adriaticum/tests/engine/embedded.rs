@@ -23,7 +23,11 @@ impl EmbeddedBuilder {
 
     /// With that model file.
     pub(crate) fn serving(file: &Path) -> Self {
-        let mut installation = ADRIATICUM.install();
+        Self::serving_in(ADRIATICUM.install(), file)
+    }
+
+    /// With that model file, in an installation that the test has made.
+    pub(crate) fn serving_in(mut installation: Installation, file: &Path) -> Self {
         installation.use_cached_tuning();
         installation.set("model", file.to_str().unwrap());
         // Enough for one whole conversation and some more: many engines run at once here.
@@ -52,7 +56,12 @@ impl EmbeddedBuilder {
     }
 
     pub(crate) fn start_unloaded(self) -> EmbeddedService {
-        let mut command = self.0.command(&["serve"]);
+        let command = self.0.command(&["serve"]);
+        self.start_as(command)
+    }
+
+    /// With a command that the test has made.
+    pub(crate) fn start_as(self, mut command: Command) -> EmbeddedService {
         command.stderr(File::create(self.0.folder().join("log")).unwrap());
         EmbeddedService(Service::start_as(self.0, &mut command))
     }
@@ -110,8 +119,12 @@ impl EmbeddedService {
         ADRIATICUM.wait_for(what, || EngineStatus::over_socket(&self.engine_socket()).filter(&wanted))
     }
 
+    /// The engine's socket, which is named at random.
     pub(crate) fn engine_socket(&self) -> PathBuf {
-        self.data().join(format!("engine-{}.sock", self.pid().as_raw_nonzero()))
+        ADRIATICUM.wait_for("the engine's socket", || {
+            let mut files = fs::read_dir(self.data()).unwrap().map(|entry| entry.unwrap().path());
+            files.find(|file| file.extension().is_some_and(|extension| extension == "sock"))
+        })
     }
 
     /// The engine's process, if there is one.

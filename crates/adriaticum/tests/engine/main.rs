@@ -14,6 +14,7 @@ mod files;
 mod markup;
 mod queue;
 mod sharing;
+mod socket;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
