@@ -41,8 +41,11 @@ pub async fn connect(path: &Path, peer: Peer) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether no process listens on this socket any more.
+/// Whether this is a socket on which no process listens any more.
 pub fn is_stale(path: &Path) -> bool {
+    if !is_socket(path) {
+        return false;
+    }
     let connected = Address::of(path).and_then(|address| std::os::unix::net::UnixStream::connect(&address.path));
     connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -56,7 +59,7 @@ pub struct Listener {
 impl Listener {
     /// Replaces a socket that another process left behind, and nothing else.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        if is_socket(path) {
             fs::remove_file(path)?;
         }
         let socket = UnixListener::bind(Address::of(path)?.path)?;
@@ -76,6 +79,10 @@ impl Listener {
             }
         }
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn may_connect(user: u32, this_user: u32) -> bool {
