@@ -20,6 +20,7 @@ pub(crate) fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admit
     match runtimes.availability() {
         Availability::Available => {}
         Availability::Starting => return Err(ApiError::starting()),
+        Availability::Unresponsive => return Err(ApiError::unresponsive()),
         Availability::Unconfigured => return Err(ApiError::unconfigured()),
     }
     if !worker.api.ledger.is_healthy() {

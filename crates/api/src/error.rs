@@ -103,6 +103,13 @@ impl ApiError {
         }
     }
 
+    pub(crate) fn unresponsive() -> Self {
+        Self {
+            retry_after_seconds: Some(RETRY_AFTER_SECONDS),
+            ..Self::unavailable("The model does not respond now. Please try again in a moment.")
+        }
+    }
+
     /// The stop timeout is over.
     pub(crate) fn stopping() -> Self {
         Self::unavailable("The service is stopping and could not finish this request.")

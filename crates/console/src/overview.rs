@@ -71,6 +71,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
         Availability::Available if healthy > 0 => (true, "healthy".into()),
         Availability::Available => (false, "unhealthy: requests get 502".into()),
         Availability::Starting => (false, "loading the model: requests get 503 until it is loaded".into()),
+        Availability::Unresponsive => (false, "the engine does not respond: requests get 503".into()),
         Availability::Unconfigured => (false, "not configured: requests get 503".into()),
     };
     let light = |good: bool| if good { "light good" } else { "light bad" };

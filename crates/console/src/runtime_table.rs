@@ -89,6 +89,7 @@ mod tests {
             completed: 1234,
             failures: runtimes::FailureCounts { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
             retried: 5,
+            moved: 0,
             latency: Some(Duration::from_millis(1500)),
             latency_per_token: None,
             share: 1.0,

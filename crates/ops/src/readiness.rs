@@ -72,6 +72,9 @@ pub(crate) fn no_runtime_available(health: &Health) -> Option<&'static str> {
             Some("There is no runtime, and no model that can be used: requests get 503. The log may say why.")
         }
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
+        Availability::Unresponsive => {
+            Some("The engine does not respond: requests get 503 until it does, or is restarted. The log says why.")
+        }
         // Available is enough: whether a runtime is healthy shows only when a request is sent to it.
         Availability::Available if health.runtimes.iter().any(|member| member.available) => None,
         Availability::Available => Some("No runtime answers: requests get 502."),
@@ -103,6 +106,7 @@ mod tests {
             completed: 0,
             failures: runtimes::FailureCounts::default(),
             retried: 0,
+            moved: 0,
             latency: None,
             latency_per_token: None,
             share: 1.0,
@@ -114,7 +118,7 @@ mod tests {
 
     #[test]
     fn ready_means_that_a_request_can_be_served() {
-        use Availability::{Available, Starting, Unconfigured};
+        use Availability::{Available, Starting, Unconfigured, Unresponsive};
         use Lifecycle::{Draining, Serving, Stopping};
         let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, lifecycle| {
             let health = Health {
@@ -144,6 +148,7 @@ mod tests {
             (all(true, Available, &[true], Some(false), Serving), true, "search"),
             (all(true, Available, &[false, false], None, Serving), false, "runtime"),
             (all(true, Starting, &[true], None, Serving), false, "runtime"),
+            (all(true, Unresponsive, &[true], None, Serving), false, "runtime"),
             (all(true, Unconfigured, &[], None, Serving), false, "runtime"),
             (all(false, Available, &[true], None, Serving), false, "ledger"),
             (all(true, Available, &[true], None, Draining), false, "stopping"),

@@ -2,7 +2,7 @@
 //!
 //! It is a process of its own, so that a crash in native code costs only the requests that it works on. Its standard
 //! input is a pipe that we hold: when our process ends, however that happens, the engine reads end-of-file and exits.
-//! Its log goes where ours goes.
+//! Its log goes where ours goes. `watchdog` decides whether it is hung.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,16 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::process::{Child, Command};
 
 use crate::pool::{Availability, Pool};
+use crate::watchdog::{Cause, Look, ProcessState, Verdict, Watchdog};
 
 /// The engine cannot use the model file. Restarting it would not help.
 pub const MODEL_ERROR_EXIT_CODE: u8 = 65;
 
 const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the system is asked about the process, which costs the engine nothing.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an engine that is well has to decode a token.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Consecutive failed checks after which an engine is killed: about two minutes, because an engine that shares its
-/// cores can be very slow, and a restart would not make it faster.
-const MAX_FAILED_CHECKS: usize = 18;
 /// For a model file that is missing or cannot be used.
 const MODEL_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The delay before a restart doubles from the first to the second.
@@ -84,31 +85,75 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<
         .spawn()?;
     // The engine exits when this is closed.
     let _stdin = engine.stdin.take();
+    let Some(pid) = engine.id() else { return engine.wait().await };
     let started = Instant::now();
     tokio::select! {
         status = engine.wait() => return status,
         () = wait_until_healthy(pool) => {}
+        cause = wait_until_suspended(pid) => return kill(&mut engine, cause).await,
     }
     // Its health check decodes a token, so it needs no further probe.
     pool.mark_ready();
     tracing::info!(after_ms = started.elapsed().as_millis() as u64, "the engine answers");
-    watch(&mut engine, pool).await
+    watch(&mut engine, pid, pool).await
 }
 
-/// Waits until the engine exits; kills one that is stuck.
-async fn watch(engine: &mut Child, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
-    let mut failures = 0;
+/// Waits until the engine exits; kills one that is hung. While it does not respond, requests are refused.
+async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
+    let mut watchdog = Watchdog::default();
+    let mut passed_at = Some(Instant::now());
     loop {
         tokio::select! {
             status = engine.wait() => return status,
-            () = tokio::time::sleep(HEALTH_CHECK_INTERVAL) => {
-                failures = if pool.check().await.iter().all(|(_, found)| found.is_ok()) { 0 } else { failures + 1 };
-                if failures == MAX_FAILED_CHECKS {
-                    tracing::error!("the engine is stuck");
-                    engine.kill().await?;
-                    return engine.wait().await;
-                }
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+        let process = ProcessState::read(pid);
+        let is_due = passed_at.is_none_or(|at| at.elapsed() >= HEALTH_CHECK_INTERVAL);
+        let decodes = match process {
+            Some(ProcessState { suspended: true, .. }) => None, // it would only cost time
+            _ if is_due => Some(pool.check().await.iter().all(|(_, result)| result.is_ok())),
+            _ => None,
+        };
+        if let Some(decodes) = decodes {
+            passed_at = decodes.then(Instant::now);
+        }
+        match watchdog.look(Look { process, decodes }) {
+            Verdict::Unclear => {}
+            Verdict::Responsive if pool.availability() == Availability::Unresponsive => {
+                pool.mark_ready();
+                tracing::info!("the engine responds again");
             }
+            Verdict::Responsive => {}
+            Verdict::Unresponsive(cause) if pool.availability() == Availability::Available => {
+                pool.set_availability(Availability::Unresponsive);
+                passed_at = None;
+                tracing::warn!(
+                    pid,
+                    cause = cause.as_str(),
+                    in_flight = pool.in_flight(),
+                    last_decoded_ms = pool.last_decoded().map(|ago| ago.as_millis() as u64),
+                    "the engine does not respond: requests get 503 until it does"
+                );
+            }
+            Verdict::Unresponsive(_) => {}
+            Verdict::Hung(cause) => return kill(engine, cause).await,
+        }
+    }
+}
+
+async fn kill(engine: &mut Child, cause: Cause) -> std::io::Result<ExitStatus> {
+    tracing::error!(cause = cause.as_str(), "the engine is hung and is killed");
+    engine.kill().await?;
+    engine.wait().await
+}
+
+/// For a start, which may take as long as it likes as long as it is not suspended.
+async fn wait_until_suspended(pid: u32) -> Cause {
+    let mut watchdog = Watchdog::default();
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        if let Verdict::Hung(cause) = watchdog.look(Look { process: ProcessState::read(pid), decodes: None }) {
+            return cause;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use testbed::{Conversation, Request, Response, all_at_once};
@@ -79,6 +79,61 @@ fn a_killed_engine_fails_only_requests_in_flight_and_service_resumes() {
     assert_eq!(rows.len() - before, responses.len());
     let recorded: HashSet<_> = rows.iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
     assert!(ids.is_subset(&recorded) && recorded.len() == rows.len());
+}
+
+/// Before the engine's process was watched, a suspended one stayed "ready" for a minute, and nothing was logged.
+#[test]
+fn a_suspended_engine_is_noticed_within_seconds_and_replaced() {
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().start();
+    let key = service.key();
+    let engine = service.engine_pid().expect("an engine");
+    let mut caller = service.connect();
+    caller.send(Request::chat(&key, Conversation::endless().body()).bytes());
+    service.wait_for_status("a running request", |status| status.get("running") == 1);
+    assert_eq!(service.get_ops("/readyz").0, 200);
+
+    kill_process(engine, Signal::STOP).unwrap();
+    let began = Instant::now();
+    let reason = ADRIATICUM.wait_for("readiness to notice", || {
+        let (status, body) = service.get_ops("/readyz");
+        (status == 503).then_some(body)
+    });
+    // Three seconds, if the machine is not busy.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(reason.contains("The engine does not respond"), "{reason}");
+    let refused = service.complete(&key, &Conversation::user("Hello!"));
+    assert!(refused.expect_error("service_unavailable").contains("does not respond"), "{refused:?}");
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    let log = service.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("the engine does not respond")).collect();
+    assert!(matches!(&lines[..], [line] if line.contains("suspended") && line.contains("WARN")), "{lines:?}");
+
+    // It does not come back.
+    caller.response().expect_error("inference_error");
+    ADRIATICUM.wait_for("another engine", || service.engine_pid().filter(|pid| *pid != engine));
+    service.wait_until_loaded();
+    assert_eq!(service.get_ops("/readyz").0, 200);
+    assert!(service.log().contains("the engine is hung and is killed"), "{}", service.log());
+}
+
+#[test]
+fn an_engine_that_is_resumed_finishes_its_requests() {
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().start();
+    let key = service.key();
+    let engine = service.engine_pid().expect("an engine");
+    let mut caller = service.connect();
+    let chat = Conversation::user("Tell a long story about a cat.").max_tokens(200);
+    caller.send(Request::chat(&key, chat.body()).bytes());
+    service.wait_for_status("a running request", |status| status.get("running") == 1);
+    kill_process(engine, Signal::STOP).unwrap();
+    ADRIATICUM.wait_for("readiness to notice", || (service.get_ops("/readyz").0 == 503).then_some(()));
+    kill_process(engine, Signal::CONT).unwrap();
+    caller.response().completion();
+    ADRIATICUM.wait_for("readiness to return", || (service.get_ops("/readyz").0 == 200).then_some(()));
+    assert_eq!(service.engine_pid(), Some(engine));
+    assert!(service.log().contains("the engine responds again"), "{}", service.log());
 }
 
 #[test]
