@@ -87,6 +87,16 @@ impl Breaker {
         self.open.as_ref().map_or(0, |open| open.until)
     }
 
+    /// Whether it has opened since this request was sent.
+    pub fn has_opened_since(&self, attempt: Attempt) -> bool {
+        self.open.is_some() && attempt.generation != self.generation
+    }
+
+    /// Whether nothing but requests speaks against the server.
+    pub fn passes_health_checks(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.passes_health_checks)
+    }
+
     pub fn begin(&mut self) -> Attempt {
         if let Some(open) = &mut self.open {
             open.probing = true;
@@ -97,7 +107,7 @@ impl Breaker {
     /// Records the end of a request. A request that was sent before the breaker opened neither lengthens the backoff
     /// nor allows a second probe: it failed for the same reason.
     pub fn end(&mut self, attempt: Attempt, verdict: Verdict, now: u64) {
-        let is_late = self.open.is_some() && attempt.generation != self.generation;
+        let is_late = self.has_opened_since(attempt);
         match verdict {
             Verdict::Good => self.close(),
             _ if is_late => {}
@@ -198,11 +208,13 @@ mod tests {
         let mut breaker = Breaker::default();
         let early = breaker.begin();
         (0..FAILURE_THRESHOLD).for_each(|_| breaker.health_check_failed(0));
+        assert!(breaker.has_opened_since(early) && !breaker.passes_health_checks());
         let open = breaker.clone();
         breaker.end(early, Verdict::Bad, 0);
         breaker.end(early, Verdict::Unclear, 0);
         assert_eq!(breaker, open);
-        breaker.begin();
+        let probe = breaker.begin();
+        assert!(!breaker.has_opened_since(probe));
         breaker.end(early, Verdict::Unclear, 0);
         assert!(!breaker.allows(MAX_BACKOFF_MS), "a probe is still in flight");
         breaker.end(early, Verdict::Good, 0);

@@ -185,6 +185,12 @@ const RUNTIME_METRICS: &[Metric<MemberStatus>] = &[
         read: |member| member.retried as f64,
     },
     Metric {
+        name: "adriaticum_runtime_requests_moved",
+        help: "Requests that were moved to another runtime because this one kept them waiting",
+        kind: MetricType::Counter,
+        read: |member| member.moved as f64,
+    },
+    Metric {
         name: "adriaticum_runtime_share",
         help: "The runtime's part of a full share of requests: less than 1 if it is slow, 0 if it hangs",
         kind: MetricType::Gauge,

@@ -4,10 +4,15 @@
 //! above the mean. Then the next in that order whose load is below the mean gets it, so that spilled requests find
 //! caches, too. In the simulation, spilling to the least loaded member found 3 % less in caches, and filling the next
 //! ones up to a quarter above the mean cost as much in latency. A slow or silent member gets a smaller share (`pace`).
-//! Members that are saturated, hung or broken are asked only if no other is left, in that order.
+//! Members that are saturated, hung or broken are asked only if no other is left, in that order. A request that waits
+//! at a member which does not respond is moved to another one (`moves`).
+
+mod moves;
 
 use breaker::{Attempt, Breaker, State, Verdict};
 
+use self::moves::{Avoidance, MoveBudget};
+pub use self::moves::{MoveReason, WaitingRequest};
 pub use crate::affinity::Affinity;
 use crate::affinity::stable_hash;
 use crate::pace::{Pace, PeerMedian};
@@ -22,6 +27,9 @@ const COMPARE_INTERVAL_MS: u64 = 100;
 pub struct Balance {
     members: Vec<MemberState>,
     median: Option<PeerMedian>,
+    /// The last median, however long ago.
+    last_median: Option<PeerMedian>,
+    move_budget: MoveBudget,
     compared_at: Option<u64>,
     /// Both are kept to avoid allocations per request.
     pace_buffer: Vec<(f64, f64)>,
@@ -37,6 +45,12 @@ pub struct MemberState {
     pace: Pace,
     /// When the member last responded or was idle.
     waiting_since: u64,
+    completed_at: Option<u64>,
+    /// Requests that were moved away since it last responded.
+    given_up: usize,
+    /// Consecutive ones.
+    failed_health_checks: u32,
+    avoidance: Avoidance,
     saturated_until: u64,
     share: f64,
 }
@@ -63,6 +77,11 @@ impl Lease {
     pub fn member(&self) -> usize {
         self.member
     }
+
+    /// In milliseconds.
+    pub(crate) fn waited(&self, now: u64) -> u64 {
+        now.saturating_sub(self.began)
+    }
 }
 
 /// What a request's end says about the member.
@@ -74,21 +93,32 @@ pub struct Observation {
     tokens: Option<u32>,
     /// In milliseconds.
     saturated_for: u64,
+    /// Whether it was moved away because the member responded to nobody.
+    hung: bool,
 }
 
 impl Observation {
     pub fn completed(tokens: u32) -> Self {
-        Self { verdict: Verdict::Good, responded: true, tokens: Some(tokens), saturated_for: 0 }
+        Self { tokens: Some(tokens), ..Self::responded(Verdict::Good) }
     }
 
     /// A response that was no completion.
     pub fn responded(verdict: Verdict) -> Self {
-        Self { verdict, responded: true, tokens: None, saturated_for: 0 }
+        Self { verdict, responded: true, tokens: None, saturated_for: 0, hung: false }
     }
 
     /// A timeout, or a client that disconnected.
     pub fn no_response(verdict: Verdict) -> Self {
-        Self { verdict, responded: false, tokens: None, saturated_for: 0 }
+        Self { responded: false, ..Self::responded(verdict) }
+    }
+
+    /// The request was moved to another member.
+    pub fn moved(reason: MoveReason) -> Self {
+        match reason {
+            MoveReason::Silent => Self { hung: true, ..Self::no_response(Verdict::Bad) },
+            // Its breaker is open already, or it responds to others.
+            MoveReason::Unhealthy | MoveReason::Overdue => Self::no_response(Verdict::Unclear),
+        }
     }
 
     pub fn verdict(&self) -> Verdict {
@@ -120,6 +150,10 @@ impl MemberState {
             breaker,
             pace: Pace::default(),
             waiting_since: 0,
+            completed_at: None,
+            given_up: 0,
+            failed_health_checks: 0,
+            avoidance: Avoidance::default(),
             saturated_until: 0,
             share: 1.0,
         }
@@ -133,9 +167,9 @@ impl MemberState {
         self.breaker.is_closed()
     }
 
-    /// Whether a request may be sent to it, if only as a probe.
+    /// Whether a request may be sent to it, if only as a probe, and has a chance.
     pub fn is_available(&self, now: u64) -> bool {
-        self.slot == SlotState::Active && self.breaker.allows(now)
+        self.slot == SlotState::Active && self.breaker.allows(now) && self.breaker.passes_health_checks()
     }
 
     pub fn breaker(&self, now: u64) -> State {
@@ -175,7 +209,7 @@ impl MemberState {
             None
         } else if !self.breaker.allows(now) {
             self.breaker.allows_as_last_resort().then_some(Eligibility::Broken)
-        } else if self.share <= 0.0 {
+        } else if self.share <= 0.0 || self.avoidance.is_on(now) {
             Some(Eligibility::Hung)
         } else if now < self.saturated_until {
             Some(Eligibility::Saturated)
@@ -232,18 +266,20 @@ impl Balance {
     }
 
     /// Chooses a member for a request and counts the request as in flight. `None` if no member may be asked. A retry
-    /// excludes the member that failed.
-    pub fn choose(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<Lease> {
-        if self.compared_at.is_none_or(|at| at + COMPARE_INTERVAL_MS <= now) {
-            self.compare(now);
-        }
+    /// excludes the members that failed.
+    pub fn choose(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<Lease> {
+        self.compare_if_due(now);
         let slot = self.choose_ready(affinity, excluded, now).or_else(|| self.choose_last_resort(excluded, now))?;
+        Some(self.lease(slot, now))
+    }
+
+    fn lease(&mut self, slot: usize, now: u64) -> Lease {
         let member = &mut self.members[slot];
         if member.in_flight == 0 {
             member.waiting_since = now;
         }
         member.in_flight += 1;
-        Some(Lease { member: slot, attempt: member.breaker.begin(), began: now })
+        Lease { member: slot, attempt: member.breaker.begin(), began: now }
     }
 
     pub fn release(&mut self, lease: Lease, observation: Observation, now: u64) {
@@ -253,14 +289,22 @@ impl Balance {
         member.breaker.end(lease.attempt, observation.verdict, now);
         if observation.responded {
             member.waiting_since = now;
+            member.given_up = 0;
             if observation.saturated_for > 0 {
                 member.saturated_until = now + observation.saturated_for;
             }
         } else {
             member.pace.abandoned(took, self.median, now);
         }
+        if observation.hung {
+            member.given_up += 1;
+            member.avoidance.begin(lease.began, now);
+        }
         if let Some(tokens) = observation.tokens {
             member.pace.completed(tokens, took, self.median, now);
+            member.completed_at = Some(now);
+            member.avoidance = Avoidance::default();
+            self.move_budget.add_completion();
         }
         if member.is_draining() && member.in_flight == 0 {
             member.slot = SlotState::Vacant;
@@ -268,11 +312,13 @@ impl Balance {
     }
 
     pub fn record_health_check(&mut self, member: usize, passed: bool, now: u64) {
-        let breaker = &mut self.members[member].breaker;
+        let member = &mut self.members[member];
         if passed {
-            breaker.health_check_passed();
+            member.failed_health_checks = 0;
+            member.breaker.health_check_passed();
         } else {
-            breaker.health_check_failed(now);
+            member.failed_health_checks += 1;
+            member.breaker.health_check_failed(now);
         }
     }
 
@@ -281,11 +327,18 @@ impl Balance {
         self.members[member].breaker.close();
     }
 
+    fn compare_if_due(&mut self, now: u64) {
+        if self.compared_at.is_none_or(|at| at + COMPARE_INTERVAL_MS <= now) {
+            self.compare(now);
+        }
+    }
+
     /// Compares the members with each other and sets their shares.
     fn compare(&mut self, now: u64) {
         self.compared_at = Some(now);
         let active = self.members.iter().filter(|member| member.slot == SlotState::Active);
         self.median = PeerMedian::of(active.map(|member| &member.pace), now, &mut self.pace_buffer);
+        self.last_median = self.median.or(self.last_median);
         for member in &mut self.members {
             member.share = self.median.map_or(1.0, |median| member.pace.share(member.silence(now), median, now));
         }
@@ -293,12 +346,12 @@ impl Balance {
 
     /// The ready member with the highest score if its load is bounded, or else the one with the highest score among
     /// those below the mean. There always is one if any member is ready.
-    fn choose_ready(&mut self, affinity: Affinity, excluded: Option<usize>, now: u64) -> Option<usize> {
+    fn choose_ready(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<usize> {
         let (mut active, mut in_flight, mut shares) = (0, 1, 0.0);
         self.ready.clear();
         for (slot, member) in self.members.iter().enumerate() {
             active += usize::from(member.slot == SlotState::Active);
-            if member.eligibility(now) == Some(Eligibility::Ready) && excluded != Some(slot) {
+            if member.eligibility(now) == Some(Eligibility::Ready) && !excluded.contains(&slot) {
                 self.ready.push(slot);
                 in_flight += member.in_flight;
                 shares += member.share;
@@ -320,8 +373,8 @@ impl Balance {
     }
 
     /// The member to ask if none is ready.
-    fn choose_last_resort(&self, excluded: Option<usize>, now: u64) -> Option<usize> {
-        let others = self.members.iter().enumerate().filter(|(slot, _)| excluded != Some(*slot));
+    fn choose_last_resort(&self, excluded: &[usize], now: u64) -> Option<usize> {
+        let others = self.members.iter().enumerate().filter(|(slot, _)| !excluded.contains(slot));
         let reluctance = |member: &MemberState| {
             let eligibility = member.eligibility(now)?;
             Some((eligibility, member.saturated_until, member.breaker.retry_at(), member.in_flight))

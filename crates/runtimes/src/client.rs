@@ -1,17 +1,26 @@
 //! One thread's access to the pool: asks a member, and one other if nothing of a completion arrived.
+//!
+//! A request that waits looks now and then whether it had better wait elsewhere. It is then cancelled where it is, so
+//! that no two members ever work for it, and at most one completes it.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use breaker::Verdict;
 use chat::{ChatRequest, Completion};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use wire::runtime::ContextOverflow;
 
-use crate::balance::{Affinity, Lease, Observation};
+use crate::balance::{Affinity, Lease, MoveReason, Observation, WaitingRequest};
 use crate::member::{Attribution, IdleConnections, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
+
+/// How often a waiting request looks whether it had better wait elsewhere. Most are completed before.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Keeps this thread's own connections to every member.
 pub struct PoolClient {
@@ -81,10 +90,10 @@ impl PoolClient {
             request,
             attribution,
             affinity: Affinity::of(request),
-            deadline: tokio::time::Instant::now() + self.pool.timeout(),
+            deadline: Instant::now() + self.pool.timeout(),
         };
-        let lease = LeaseGuard::acquire(&self.pool, &call, None).ok_or(InferenceError::NoneAvailable)?;
-        Ok(Attempt { client: self, call, lease, earlier: None })
+        let lease = LeaseGuard::acquire(&self.pool, &call, &[]).ok_or(InferenceError::NoneAvailable)?;
+        Ok(Attempt { client: self, call, lease, earlier: None, moved_from: None })
     }
 
     /// This thread's connections to a member. Closes those to members that have left.
@@ -109,9 +118,11 @@ pub struct Attempt<'a> {
     lease: LeaseGuard<'a>,
     /// The attempt that failed before this one.
     earlier: Option<FailedAttempt>,
+    /// The index of the member that kept the request waiting before.
+    moved_from: Option<usize>,
 }
 
-/// What a failed attempt leads to.
+/// What an attempt without a completion leads to.
 pub enum AttemptError<'a> {
     /// Nothing of a completion arrived, and there is another member to ask.
     Retry(Attempt<'a>),
@@ -125,11 +136,26 @@ impl<'a> Attempt<'a> {
 
     /// Dropping the future cancels the attempt.
     pub async fn run(self) -> Result<Completion, AttemptError<'a>> {
-        let Self { client, call, mut lease, earlier } = self;
-        let idle = client.idle(&lease.member);
-        let completion = lease.member.complete(&idle, call.request, call.attribution);
-        let result = tokio::time::timeout_at(call.deadline, completion).await.unwrap_or(Err(MemberError::TimedOut));
-        lease.observation = observation(&result);
+        let Self { client, call, mut lease, earlier, moved_from } = self;
+        // Twice the same, if there was nothing before: an array needs no allocation.
+        let failed_before = earlier.as_ref().map_or(lease.index, |earlier| earlier.index);
+        let excluded = [lease.index, failed_before, moved_from.unwrap_or(lease.index)];
+        let result = match client.wait(&call, &lease, &excluded, moved_from.is_none()).await {
+            Waited::Ended(result) => result,
+            Waited::Moved(next, reason) => {
+                lease.observation = Observation::moved(reason);
+                lease.member.counters().moved_away();
+                lease.log_move(reason);
+                let moved_from = Some(lease.index);
+                drop(lease);
+                return Err(AttemptError::Retry(Attempt { client, call, lease: next, earlier, moved_from }));
+            }
+        };
+        lease.observation = match &result {
+            // It had only the time that another member left.
+            Err(MemberError::TimedOut) if moved_from.is_some() => Observation::no_response(Verdict::Unclear),
+            result => observation(result),
+        };
         lease.member.counters().record(&result);
         let error = match result {
             Ok(completion) => {
@@ -143,7 +169,47 @@ impl<'a> Attempt<'a> {
         match earlier {
             Some(earlier) => Err(AttemptError::Failed(failed.after(&earlier))),
             None if !failed.error.is_retryable() => Err(AttemptError::Failed(failed.into())),
-            None => Err(failed.retry(client, call)),
+            None => Err(failed.retry(client, call, &excluded, moved_from)),
+        }
+    }
+}
+
+/// How the wait for a member ended.
+enum Waited<'a> {
+    Ended(Result<Completion, MemberError>),
+    /// The request is to be sent to another member.
+    Moved(LeaseGuard<'a>, MoveReason),
+}
+
+impl PoolClient {
+    async fn wait<'a>(
+        &'a self,
+        call: &Call<'_>,
+        lease: &LeaseGuard<'a>,
+        excluded: &[usize],
+        may_move: bool,
+    ) -> Waited<'a> {
+        let idle = self.idle(&lease.member);
+        let begun = AtomicBool::new(false);
+        let mut completion = pin!(lease.member.complete(&idle, call.request, call.attribution, &begun));
+        let next_look = || if may_move { call.deadline.min(Instant::now() + LOOK_INTERVAL) } else { call.deadline };
+        let mut look = pin!(tokio::time::sleep_until(next_look()));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut completion => return Waited::Ended(result),
+                () = &mut look => {}
+            }
+            if Instant::now() >= call.deadline {
+                return Waited::Ended(Err(MemberError::TimedOut));
+            }
+            // Once a response has begun, it is waited for to its end.
+            if !begun.load(Ordering::Relaxed)
+                && let Some((next, reason)) = lease.move_elsewhere(call, excluded)
+            {
+                return Waited::Moved(next, reason);
+            }
+            look.as_mut().reset(next_look());
         }
     }
 }
@@ -153,7 +219,7 @@ struct Call<'a> {
     request: &'a ChatRequest,
     attribution: Attribution<'a>,
     affinity: Affinity,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 }
 
 struct FailedAttempt {
@@ -165,14 +231,20 @@ struct FailedAttempt {
 
 impl FailedAttempt {
     /// Asks another member. If there is none, this error stands.
-    fn retry<'a>(self, client: &'a PoolClient, call: Call<'a>) -> AttemptError<'a> {
-        let Some(lease) = LeaseGuard::acquire(&client.pool, &call, Some(self.index)) else {
+    fn retry<'a>(
+        self,
+        client: &'a PoolClient,
+        call: Call<'a>,
+        excluded: &[usize],
+        moved_from: Option<usize>,
+    ) -> AttemptError<'a> {
+        let Some(lease) = LeaseGuard::acquire(&client.pool, &call, excluded) else {
             return AttemptError::Failed(self.into());
         };
         self.member.counters().retry();
         let (request_id, runtime) = (call.attribution.id, self.member.name());
         tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; asking another");
-        AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self) })
+        AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self), moved_from })
     }
 
     /// The error to report after two attempts. Waiting helps only if both members lacked nothing but capacity.
@@ -216,15 +288,29 @@ struct LeaseGuard<'a> {
 }
 
 impl<'a> LeaseGuard<'a> {
-    fn acquire(pool: &'a Pool, call: &Call<'_>, excluded: Option<usize>) -> Option<Self> {
+    fn acquire(pool: &'a Pool, call: &Call<'_>, excluded: &[usize]) -> Option<Self> {
         let (lease, member) = pool.choose(call.affinity, excluded)?;
-        Some(Self {
-            pool,
-            member,
-            index: lease.member(),
-            lease: Some(lease),
-            observation: Observation::no_response(Verdict::Unclear),
-        })
+        Some(Self::new(pool, lease, member))
+    }
+
+    fn new(pool: &'a Pool, lease: Lease, member: Arc<Member>) -> Self {
+        let observation = Observation::no_response(Verdict::Unclear);
+        Self { pool, member, index: lease.member(), lease: Some(lease), observation }
+    }
+
+    /// A lease on another member, if this one keeps the request waiting for too long.
+    fn move_elsewhere(&self, call: &Call<'_>, excluded: &[usize]) -> Option<(Self, MoveReason)> {
+        let max_tokens = u32::from(call.request.max_tokens().get());
+        let request = WaitingRequest { lease: self.lease.as_ref()?, affinity: call.affinity, max_tokens, excluded };
+        let (lease, member, reason) = self.pool.move_elsewhere(request)?;
+        Some((Self::new(self.pool, lease, member), reason))
+    }
+
+    fn log_move(&self, reason: MoveReason) {
+        let now = self.pool.now();
+        if let Some(lease) = &self.lease {
+            self.member.log_move(reason, lease.waited(now), now);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -83,10 +84,16 @@ impl Connection {
         ready.is_ok() && self.is_open()
     }
 
-    pub(crate) async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<RuntimeResponse, ExchangeError> {
+    /// `begun` is set once the response begins to arrive.
+    pub(crate) async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        begun: &AtomicBool,
+    ) -> Result<RuntimeResponse, ExchangeError> {
         let sent = self.sender.send_request(request);
         let whole = async {
             let response = sent.await.map_err(ExchangeError::BeforeResponse)?;
+            begun.store(true, Ordering::Relaxed);
             let status = response.status();
             let retry_after = response.headers().get(header::RETRY_AFTER);
             let retry_after =

@@ -10,6 +10,7 @@ use crate::member::MemberError;
 pub(crate) struct MemberCounters {
     completed: AtomicU64,
     retried: AtomicU64,
+    moved: AtomicU64,
     refused: AtomicU64,
     broken_off: AtomicU64,
     status: AtomicU64,
@@ -61,6 +62,15 @@ impl MemberCounters {
     /// Another member was asked after this one failed.
     pub(crate) fn retry(&self) {
         add(&self.retried);
+    }
+
+    /// A request that waited here for too long was moved to another member.
+    pub(crate) fn moved_away(&self) {
+        add(&self.moved);
+    }
+
+    pub(crate) fn moved(&self) -> u64 {
+        get(&self.moved)
     }
 
     pub(crate) fn completed(&self) -> u64 {

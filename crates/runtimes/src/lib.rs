@@ -2,8 +2,9 @@
 //!
 //! `balance` chooses a member, purely, by `affinity` and `pace` and with a breaker for each. `member` and `connection`
 //! talk to one runtime, `endpoints` resolves URLs to members, `pool` holds the membership and checks health, `client`
-//! chooses, asks and retries once. `supervisor` runs the embedded runtime, which is one more member. Nothing here knows
-//! callers, keys of ours or the ledger, and no text of a runtime's own leaves this crate except to the log.
+//! chooses, asks, retries once and moves requests away from members that hang. `supervisor` runs the embedded runtime,
+//! which is one more member, and `watchdog` says whether that is hung. Nothing here knows callers, keys of ours or the
+//! ledger, and no text of a runtime's own leaves this crate except to the log.
 
 mod affinity;
 pub mod balance;
@@ -19,6 +20,7 @@ mod probe;
 mod status;
 mod supervisor;
 mod url;
+mod watchdog;
 
 pub use client::{Attempt, AttemptError, InferenceError, PoolClient};
 pub use counters::FailureCounts;

@@ -1,7 +1,7 @@
 //! One runtime: requests to it, and what its responses mean.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use breaker::Verdict;
@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
-use crate::balance::Observation;
+use crate::balance::{MoveReason, Observation};
 use crate::connection::{Connection, ExchangeError, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
@@ -23,6 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Short, because metrics wait for it. An engine that is too busy is left out.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
 /// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
 /// What a member's `Retry-After` is clamped to.
@@ -52,6 +53,8 @@ pub(crate) struct Member {
     counters: Arc<MemberCounters>,
     /// Set when it has left the pool.
     left: AtomicBool,
+    /// When it was last logged that requests are moved away, in the pool's milliseconds; 0 for never.
+    move_logged_at: AtomicU64,
 }
 
 /// Why a member produced no completion. Only for the log: callers are not told.
@@ -175,6 +178,7 @@ impl Member {
             model: RwLock::default(),
             counters,
             left: AtomicBool::new(false),
+            move_logged_at: AtomicU64::new(0),
         };
         member.set_key(member.endpoint.url.key().or(common_key));
         member
@@ -204,11 +208,25 @@ impl Member {
         self.left.load(Ordering::Relaxed)
     }
 
+    /// Says at most once per interval that requests are moved away from here.
+    pub(crate) fn log_move(&self, reason: MoveReason, waited_ms: u64, now: u64) {
+        let logged_at = self.move_logged_at.load(Ordering::Relaxed);
+        if logged_at > 0 && now < logged_at + MOVE_LOG_INTERVAL_MS {
+            return;
+        }
+        if self.move_logged_at.swap(now.max(1), Ordering::Relaxed) == logged_at {
+            let (runtime, cause) = (self.name(), reason.as_str());
+            tracing::warn!(runtime, cause, waited_ms, "requests that wait for a runtime are moved to others");
+        }
+    }
+
+    /// `begun` is set once a response begins to arrive.
     pub(crate) async fn complete(
         &self,
         idle: &IdleConnections,
         request: &ChatRequest,
         attribution: Attribution<'_>,
+        begun: &AtomicBool,
     ) -> Result<Completion, MemberError> {
         let body = {
             let model = self.model.read();
@@ -227,7 +245,7 @@ impl Member {
             headers.extend(attribution.trace.clone());
             request
         };
-        let response = self.send(idle, build).await?;
+        let response = self.send(idle, build, begun).await?;
         match response.status {
             StatusCode::OK => Ok(wire::runtime::parse_completion(&response.body)?),
             status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&response.body) {
@@ -238,10 +256,23 @@ impl Member {
         }
     }
 
-    /// Checks the member's health, and learns its model.
+    /// Checks the member's health, and learns its model. Our own engine passes if it decodes, however slowly.
     pub(crate) async fn check(&self, idle: &IdleConnections) -> Result<(), MemberError> {
+        if !self.is_engine() {
+            return self.check_models(idle).await;
+        }
+        let (before, result) = tokio::join!(self.engine_status(), self.check_models(idle));
+        if let (Err(MemberError::TimedOut), Some(before)) = (&result, before)
+            && self.engine_status().await.is_some_and(|after| after.steps > before.steps)
+        {
+            return Ok(());
+        }
+        result
+    }
+
+    async fn check_models(&self, idle: &IdleConnections) -> Result<(), MemberError> {
         let build = || self.request(Method::GET, &self.models_path, Bytes::new());
-        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, build)).await;
+        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, build, &AtomicBool::default())).await;
         let response = response.unwrap_or(Err(MemberError::TimedOut))?;
         // Any other response, even an error, shows that the member is up. These three come from a proxy or a starting
         // server.
@@ -266,7 +297,8 @@ impl Member {
         }
         let build = || self.request(Method::GET, STATUS_PATH, Bytes::new());
         let idle = IdleConnections::default();
-        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, build)).await.ok()?.ok()?;
+        let begun = AtomicBool::default();
+        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, build, &begun)).await.ok()?.ok()?;
         Status::parse(&response.body).filter(|_| response.status == StatusCode::OK)
     }
 
@@ -284,12 +316,13 @@ impl Member {
         &self,
         idle: &IdleConnections,
         build: impl Fn() -> Request<Full<Bytes>>,
+        begun: &AtomicBool,
     ) -> Result<RuntimeResponse, MemberError> {
         while let Some(mut connection) = idle.take() {
             if !connection.is_usable().await {
                 continue;
             }
-            match connection.exchange(build()).await {
+            match connection.exchange(build(), begun).await {
                 // The member closed the connection at the moment that we used it. That is no failure.
                 Err(ExchangeError::BeforeResponse(_)) => break,
                 other => return self.keep(idle, connection, other),
@@ -299,7 +332,7 @@ impl Member {
             tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.endpoint.url, self.endpoint.address)).await;
         let mut connection =
             opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(MemberError::Connect)?;
-        let result = connection.exchange(build()).await;
+        let result = connection.exchange(build(), begun).await;
         self.keep(idle, connection, result)
     }
 

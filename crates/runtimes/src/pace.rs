@@ -27,6 +27,10 @@ const MIN_SHARE: f64 = 1.0 / 64.0;
 const TOLERATED_SILENCE: f64 = 3.0;
 /// In multiples of the tolerated silence: from then on a member counts as hung.
 const HUNG_FACTOR: f64 = 4.0;
+/// How long a request may wait, in multiples of what the median member needs for the most tokens that it may generate.
+const PATIENCE: f64 = 2.0;
+/// In milliseconds. On a fast fleet, a busy machine delays requests by more than their own time.
+const MIN_PATIENCE: f64 = 1_000.0;
 
 /// Decayed sums over a member's requests.
 #[derive(Debug, Clone, Default)]
@@ -120,6 +124,17 @@ impl PeerMedian {
         let time_per_work = median.0;
         let (_, median, _) = buffer.select_nth_unstable_by(middle, |a, b| a.1.total_cmp(&b.1));
         Some(Self { time_per_work, time_per_request: median.1 })
+    }
+
+    /// The milliseconds after which a request of at most so many tokens should long have been completed.
+    pub(crate) fn patience(self, max_tokens: u32) -> f64 {
+        let longest = (FIXED_COST_TOKENS + f64::from(max_tokens)) * self.time_per_work;
+        (PATIENCE * longest).max(self.min_patience())
+    }
+
+    /// The same if nothing is known about the request.
+    pub(crate) fn min_patience(self) -> f64 {
+        self.tolerated_silence().max(MIN_PATIENCE)
     }
 
     fn tolerated_silence(self) -> f64 {

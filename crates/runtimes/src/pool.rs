@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
-use crate::balance::{Affinity, Balance, Lease, Observation};
+use crate::balance::{Affinity, Balance, Lease, MemberState, MoveReason, Observation, WaitingRequest};
 use crate::counters::MemberCounters;
 use crate::endpoints::{Endpoint, Resolver};
 use crate::key::RuntimeKey;
@@ -72,6 +72,8 @@ pub enum Availability {
     Available,
     /// The embedded runtime is starting.
     Starting,
+    /// The embedded runtime is suspended or hung. It is restarted if it does not come back.
+    Unresponsive,
     /// There is no model for the embedded runtime.
     Unconfigured,
 }
@@ -103,6 +105,7 @@ impl Pool {
         match self.availability.load(Ordering::Relaxed) {
             available if available == Availability::Available as u8 => Availability::Available,
             starting if starting == Availability::Starting as u8 => Availability::Starting,
+            unresponsive if unresponsive == Availability::Unresponsive as u8 => Availability::Unresponsive,
             _ => Availability::Unconfigured,
         }
     }
@@ -178,6 +181,11 @@ impl Pool {
         active.map(|(member, state)| MemberStatus::of(member, state, now)).collect()
     }
 
+    /// Requests in flight at all members.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.membership().balance.members().iter().map(MemberState::in_flight).sum()
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout.load(Ordering::Relaxed))
     }
@@ -196,12 +204,21 @@ impl Pool {
         membership.members.iter().filter(|member| !member.has_left()).filter_map(|member| member.model()?.context).min()
     }
 
-    pub(crate) fn choose(&self, affinity: Affinity, excluded: Option<usize>) -> Option<(Lease, Arc<Member>)> {
+    pub(crate) fn choose(&self, affinity: Affinity, excluded: &[usize]) -> Option<(Lease, Arc<Member>)> {
         let now = self.now();
         let mut membership = self.membership();
         let lease = membership.balance.choose(affinity, excluded, now)?;
         let member = membership.members[lease.member()].clone();
         Some((lease, member))
+    }
+
+    /// A lease on another member, if the request should wait no longer where it is.
+    pub(crate) fn move_elsewhere(&self, request: WaitingRequest<'_>) -> Option<(Lease, Arc<Member>, MoveReason)> {
+        let now = self.now();
+        let mut membership = self.membership();
+        let (lease, reason) = membership.balance.move_elsewhere(request, now)?;
+        let member = membership.members[lease.member()].clone();
+        Some((lease, member, reason))
     }
 
     pub(crate) fn release(&self, lease: Lease, observation: Observation) {
@@ -239,10 +256,13 @@ impl Pool {
 
     async fn watch_member(&self, index: usize, member: &Arc<Member>) {
         let idle = IdleConnections::default();
+        let mut passed = true;
         while !member.has_left() {
             let was_healthy = self.is_healthy(index);
-            tokio::time::sleep(if was_healthy { HEALTH_CHECK_INTERVAL } else { UNHEALTHY_CHECK_INTERVAL }).await;
+            let is_well = passed && was_healthy;
+            tokio::time::sleep(if is_well { HEALTH_CHECK_INTERVAL } else { UNHEALTHY_CHECK_INTERVAL }).await;
             let result = self.check_member(index, member, &idle).await;
+            passed = result.is_ok();
             if let (Err(error), true, false) = (&result, was_healthy, self.is_healthy(index)) {
                 tracing::warn!(runtime = member.name(), cause = %error, "a runtime does not respond");
             }

@@ -1,6 +1,6 @@
 //! For readiness and metrics: whether a member decodes, and the status of our own engines.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chat::{ChatRequest, LimitError, MaxTokens, Message, RequestId, Role, Temperature};
@@ -38,7 +38,8 @@ impl Pool {
         for member in self.available() {
             let trace = HeaderMap::new();
             let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
-            match member.complete(&IdleConnections::default(), &minimal_request, attribution).await {
+            let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
+            match member.complete(&idle, &minimal_request, attribution, &begun).await {
                 Ok(_)
                 | Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) =>
                 {

@@ -23,6 +23,8 @@ pub struct MemberStatus {
     pub failures: FailureCounts,
     /// Requests that another member was asked after this one failed.
     pub retried: u64,
+    /// Requests that were moved to another member because this one kept them waiting.
+    pub moved: u64,
     /// Per completion.
     pub latency: Option<Duration>,
     pub latency_per_token: Option<Duration>,
@@ -47,6 +49,7 @@ impl MemberStatus {
             completed: member.counters().completed(),
             failures: member.counters().failures(),
             retried: member.counters().retried(),
+            moved: member.counters().moved(),
             latency: state.per_request().map(time),
             latency_per_token: state.per_token().map(time),
             share: state.share(),

@@ -2,7 +2,7 @@
 
 use breaker::{Attempt, Breaker};
 use fastrand::Rng;
-use runtimes::balance::{Affinity, Balance, Lease, Observation};
+use runtimes::balance::{Affinity, Balance, Lease, MoveReason, Observation, WaitingRequest};
 
 use crate::Time;
 
@@ -10,6 +10,8 @@ use crate::Time;
 pub enum Policy {
     /// `runtimes::balance`.
     Production,
+    /// The same, but requests wait where they are.
+    ProductionWithoutMoves,
     Random,
     RoundRobin,
     LeastOutstanding,
@@ -21,6 +23,7 @@ impl Policy {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Production => "production",
+            Self::ProductionWithoutMoves => "production without moves",
             Self::Random => "random",
             Self::RoundRobin => "round-robin",
             Self::LeastOutstanding => "least outstanding",
@@ -51,7 +54,9 @@ impl Gateway {
     pub(crate) fn new(policy: Policy, members: usize, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         match policy {
-            Policy::Production => Self::Production(Balance::new((0..members).map(|at| format!("member {at}")))),
+            Policy::Production | Policy::ProductionWithoutMoves => {
+                Self::Production(Balance::new((0..members).map(|at| format!("member {at}"))))
+            }
             _ => Self::Simple(Simple {
                 policy,
                 members: vec![(0, Breaker::default()); members],
@@ -64,7 +69,7 @@ impl Gateway {
     pub(crate) fn choose(&mut self, affinity: Affinity, failed: Option<usize>, now: Time) -> Option<(usize, Ticket)> {
         match self {
             Self::Production(balance) => {
-                let lease = balance.choose(affinity, failed, millis(now))?;
+                let lease = balance.choose(affinity, failed.as_slice(), millis(now))?;
                 Some((lease.member(), Ticket::Production(lease)))
             }
             Self::Simple(simple) => {
@@ -74,6 +79,20 @@ impl Gateway {
                 Some((member, Ticket::Simple(member, breaker.begin())))
             }
         }
+    }
+
+    /// Another member for a waiting request, if the balance would move it.
+    pub(crate) fn move_elsewhere(
+        &mut self,
+        ticket: &Ticket,
+        affinity: Affinity,
+        max_tokens: u32,
+        now: Time,
+    ) -> Option<(usize, Ticket, MoveReason)> {
+        let (Self::Production(balance), Ticket::Production(lease)) = (self, ticket) else { return None };
+        let request = WaitingRequest { lease, affinity, max_tokens, excluded: &[lease.member()] };
+        let (lease, reason) = balance.move_elsewhere(request, millis(now))?;
+        Some((lease.member(), Ticket::Production(lease), reason))
     }
 
     pub(crate) fn release(&mut self, ticket: Ticket, observation: Observation, now: Time) {

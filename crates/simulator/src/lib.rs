@@ -19,7 +19,7 @@ pub use results::Results;
 
 use fleet::{Fleet, Health};
 use gateway::{Gateway, Ticket};
-use traffic::{Prompt, Traffic};
+use traffic::{MAX_TOKENS, Prompt, Traffic};
 
 /// Microseconds.
 pub type Time = u64;
@@ -28,6 +28,8 @@ pub const SECOND: Time = 1_000_000;
 /// The equivalent of `runtime.timeout`. Shorter than its default, so that runs are short.
 const TIMEOUT: Time = 30 * SECOND;
 const CHECK_INTERVAL: Time = SECOND;
+/// How often a waiting request looks whether it had better wait elsewhere.
+const LOOK_INTERVAL: Time = SECOND / 2;
 /// The part of a run that is not measured, because caches have to fill first.
 const WARM_UP_FRACTION: f64 = 0.2;
 
@@ -37,18 +39,30 @@ pub struct Scenario {
     pub gateways: usize,
     pub per_second: f64,
     pub duration: Time,
-    /// Whether members fail: one dies and returns, one is five times slower for a while, one hangs.
-    pub failures: bool,
+    pub condition: Condition,
     /// Capacity of a member's cache in tokens.
     pub cache: u32,
     pub seed: u64,
 }
 
+/// What happens to the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    Calm,
+    /// One dies and returns, one is five times slower for a while, one hangs.
+    Failures,
+    /// One hangs for a while: it accepts requests, and passes its health checks.
+    OneHangs,
+    /// All are five times slower for a while.
+    AllSlow,
+}
+
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival,
-    Finished(usize, u32),
-    TimedOut(usize, u32),
+    Look(usize, u64),
+    Finished(usize, u64),
+    TimedOut(usize, u64),
     Check,
     Health(usize, Health),
 }
@@ -60,12 +74,16 @@ struct Request {
     gateway: usize,
     member: usize,
     ticket: Option<Ticket>,
-    tries: u32,
+    /// Unique. Events of other attempts no longer count.
+    attempt: u64,
+    retried: bool,
+    moved: bool,
     measured: bool,
 }
 
 struct Simulation {
     scenario: Scenario,
+    policy: Policy,
     now: Time,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     sequence: u64,
@@ -77,6 +95,7 @@ struct Simulation {
     free: Vec<usize>,
     results: Results,
     checks: u64,
+    attempts: u64,
 }
 
 /// Runs a scenario to its end.
@@ -101,7 +120,9 @@ impl Simulation {
             free: Vec::new(),
             results: Results::new(policy.name(), scenario.members),
             checks: 0,
+            attempts: 0,
             rng,
+            policy,
             scenario: scenario.clone(),
         }
     }
@@ -120,27 +141,32 @@ impl Simulation {
     fn schedule_scenario(&mut self) {
         self.at(0, Event::Arrival);
         self.at(CHECK_INTERVAL, Event::Check);
-        if self.scenario.failures {
-            let hundredth = self.scenario.duration / 100;
-            for (percent, member, health) in [
+        let all = |percent, health| (0..self.scenario.members).map(move |member| (percent, member, health));
+        let changes: Vec<(Time, usize, Health)> = match self.scenario.condition {
+            Condition::Calm => Vec::new(),
+            Condition::Failures => vec![
                 (30, 0, Health::Dead),
                 (45, 0, Health::Well),
                 (40, 1, Health::Slow),
                 (70, 1, Health::Well),
                 (60, 2, Health::Hung),
                 (85, 2, Health::Well),
-            ] {
-                self.at(percent * hundredth, Event::Health(member, health));
-            }
+            ],
+            Condition::OneHangs => vec![(30, 0, Health::Hung), (80, 0, Health::Well)],
+            Condition::AllSlow => all(30, Health::Slow).chain(all(70, Health::Well)).collect(),
+        };
+        for (percent, member, health) in changes {
+            self.at(percent * (self.scenario.duration / 100), Event::Health(member, health));
         }
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::Arrival => self.arrive(),
-            Event::Finished(id, tries) if self.is_current(id, tries) => self.finish(id),
-            Event::TimedOut(id, tries) if self.is_current(id, tries) => self.time_out(id),
-            Event::Finished(..) | Event::TimedOut(..) => {}
+            Event::Finished(id, attempt) if self.is_current(id, attempt) => self.finish(id),
+            Event::TimedOut(id, attempt) if self.is_current(id, attempt) => self.time_out(id),
+            Event::Look(id, attempt) if self.is_current(id, attempt) => self.look(id),
+            Event::Finished(..) | Event::TimedOut(..) | Event::Look(..) => {}
             Event::Check => self.check(),
             Event::Health(member, health) => self.change(member, health),
         }
@@ -153,7 +179,9 @@ impl Simulation {
             gateway: self.rng.usize(..self.gateways.len()),
             member: 0,
             ticket: None,
-            tries: 0,
+            attempt: 0,
+            retried: false,
+            moved: false,
             measured: self.now as f64 >= self.scenario.duration as f64 * WARM_UP_FRACTION,
         };
         let id = self.free.pop().unwrap_or_else(|| {
@@ -174,24 +202,56 @@ impl Simulation {
         let Some(request) = &mut self.requests[id] else { return };
         let chosen = self.gateways[request.gateway].choose(request.prompt.affinity(), failed, self.now);
         let Some((member, ticket)) = chosen else { return self.fail(id) };
+        self.begin(id, member, ticket);
+    }
+
+    fn begin(&mut self, id: usize, member: usize, ticket: Ticket) {
+        let Some(request) = &mut self.requests[id] else { return };
         request.member = member;
         request.ticket = Some(ticket);
-        request.tries += 1;
-        let (tries, deadline) = (request.tries, request.arrived + TIMEOUT);
+        self.attempts += 1;
+        request.attempt = self.attempts;
+        let (attempt, deadline) = (request.attempt, request.arrived + TIMEOUT);
+        if self.may_move(id) {
+            self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+        }
+        let Some(request) = &mut self.requests[id] else { return };
         match self.fleet.health(member) {
             Health::Dead => self.refused(id),
-            Health::Hung => self.at(deadline, Event::TimedOut(id, tries)),
+            Health::Hung => self.at(deadline, Event::TimedOut(id, attempt)),
             Health::Well | Health::Slow => {
                 let (end, found) = self.fleet.begin(member, &request.prompt, self.now);
                 if request.measured {
                     self.results.record_lookup(found, request.prompt.tokens(), member);
                 }
                 match end <= deadline {
-                    true => self.at(end, Event::Finished(id, tries)),
-                    false => self.at(deadline, Event::TimedOut(id, tries)),
+                    true => self.at(end, Event::Finished(id, attempt)),
+                    false => self.at(deadline, Event::TimedOut(id, attempt)),
                 }
             }
         }
+    }
+
+    fn may_move(&self, id: usize) -> bool {
+        self.policy == Policy::Production && self.requests[id].as_ref().is_some_and(|request| !request.moved)
+    }
+
+    /// Moves a request if its gateway would.
+    fn look(&mut self, id: usize) {
+        let Some(request) = &self.requests[id] else { return };
+        let Some(ticket) = &request.ticket else { return };
+        let (from, attempt, affinity) = (request.member, request.attempt, request.prompt.affinity());
+        let moved = self.gateways[request.gateway].move_elsewhere(ticket, affinity, MAX_TOKENS, self.now);
+        let Some((member, ticket, reason)) = moved else {
+            return self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+        };
+        self.release(id, Observation::moved(reason));
+        self.fleet.drop_one(from);
+        if let Some(request) = &mut self.requests[id] {
+            request.moved = true;
+            self.results.moved += u64::from(request.measured);
+        }
+        self.begin(id, member, ticket);
     }
 
     fn time_out(&mut self, id: usize) {
@@ -204,11 +264,12 @@ impl Simulation {
 
     fn refused(&mut self, id: usize) {
         self.release(id, Observation::responded(Verdict::Bad));
-        let Some(request) = &self.requests[id] else { return };
-        if request.tries < 2 {
-            self.send(id, Some(request.member));
-        } else {
+        let Some(request) = &mut self.requests[id] else { return };
+        if std::mem::replace(&mut request.retried, true) {
             self.fail(id);
+        } else {
+            let failed = request.member;
+            self.send(id, Some(failed));
         }
     }
 
@@ -254,9 +315,13 @@ impl Simulation {
                 Health::Dead => self.refused(id),
                 Health::Hung => {
                     // Invalidates the event that would have finished it.
-                    request.tries += 1;
-                    let (deadline, tries) = (request.arrived + TIMEOUT, request.tries);
-                    self.at(deadline, Event::TimedOut(id, tries));
+                    self.attempts += 1;
+                    request.attempt = self.attempts;
+                    let (deadline, attempt) = (request.arrived + TIMEOUT, request.attempt);
+                    self.at(deadline, Event::TimedOut(id, attempt));
+                    if self.may_move(id) {
+                        self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+                    }
                 }
                 Health::Well | Health::Slow => {}
             }
@@ -282,8 +347,8 @@ impl Simulation {
         }
     }
 
-    fn is_current(&self, id: usize, tries: u32) -> bool {
-        self.requests[id].as_ref().is_some_and(|request| request.tries == tries && request.ticket.is_some())
+    fn is_current(&self, id: usize, attempt: u64) -> bool {
+        self.requests[id].as_ref().is_some_and(|request| request.attempt == attempt && request.ticket.is_some())
     }
 
     fn at(&mut self, time: Time, event: Event) {

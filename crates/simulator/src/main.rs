@@ -1,7 +1,7 @@
 //! Prints the results of the production balance and of simpler ones as Markdown: `cargo run --release -p simulator`.
 //! `--quick` leaves out the large fleet.
 
-use simulator::{Policy, Results, SECOND, Scenario, simulate};
+use simulator::{Condition, Policy, Results, SECOND, Scenario, simulate};
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
@@ -10,25 +10,21 @@ fn main() {
         gateways: 1,
         per_second: 200_000.0 / 60.0,
         duration: 60 * SECOND,
-        failures: false,
+        condition: Condition::Calm,
         cache: 120_000,
         seed: 1,
     };
     let large = Scenario { members: 200, per_second: 1_000_000.0 / 60.0, ..small.clone() };
     println!("{}", include_str!("method.md").trim_end());
     for scenario in [Some(small), (!quick).then_some(large)].into_iter().flatten() {
-        for failures in [false, true] {
-            let condition = if failures {
-                "one dies and returns, one is 5 times slower for a while, one hangs"
-            } else {
-                "all is well"
-            };
+        let failures = "one dies and returns, one is 5 times slower for a while, one hangs";
+        for (condition, words) in [(Condition::Calm, "all is well"), (Condition::Failures, failures)] {
             let per_minute = (scenario.per_second * 60.0).round() as u64;
-            println!("\n### {} runtimes, {} requests a minute, {condition}\n", scenario.members, grouped(per_minute));
+            println!("\n### {} runtimes, {} requests a minute, {words}\n", scenario.members, grouped(per_minute));
             print_heading();
             for gateways in [1, 3, 12] {
                 for policy in Policy::ALL {
-                    print_row(gateways, &simulate(&Scenario { gateways, failures, ..scenario.clone() }, policy));
+                    print_row(gateways, &simulate(&Scenario { gateways, condition, ..scenario.clone() }, policy));
                 }
             }
         }

@@ -7,6 +7,8 @@ use crate::fleet::Fleet;
 pub struct Results {
     pub policy: &'static str,
     pub failed: u64,
+    /// Requests that were moved to another member while they waited.
+    pub moved: u64,
     /// Requests with neither a completion nor an error at the end.
     pub lost: usize,
     /// Sorted by `finish`.
@@ -24,6 +26,7 @@ impl Results {
         Self {
             policy,
             failed: 0,
+            moved: 0,
             lost: 0,
             latencies,
             cached_tokens: 0,

@@ -12,6 +12,9 @@ const CONTINUED_FRACTION: f64 = 0.7;
 const MEAN_THINK_SECONDS: f64 = 12.0;
 const MAX_TURNS: u32 = 10;
 
+/// The limit that every request has.
+pub(crate) const MAX_TOKENS: u32 = 512;
+
 /// A prompt and its completion, in tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prompt {
@@ -85,7 +88,7 @@ impl Traffic {
         conversation.turns += 1;
         let Conversation { id, system, history, .. } = *conversation;
         let system_tokens = self.lengths[system as usize];
-        let (message, completion) = (5 + self.exponential(60.0, 1_000), 1 + self.exponential(60.0, 511));
+        let (message, completion) = (5 + self.exponential(60.0, 1_000), 1 + self.exponential(60.0, MAX_TOKENS - 1));
         Prompt { system, system_tokens, conversation: id, history, message, completion, slot }
     }
 

@@ -1,10 +1,11 @@
 //! Many runtimes: members that come and go while requests are in flight, that are slow, hang or are saturated, and that
 //! need a key.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use testbed::{Behaviour, Connection, FakeRuntime, Request, chat_body, unreachable_url, wait_for};
+use testbed::{Behaviour, FakeRuntime, Request, TIMEOUT, all_at_once, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -276,50 +277,81 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
     wait_for("the share of one that is quick again", || (share_of(120) >= 25).then_some(()));
 }
 
+/// In the code before requests were moved, those that had been sent to a runtime that hangs waited out
+/// `runtime.timeout` and got 502.
+#[test]
+fn requests_that_wait_at_a_hanging_runtime_are_completed_by_others() {
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let [hung, ..] = &runtimes;
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).set("runtime.timeout", "9m").start();
+    let key = service.key();
+    let ask = |number: &usize| service.chat(&key, &format!("question {number}"));
+    (0..60).for_each(|number| drop(ask(&number).completion()));
+    let before = hung.requests().len();
+    assert!(before > 5, "{before}");
+
+    hung.set_behaviour(Behaviour::Hang);
+    let responses = all_at_once(&(60..90).collect::<Vec<usize>>(), ask);
+    responses.iter().for_each(|response| drop(response.completion()));
+    let asked = hung.requests().len() - before;
+    let metric = format!("adriaticum_runtime_requests_moved_total{{runtime=\"{}\"}}", hung.url());
+    let metrics = service.get_ops("/metrics").1;
+    let moved = metrics.lines().find_map(|line| line.strip_prefix(&metric)).unwrap().trim().parse::<f64>().unwrap();
+    assert!(asked > 0 && moved == asked as f64, "{asked} were sent there, {moved} were moved");
+    hung.wait_for_disconnects(asked);
+    let rows = service.rows();
+    let ids: HashSet<_> = rows.iter().map(|row| row["request_id"].as_str().unwrap()).collect();
+    assert!(rows.len() == 90 && ids.len() == 90 && rows.iter().all(|row| row["status"] == 200), "{}", rows.len());
+    let lines = service.log().matches("requests that wait for a runtime are moved").count();
+    assert!((1..=3).contains(&lines), "{lines} lines about {asked} requests");
+
+    // It is tried again before long.
+    hung.set_behaviour(Behaviour::Echo);
+    let before = hung.requests().len();
+    let mut number = 100;
+    wait_for("the share of one that responds again", || {
+        number += 1;
+        ask(&number).completion();
+        (hung.requests().len() >= before + 5).then_some(())
+    });
+}
+
+/// Without any completion so far, nothing is known about how long one takes.
+#[test]
+fn requests_leave_a_runtime_that_fails_its_health_checks() {
+    let runtimes = [0, 1].map(|_| FakeRuntime::start(Behaviour::Hang));
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).set("runtime.timeout", "9m").start();
+    let mut caller = service.connect().with_timeout(TIMEOUT * 3);
+    caller.send(Request::chat(&service.key(), chat_body("hello")).bytes());
+    let sick =
+        wait_for("the request at a runtime", || runtimes.iter().position(|runtime| !runtime.requests().is_empty()));
+    runtimes[1 - sick].set_behaviour(Behaviour::Echo);
+    runtimes[sick].set_health_behaviour(Behaviour::Hang);
+    caller.response().completion();
+    assert_eq!((runtimes[sick].requests().len(), runtimes[1 - sick].requests().len()), (1, 1));
+}
+
 #[test]
 fn a_hanging_runtime_is_avoided_long_before_the_timeout() {
     let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
-    let [hung, others @ ..] = &runtimes;
-    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
+    let [hung, ..] = &runtimes;
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).set("runtime.timeout", "9m").start();
     let key = service.key();
     let mut number = 0;
-    // Sends the next request; returns the connection if it is stuck with the hanging runtime.
-    let mut ask_next = || {
-        number += 1;
-        let others = || others.iter().map(|other| other.requests().len()).sum::<usize>();
-        let before = (hung.requests().len(), others());
-        let mut connection = service.connect();
-        connection.send(Request::chat(&key, chat_body(&format!("question {number}"))).bytes());
-        wait_for("the request at a runtime", || (before != (hung.requests().len(), others())).then_some(()));
-        if hung.requests().len() > before.0 && matches!(hung.behaviour(), Behaviour::Hang) {
-            return Some(connection);
+    let mut ask = |count: usize| {
+        let before = hung.requests().len();
+        for _ in 0..count {
+            number += 1;
+            service.chat(&key, &format!("question {number}")).completion();
         }
-        connection.response().completion();
-        None::<Connection>
+        hung.requests().len() - before
     };
-    (0..60).for_each(|_| assert!(ask_next().is_none()));
+    ask(60);
     hung.set_behaviour(Behaviour::Hang);
-    let mut stuck = Vec::new();
-    while stuck.is_empty() {
-        stuck.extend(ask_next());
-    }
-    // The others have completed a hundred requests, and this one none.
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(5) {
-        stuck.extend(ask_next());
-    }
-    // After its callers have disconnected it is idle, and is still avoided.
-    let mut give_up = {
-        let mut given_up = 0;
-        move |connection: Connection| {
-            drop(connection);
-            given_up += 1;
-            hung.wait_for_disconnects(given_up);
-        }
-    };
-    stuck.into_iter().for_each(&mut give_up);
-    let tried = (0..100).filter_map(|_| ask_next()).map(&mut give_up).count();
-    assert!(tried <= 15, "33 of 100 would be its share; it was asked {tried} times");
+    while ask(1) == 0 {}
+    // The request was moved, so nothing waits there any more that would tell; and it passes its health checks.
+    let tried = ask(100);
+    assert!(tried <= 10, "33 of 100 would be its share; it was asked {tried} times");
 }
 
 #[test]

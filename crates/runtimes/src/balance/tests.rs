@@ -14,7 +14,7 @@ fn prefix(number: u64) -> Affinity {
 
 /// Where a request goes that ends at once.
 fn home(balance: &mut Balance, number: u64) -> usize {
-    let lease = balance.choose(prefix(number), None, 0).unwrap();
+    let lease = balance.choose(prefix(number), &[], 0).unwrap();
     let member = lease.member();
     balance.release(lease, Observation::responded(Verdict::Unclear), 0);
     member
@@ -24,7 +24,7 @@ fn home(balance: &mut Balance, number: u64) -> usize {
 fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
     let (mut counts, mut in_flight) = (vec![0; balance.members().len()], Vec::<(u64, Lease)>::new());
     for number in 0..count {
-        let lease = balance.choose(prefix(number), None, *now).unwrap();
+        let lease = balance.choose(prefix(number), &[], *now).unwrap();
         counts[lease.member()] += 1;
         in_flight.push((*now + took(lease.member()), lease));
         *now += 50;
@@ -70,9 +70,9 @@ fn losing_a_member_moves_only_its_own_prefixes() {
 fn a_hot_prefix_spills_to_the_same_members_every_time() {
     let mut balance = Balance::new(names(10));
     // Everyone else has something to do, so that shares are not tiny.
-    let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), None, 0).unwrap()).collect();
+    let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), &[], 0).unwrap()).collect();
     let mut spill = |count| {
-        let leases: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), None, 0).unwrap()).collect();
+        let leases: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), &[], 0).unwrap()).collect();
         let slots: Vec<_> = leases.iter().map(Lease::member).collect();
         leases.into_iter().for_each(|lease| balance.release(lease, Observation::responded(Verdict::Good), 0));
         slots
@@ -87,18 +87,18 @@ fn a_hot_prefix_spills_to_the_same_members_every_time() {
 fn with_every_member_broken_one_request_at_a_time_probes_each() {
     let mut balance = Balance::new(names(2));
     for _ in 0..6 {
-        let lease = balance.choose(prefix(1), None, 0).unwrap();
-        let other = balance.choose(prefix(1), Some(lease.member()), 0);
+        let lease = balance.choose(prefix(1), &[], 0).unwrap();
+        let other = balance.choose(prefix(1), &[lease.member()], 0);
         for lease in [Some(lease), other].into_iter().flatten() {
             balance.release(lease, Observation::responded(Verdict::Bad), 0);
         }
     }
-    let (a, b) = (balance.choose(prefix(1), None, 1).unwrap(), balance.choose(prefix(1), None, 1).unwrap());
+    let (a, b) = (balance.choose(prefix(1), &[], 1).unwrap(), balance.choose(prefix(1), &[], 1).unwrap());
     assert_ne!(a.member(), b.member());
-    assert!(balance.choose(prefix(1), None, 1).is_none());
+    assert!(balance.choose(prefix(1), &[], 1).is_none());
     let back = a.member();
     balance.release(a, Observation::completed(1), 1);
-    assert_eq!(balance.choose(prefix(1), None, 1).unwrap().member(), back);
+    assert_eq!(balance.choose(prefix(1), &[], 1).unwrap().member(), back);
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn the_only_member_gets_every_request_once_it_passes_its_health_check() {
         balance.record_health_check(0, false, 0);
     }
     assert!(!balance.members()[0].is_healthy());
-    let _trying = balance.choose(prefix(1), None, 1).unwrap();
-    assert!(balance.choose(prefix(1), None, 1).is_none());
+    let _trying = balance.choose(prefix(1), &[], 1).unwrap();
+    assert!(balance.choose(prefix(1), &[], 1).is_none());
     balance.record_health_check(0, true, 2);
-    let leases: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), None, 3)).collect();
+    let leases: Vec<_> = (0..50).map(|_| balance.choose(prefix(1), &[], 3)).collect();
     assert!(leases.iter().all(Option::is_some));
 }
 
@@ -131,7 +131,7 @@ fn a_slow_member_is_shed_and_comes_back() {
 fn a_hung_member_gets_nothing_and_recovers_with_its_first_response() {
     let (mut balance, mut now) = (Balance::new(names(4)), 0);
     serve(&mut balance, &mut now, 200, |_| 1000);
-    let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), None, now).unwrap()).collect();
+    let stuck: Vec<_> = (0..100).map(|number| balance.choose(prefix(number), &[], now).unwrap()).collect();
     let (stuck, others): (Vec<_>, Vec<_>) = stuck.into_iter().partition(|lease| lease.member() == 0);
     now += 1000;
     others.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
@@ -146,28 +146,28 @@ fn a_hung_member_gets_nothing_and_recovers_with_its_first_response() {
 #[test]
 fn a_saturated_member_is_avoided_for_as_long_as_it_said() {
     let mut balance = Balance::new(names(2));
-    let lease = balance.choose(prefix(1), None, 0).unwrap();
+    let lease = balance.choose(prefix(1), &[], 0).unwrap();
     let (full, other) = (lease.member(), 1 - lease.member());
     balance.release(lease, Observation::saturated(Verdict::Unclear, 3_000), 0);
     assert!(balance.members()[full].is_healthy());
-    let mut go = |excluded, now| {
+    let mut go = |excluded: &[usize], now| {
         let lease = balance.choose(prefix(1), excluded, now).unwrap();
         let member = lease.member();
         balance.release(lease, Observation::completed(1), now);
         member
     };
-    assert_eq!((go(None, 0), go(None, 2_999), go(None, 3_000)), (other, other, full));
-    assert_eq!(go(Some(other), 100), full, "better than none");
+    assert_eq!((go(&[], 0), go(&[], 2_999), go(&[], 3_000)), (other, other, full));
+    assert_eq!(go(&[other], 100), full, "better than none");
 }
 
 #[test]
 fn a_leaving_member_finishes_its_requests_and_a_new_one_is_probed_first() {
     let mut balance = Balance::new(names(1));
-    let lease = balance.choose(prefix(1), None, 0).unwrap();
+    let lease = balance.choose(prefix(1), &[], 0).unwrap();
     let new = balance.add("http://new:8000/v1", true);
     balance.retire(0);
     assert!(balance.members()[0].is_draining());
-    let first = balance.choose(prefix(1), None, 0).unwrap();
+    let first = balance.choose(prefix(1), &[], 0).unwrap();
     assert_eq!(first.member(), new);
     assert_ne!(balance.add("http://newer:8000/v1", false), 0, "its slot is not free yet");
     balance.release(lease, Observation::completed(1), 0);
@@ -176,6 +176,150 @@ fn a_leaving_member_finishes_its_requests_and_a_new_one_is_probed_first() {
     balance.release(first, Observation::completed(1), 0);
     assert!(balance.members()[new].is_healthy());
     assert_eq!(balance.add("http://newest:8000/v1", true), 0);
+}
+
+/// Eight members that have completed requests of 50 tokens in a second each, the last of them just now.
+fn warm_fleet(now: &mut u64) -> Balance {
+    let mut balance = Balance::new(names(8));
+    serve(&mut balance, now, 400, |_| 1000);
+    balance
+}
+
+/// What becomes of a request that waits, if others are completed meanwhile where `responds` says so: when it is moved,
+/// and why.
+fn wait(balance: &mut Balance, lease: &Lease, now: &mut u64, responds: impl Fn(usize) -> bool) -> Option<MoveReason> {
+    let began = *now;
+    let mut in_flight = Vec::<(u64, Lease)>::new();
+    while *now < began + 120_000 {
+        let excluded = [lease.member()];
+        let request = WaitingRequest { lease, affinity: prefix(1), max_tokens: 248, excluded: &excluded };
+        if let Some((other, reason)) = balance.move_elsewhere(request, *now) {
+            assert_ne!(other.member(), lease.member());
+            balance.release(other, Observation::no_response(Verdict::Unclear), *now);
+            return Some(reason);
+        }
+        if let Some(lease) = balance.choose(prefix(*now), &[], *now) {
+            in_flight.push((*now + 1000, lease));
+        }
+        *now += 100;
+        for (_, lease) in in_flight.extract_if(.., |(end, lease)| *end <= *now && responds(lease.member())) {
+            balance.release(lease, Observation::completed(50), *now);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_request_leaves_a_member_that_responds_to_nobody_while_its_peers_do() {
+    let mut now = 0;
+    let mut balance = warm_fleet(&mut now);
+    let lease = balance.choose(prefix(1), &[], now).unwrap();
+    let (hung, began) = (lease.member(), now);
+    assert_eq!(wait(&mut balance, &lease, &mut now, |member| member != hung), Some(MoveReason::Silent));
+    // 248 tokens take its peers four seconds and a half.
+    assert!((8_000..12_000).contains(&(now - began)), "{}", now - began);
+    balance.release(lease, Observation::moved(MoveReason::Silent), now);
+    // It is avoided at first, though nothing waits there any more that would tell.
+    let avoided = (0..100).filter(|number| home(&mut balance, *number) == hung).count();
+    assert_eq!(avoided, 0);
+}
+
+#[test]
+fn many_requests_leave_a_silent_member_sooner_because_not_all_of_them_are_long() {
+    let mut now = 0;
+    let mut balance = warm_fleet(&mut now);
+    let leases: Vec<_> = (0..64).map(|number| balance.choose(prefix(number), &[], now).unwrap()).collect();
+    let (stuck, others): (Vec<_>, Vec<_>) = leases.into_iter().partition(|lease| lease.member() == 0);
+    others.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
+    let began = now;
+    // The last of them as soon as the first.
+    for lease in stuck {
+        assert_eq!(wait(&mut balance, &lease, &mut now, |member| member != 0), Some(MoveReason::Silent));
+        balance.release(lease, Observation::moved(MoveReason::Silent), now);
+    }
+    assert!((2_000..5_000).contains(&(now - began)), "{}", now - began);
+}
+
+#[test]
+fn nothing_is_moved_if_the_whole_fleet_is_silent() {
+    let mut now = 0;
+    let mut balance = warm_fleet(&mut now);
+    let leases: Vec<_> = (0..80).map(|number| balance.choose(prefix(number), &[], now).unwrap()).collect();
+    assert_eq!(wait(&mut balance, &leases[0], &mut now, |_| false), None);
+}
+
+#[test]
+fn a_single_member_is_never_left() {
+    let (mut balance, mut now) = (Balance::new(names(1)), 0);
+    serve(&mut balance, &mut now, 400, |_| 1000);
+    let lease = balance.choose(prefix(1), &[], now).unwrap();
+    assert_eq!(wait(&mut balance, &lease, &mut now, |_| false), None);
+    (0..5).for_each(|_| balance.record_health_check(0, false, now));
+    assert_eq!(wait(&mut balance, &lease, &mut now, |_| false), None);
+}
+
+#[test]
+fn moves_without_evidence_are_few() {
+    let mut now = 0;
+    let mut balance = warm_fleet(&mut now);
+    // One request at a time: whether its peers would be as slow, nobody knows.
+    let moved = (0..1000).filter(|number| {
+        let lease = balance.choose(prefix(*number), &[], now).unwrap();
+        now += 60_000;
+        let excluded = [lease.member()];
+        let request = WaitingRequest { lease: &lease, affinity: prefix(*number), max_tokens: 248, excluded: &excluded };
+        let moved = balance.move_elsewhere(request, now).map(|(other, reason)| {
+            balance.release(other, Observation::no_response(Verdict::Unclear), now);
+            assert_eq!(reason, MoveReason::Silent);
+        });
+        balance.release(lease, Observation::completed(50), now);
+        moved.is_some()
+    });
+    let moved = moved.count();
+    assert!((1..=60).contains(&moved), "{moved} of 1000");
+}
+
+#[test]
+fn requests_leave_a_member_that_fails_its_health_checks_at_once_and_a_probe_does_not() {
+    let mut balance = Balance::new(names(2));
+    let lease = balance.choose(prefix(1), &[], 0).unwrap();
+    let (sick, excluded) = (lease.member(), [lease.member()]);
+    fn request<'a>(lease: &'a Lease, excluded: &'a [usize]) -> WaitingRequest<'a> {
+        WaitingRequest { lease, affinity: prefix(1), max_tokens: 1, excluded }
+    }
+    (0..2).for_each(|_| balance.record_health_check(sick, false, 0));
+    assert!(balance.move_elsewhere(request(&lease, &excluded), 0).is_none(), "two may be lost");
+    balance.record_health_check(sick, false, 0);
+    let (other, reason) = balance.move_elsewhere(request(&lease, &excluded), 0).unwrap();
+    assert_eq!((other.member(), reason), (1 - sick, MoveReason::Unhealthy));
+    balance.release(lease, Observation::moved(reason), 0);
+    balance.release(other, Observation::completed(1), 0);
+    // Whoever is sent there to find out whether it is back stays.
+    let probe = balance.choose(prefix(1), &[1 - sick], 600).unwrap();
+    assert!(balance.move_elsewhere(request(&probe, &excluded), 600).is_none());
+    balance.release(probe, Observation::completed(1), 600);
+    assert!(balance.members()[sick].is_healthy());
+}
+
+#[test]
+fn a_member_that_hangs_again_and_again_is_tried_less_and_less() {
+    let mut now = 0;
+    let mut balance = warm_fleet(&mut now);
+    let mut tries = 0;
+    let (hung, until) = (0, now + 120_000);
+    while now < until {
+        for number in 0..20 {
+            let lease = balance.choose(prefix(number), &[], now).unwrap();
+            let observation = match lease.member() == hung {
+                true => Observation::moved(MoveReason::Silent),
+                false => Observation::completed(50),
+            };
+            tries += u32::from(lease.member() == hung);
+            balance.release(lease, observation, now);
+        }
+        now += 100;
+    }
+    assert!((5..25).contains(&tries), "{tries}");
 }
 
 proptest! {
@@ -187,7 +331,7 @@ proptest! {
         let mut in_flight = Vec::new();
         for (number, step) in steps {
             if step < 6 {
-                let lease = balance.choose(prefix(number), None, 0).unwrap();
+                let lease = balance.choose(prefix(number), &[], 0).unwrap();
                 let member = lease.member();
                 in_flight.push(lease);
                 let share = (in_flight.len() * 5).div_ceil(count * 4);
@@ -197,7 +341,7 @@ proptest! {
             }
             let total: usize = balance.members.iter().map(MemberState::in_flight).sum();
             prop_assert_eq!(total, in_flight.len());
-            let elsewhere = balance.choose(prefix(number), Some(0), 0);
+            let elsewhere = balance.choose(prefix(number), &[0], 0);
             prop_assert_eq!(elsewhere.is_none(), count == 1);
             if let Some(lease) = elsewhere {
                 prop_assert_ne!(lease.member(), 0);
@@ -211,7 +355,7 @@ proptest! {
     #[test]
     fn a_member_is_always_chosen_while_one_is_healthy(
         count in 2..6usize,
-        steps in proptest::collection::vec((0..9u8, 0..6usize, 0..2_000u64), 1..200),
+        steps in proptest::collection::vec((0..12u8, 0..6usize, 0..2_000u64), 1..200),
     ) {
         let (mut balance, mut now, mut in_flight) = (Balance::new(names(count)), 0, Vec::<Lease>::new());
         for (step, at, pause) in steps {
@@ -235,8 +379,24 @@ proptest! {
                     }
                 }
                 (6, _) => drop(balance.add(&format!("http://added-{now}"), at % 2 == 0)),
+                (7, _) => balance.record_health_check(slot, false, now),
+                (8, _) if !in_flight.is_empty() => {
+                    let lease = in_flight.swap_remove(at % in_flight.len());
+                    let excluded = [lease.member()];
+                    let request =
+                        WaitingRequest { lease: &lease, affinity: prefix(at as u64), max_tokens: 1, excluded: &excluded };
+                    match balance.move_elsewhere(request, now) {
+                        Some((other, reason)) => {
+                            prop_assert_ne!(other.member(), lease.member());
+                            prop_assert_eq!(balance.members[other.member()].slot, SlotState::Active);
+                            balance.release(lease, Observation::moved(reason), now);
+                            in_flight.push(other);
+                        }
+                        None => in_flight.push(lease),
+                    }
+                }
                 _ => {
-                    let lease = balance.choose(prefix(at as u64), None, now);
+                    let lease = balance.choose(prefix(at as u64), &[], now);
                     let is_healthy = |member: &&MemberState| member.slot == SlotState::Active && member.is_healthy();
                     prop_assert!(lease.is_some() || !balance.members.iter().any(|member| is_healthy(&member)));
                     if let Some(lease) = lease {

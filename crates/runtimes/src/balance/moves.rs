@@ -1,0 +1,140 @@
+//! When a request that waits is moved to another member.
+//!
+//! A completion arrives whole, so a long one looks like one that never comes. What tells them apart is the request's
+//! own limit of tokens, what the median member needs for so many, and what the member and its peers did meanwhile. If
+//! its peers are as silent, moving would not help, and would only add load. A single member is never left.
+//! A request is moved once at most, and only to a member that is ready.
+
+use super::{Balance, Lease, MemberState, SlotState};
+use crate::affinity::Affinity;
+
+/// With so many requests, it is enough for a member to be silent for as long as a few of them take: they are not all
+/// long ones.
+const MANY_REQUESTS: usize = 4;
+/// Of a member that responds to others, a request is moved only after so many times its patience.
+const OVERDUE_FACTOR: f64 = 2.0;
+/// Moves on suspicion are limited to this part of completions, after a few that are free.
+const MOVES_PER_COMPLETION: f64 = 0.05;
+const MAX_BUDGET: f64 = 5.0;
+const INITIAL_AVOIDANCE_MS: u64 = 1_000;
+const MAX_AVOIDANCE_MS: u64 = 15_000;
+/// Consecutive failed health checks; one may be lost.
+const UNHEALTHY_CHECKS: u32 = 2;
+
+/// A request that has got no response so far.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitingRequest<'a> {
+    pub lease: &'a Lease,
+    pub affinity: Affinity,
+    pub max_tokens: u32,
+    /// Members that are not to be asked, the present one among them.
+    pub excluded: &'a [usize],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoveReason {
+    /// The member fails its health checks.
+    Unhealthy,
+    /// It has responded to nobody for as long.
+    Silent,
+    /// It responds to others.
+    Overdue,
+}
+
+impl MoveReason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Unhealthy => "it fails its health checks",
+            Self::Silent => "it has not responded to anyone for longer than its peers would have taken",
+            Self::Overdue => "a request has waited for much longer than its peers would have taken",
+        }
+    }
+}
+
+/// Moves that are not backed by what peers did.
+#[derive(Debug, Clone)]
+pub(super) struct MoveBudget(f64);
+
+impl Default for MoveBudget {
+    fn default() -> Self {
+        Self(MAX_BUDGET)
+    }
+}
+
+impl MoveBudget {
+    pub(super) fn add_completion(&mut self) {
+        self.0 = (self.0 + MOVES_PER_COMPLETION).min(MAX_BUDGET);
+    }
+
+    fn take(&mut self) -> bool {
+        let is_left = self.0 >= 1.0;
+        if is_left {
+            self.0 -= 1.0;
+        }
+        is_left
+    }
+}
+
+/// For how long a member that hung is avoided, though it may pass its health checks. Grows until it completes a request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Avoidance {
+    until: u64,
+    backoff: u64,
+}
+
+impl Avoidance {
+    pub(super) fn is_on(&self, now: u64) -> bool {
+        now < self.until
+    }
+
+    /// A request hung. Those that were sent before the last time tell nothing new.
+    pub(super) fn begin(&mut self, sent_at: u64, now: u64) {
+        if self.backoff == 0 || sent_at >= self.until {
+            self.backoff = (self.backoff * 2).clamp(INITIAL_AVOIDANCE_MS, MAX_AVOIDANCE_MS);
+            self.until = now + self.backoff;
+        }
+    }
+}
+
+impl Balance {
+    /// Leases another member for a request that should wait no longer where it is. The lease that it has is then to be
+    /// released with `Observation::moved`.
+    pub fn move_elsewhere(&mut self, request: WaitingRequest<'_>, now: u64) -> Option<(Lease, MoveReason)> {
+        self.compare_if_due(now);
+        let (reason, is_certain) = self.reason_to_move(&request, now)?;
+        let slot = self.choose_ready(request.affinity, request.excluded, now)?;
+        (is_certain || self.move_budget.take()).then(|| (self.lease(slot, now), reason))
+    }
+
+    /// Why the request should be moved, and whether that is certain rather than likely.
+    fn reason_to_move(&self, request: &WaitingRequest<'_>, now: u64) -> Option<(MoveReason, bool)> {
+        let lease = request.lease;
+        let member = &self.members[lease.member];
+        if member.failed_health_checks >= UNHEALTHY_CHECKS && member.breaker.has_opened_since(lease.attempt) {
+            return Some((MoveReason::Unhealthy, true));
+        }
+        let (median, waited) = (self.last_median?, lease.waited(now) as f64);
+        let patience = median.patience(request.max_tokens);
+        let tolerated =
+            if member.in_flight + member.given_up >= MANY_REQUESTS { median.min_patience() } else { patience };
+        let is_silent = |member: &MemberState| member.silence(now) as f64 >= tolerated;
+        if waited < tolerated {
+            return None;
+        } else if !is_silent(member) {
+            return (waited >= OVERDUE_FACTOR * patience).then_some((MoveReason::Overdue, false));
+        }
+        let peers = self.members.iter().enumerate().filter(|(slot, _)| *slot != lease.member);
+        let peers = peers.map(|(_, peer)| peer).filter(|peer| peer.slot == SlotState::Active);
+        let (mut responding, mut silent) = (0, 0);
+        for peer in peers {
+            responding += usize::from(peer.completed_at.is_some_and(|at| at > lease.began));
+            silent += usize::from(is_silent(peer));
+        }
+        match silent {
+            _ if responding > silent => Some((MoveReason::Silent, true)),
+            // Nobody knows: the others had nothing to do.
+            0 => Some((MoveReason::Silent, false)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A caller that leaves at any moment of its request: afterwards nothing counts as in flight, no breaker waits for a
+//! probe that has gone, and the next request is served.
+//!
+//! Every request is polled to its n-th pending and dropped there, for every n, at members that complete, fail, hang,
+//! drip, close or refuse. Without moves, `a_caller_may_leave_while_its_request_is_moved` fails: who does not leave waits
+//! out the whole timeout.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
+use http::HeaderMap;
+use runtimes::{Attribution, InferenceError, Pool, PoolClient, PoolSettings};
+use testbed::{Behaviour, FakeRuntime, unreachable_url};
+use tokio::task::JoinSet;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// More than any request is pending.
+const MAX_PENDING: usize = 40;
+
+fn request(number: usize) -> ChatRequest {
+    let message = Message::new(Role::User, format!("question {number}")).unwrap();
+    ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1).unwrap()).unwrap()
+}
+
+fn pool(urls: &[String]) -> Arc<Pool> {
+    let urls = urls.iter().map(|url| url.parse().unwrap()).collect();
+    Pool::new(PoolSettings { urls, key: None, timeout: TIMEOUT })
+}
+
+async fn complete(client: &PoolClient, number: usize) -> Result<String, InferenceError> {
+    let trace = HeaderMap::new();
+    let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
+    client.complete(&request(number), attribution).await.map(|completion| completion.text)
+}
+
+/// Polls a request until it was pending so often, or for at most that time, and drops it. Returns whether it ended
+/// before.
+async fn leave_after(client: &PoolClient, number: usize, pending: usize, patience: Duration) -> bool {
+    let mut request = pin!(complete(client, number));
+    let mut seen = 0;
+    let until = poll_fn(|context| match request.as_mut().poll(context) {
+        Poll::Ready(_) => Poll::Ready(true),
+        Poll::Pending if seen == pending => Poll::Ready(false),
+        Poll::Pending => {
+            seen += 1;
+            Poll::Pending
+        }
+    });
+    tokio::time::timeout(patience, until).await.unwrap_or(false)
+}
+
+fn assert_at_rest(pool: &Pool, what: &str) {
+    for member in pool.status() {
+        assert_eq!(member.in_flight, 0, "{what}: {}", member.url);
+    }
+}
+
+#[tokio::test]
+async fn a_caller_may_leave_at_every_await() {
+    let behaviours = [
+        Behaviour::Echo,
+        Behaviour::EchoAfter(Duration::from_millis(5)),
+        Behaviour::EchoThenClose,
+        Behaviour::Respond(500, "{}".into()),
+        Behaviour::RespondRetryAfter(429, "{}".into(), 1),
+        Behaviour::Close,
+        Behaviour::CloseInHead,
+        Behaviour::CloseInBody,
+        Behaviour::Drip,
+        Behaviour::Hang,
+    ];
+    let mut left = 0;
+    for (at, behaviour) in behaviours.iter().enumerate() {
+        let (odd, good) = (FakeRuntime::start(behaviour.clone()), FakeRuntime::start(Behaviour::Echo));
+        let pool = pool(&[odd.url(), good.url(), unreachable_url()]);
+        for pending in 0..MAX_PENDING {
+            // A client of its own has no idle connections yet.
+            let client = PoolClient::new(pool.clone());
+            let mut ended = true;
+            for number in 0..4 {
+                let number = at * 1_000 + pending * 10 + number;
+                ended &= leave_after(&client, number, pending, Duration::from_millis(20)).await;
+                left += 1;
+                assert_at_rest(&pool, &format!("{behaviour:?} after {pending}"));
+            }
+            if ended {
+                break;
+            }
+        }
+        // Whatever the breakers have seen, requests are served.
+        let client = PoolClient::new(pool.clone());
+        odd.set_behaviour(Behaviour::Echo);
+        for number in 0..20 {
+            let result = complete(&client, number).await;
+            assert!(result.is_ok(), "{behaviour:?}: {result:?}");
+        }
+        assert_at_rest(&pool, &format!("{behaviour:?} at the end"));
+    }
+    println!("{left} requests were left");
+}
+
+/// A probe whose caller leaves does not lock its member out: the breaker lets the next one try.
+#[tokio::test]
+async fn a_probe_whose_caller_leaves_does_not_keep_its_member_out() {
+    let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
+    let pool = pool(&[runtime.url()]);
+    let client = PoolClient::new(pool.clone());
+    for number in 0..3 {
+        assert!(complete(&client, number).await.is_err());
+    }
+    runtime.set_behaviour(Behaviour::Hang);
+    for pending in 0..10 {
+        leave_after(&client, pending, pending, Duration::from_millis(50)).await;
+        assert_at_rest(&pool, "a probe");
+    }
+    runtime.set_behaviour(Behaviour::Echo);
+    assert!(complete(&client, 1).await.is_ok());
+}
+
+/// A request that hangs is moved once the others show that it should have been completed. Its caller may leave before,
+/// in between and after.
+#[tokio::test]
+async fn a_caller_may_leave_while_its_request_is_moved() {
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let pool = pool(&runtimes.each_ref().map(FakeRuntime::url));
+    let client = Arc::new(PoolClient::new(pool.clone()));
+    for number in 0..60 {
+        complete(&client, number).await.unwrap();
+    }
+    runtimes[0].set_behaviour(Behaviour::Hang);
+    let mut callers = JoinSet::new();
+    for number in 0..120 {
+        let client = client.clone();
+        // Every look of a waiting request is a pending of its own, so the later ones leave after the move.
+        callers.spawn(async move { leave_after(&client, number, number % 8, TIMEOUT / 2).await });
+    }
+    let ended = callers.join_all().await.into_iter().filter(|ended| *ended).count();
+    assert_at_rest(&pool, "all have left");
+    let moved: u64 = pool.status().iter().map(|member| member.moved).sum();
+    assert!(moved > 0 && ended > 60, "{moved} were moved, {ended} of 120 ended");
+    assert_eq!(pool.status()[1].moved + pool.status()[2].moved, 0, "nothing is moved away from the others");
+}
