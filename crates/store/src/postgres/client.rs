@@ -1,47 +1,88 @@
 //! Connections to the server from a pool with a limit, and PostgreSQL's side of `sql::Connection`.
+//!
+//! Callers may disconnect at any time, and then their futures are dropped at whatever they wait for. What a client was
+//! doing is therefore noted before the server hears of it. A client that is dropped while it is doing something keeps its
+//! place in the pool until that has ended: it is rolled back, or else cancelled and closed.
 
-use std::ops::Deref;
+use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult, TimeoutType};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Client;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::schema::CHANGE_LOCK;
-use super::server::Server;
+use super::server::{ABANDONED_TIMEOUT, Server, Session};
 use super::{Parameter, Postgres};
 use crate::StoreError;
 use crate::sql::{Row, Value};
 
-/// A client from the pool. It goes back when it is dropped, unless it is in the middle of a transaction: then it is
-/// closed, and the server rolls back.
+/// How much longer than the server's own limit for a statement a response may take.
+const RESPONSE_MARGIN: Duration = Duration::from_secs(1);
+
+/// The most statements of which a report is made.
+const MAX_SNAPSHOT_STATEMENTS: u32 = 8;
+
+/// A client from the pool.
 pub(crate) struct PooledClient {
     /// `None` only while it is being dropped.
-    client: Option<Object<Manager>>,
-    in_transaction: bool,
+    session: Option<Object<Manager>>,
+    state: ClientState,
+    /// Held by a client that makes a change.
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientState {
+    /// Fit for anybody.
+    Idle,
+    /// A statement of its own runs, or has failed.
+    Statement,
+    /// A transaction may be open.
+    Transaction,
+    /// The transaction ends, one way or the other.
+    Commit,
 }
 
 impl Postgres {
     pub(crate) async fn client(&self) -> Result<PooledClient, StoreError> {
-        let client = self.pool.get().await.map_err(|error| match error {
+        let session = self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             PoolError::Timeout(TimeoutType::Wait) => StoreError::Busy,
             other => StoreError::Unreachable(other.to_string()),
         })?;
-        Ok(PooledClient { client: Some(client), in_transaction: false })
+        Ok(PooledClient { session: Some(session), state: ClientState::Idle, turn: None })
     }
 
-    /// A read-only transaction in which nothing changes.
-    pub(super) async fn snapshot(&self) -> Result<PooledClient, StoreError> {
+    /// Begins a transaction that changes something. Changes are rare. All replicas make them under one lock, so that the
+    /// audit log has their order. Of one replica only one waits for that lock: the others wait here, without a
+    /// connection, so that reading goes on.
+    pub(crate) async fn begin_change(&self) -> Result<PooledClient, StoreError> {
+        let turn = tokio::time::timeout(self.server.timeout(), self.changes.clone().acquire_owned()).await;
+        let turn = turn.map_err(|_elapsed| StoreError::Busy)?.map_err(|_closed| StoreError::Busy)?;
+        let mut client = self.client().await?;
+        client.turn = Some(turn);
+        client.begin(&format!("BEGIN; SELECT pg_advisory_xact_lock({CHANGE_LOCK})")).await?;
+        Ok(client)
+    }
+
+    /// Reads in a transaction in which nothing changes.
+    pub(super) async fn snapshot<T>(
+        &self,
+        read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut client = self.client().await?;
         client.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        Ok(client)
+        let result = client.run(MAX_SNAPSHOT_STATEMENTS, read).await?;
+        client.commit().await?;
+        Ok(result)
     }
 }
 
 impl PooledClient {
     pub(crate) async fn execute(&mut self, sql: &str, parameters: &[Value<'_>]) -> Result<u64, StoreError> {
-        Ok(self.execute_typed(sql, &typed(parameters)).await?)
+        self.run(1, async |client| Ok(client.execute_typed(sql, &typed(parameters)).await?)).await
     }
 
     pub(crate) async fn query<T>(
@@ -54,61 +95,102 @@ impl PooledClient {
         rows.iter().map(|row| read(&Row::Postgres(row))).collect()
     }
 
-    /// Changes are rare. All replicas make them under one lock, so that the audit log has their order.
-    pub(crate) async fn begin_change(&mut self) -> Result<(), StoreError> {
-        self.begin(&format!("BEGIN; SELECT pg_advisory_xact_lock({CHANGE_LOCK})")).await
+    pub(super) async fn query_typed(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
+        self.run(1, async |client| Ok(client.query_typed(sql, parameters).await?)).await
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), StoreError> {
-        self.end("COMMIT").await
+        self.state = ClientState::Commit;
+        self.session().set_committing(true);
+        self.batch_execute("COMMIT").await?;
+        self.session().set_committing(false);
+        self.state = ClientState::Idle;
+        Ok(())
     }
 
     pub(crate) async fn roll_back(&mut self) -> Result<(), StoreError> {
-        self.end("ROLLBACK").await
+        self.batch_execute("ROLLBACK").await?;
+        self.state = ClientState::Idle;
+        Ok(())
     }
 
     async fn begin(&mut self, sql: &str) -> Result<(), StoreError> {
-        self.in_transaction = true; // before the server has heard of it: this future may be dropped at the await
-        Ok(self.batch_execute(sql).await?)
+        self.state = ClientState::Transaction;
+        self.batch_execute(sql).await
     }
 
-    async fn end(&mut self, sql: &str) -> Result<(), StoreError> {
-        self.batch_execute(sql).await?;
-        self.in_transaction = false;
-        Ok(())
+    async fn batch_execute(&mut self, sql: &str) -> Result<(), StoreError> {
+        self.run(1, async |client| Ok(client.batch_execute(sql).await?)).await
     }
-}
 
-impl Deref for PooledClient {
-    type Target = Client;
+    /// Runs up to that many statements. Outside of a transaction, the client is fit for others only if this succeeds.
+    async fn run<T>(
+        &mut self,
+        statements: u32,
+        run: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let before = self.state;
+        if before == ClientState::Idle {
+            self.state = ClientState::Statement;
+        }
+        let session = self.session();
+        let limit = (session.server().timeout() + RESPONSE_MARGIN) * statements;
+        let result = tokio::time::timeout(limit, run(session)).await.map_err(|_elapsed| StoreError::TimedOut)??;
+        self.state = before;
+        Ok(result)
+    }
 
-    fn deref(&self) -> &Client {
-        self.client.as_ref().expect("there is a client until the drop")
+    fn session(&mut self) -> &mut Object<Manager> {
+        self.session.as_mut().expect("there is a session until the drop")
     }
 }
 
 impl Drop for PooledClient {
     fn drop(&mut self) {
-        if let Some(client) = self.client.take()
-            && self.in_transaction
+        if let Some(session) = self.session.take()
+            && self.state != ClientState::Idle
         {
-            drop(Object::take(client));
+            let server = session.server().clone();
+            server.spawn(reset(session, self.state, self.turn.take()));
         }
     }
+}
+
+/// Waits for the end of what a client was doing, and gives its session back to the pool; or else closes it. Its place in
+/// the pool, and its turn, are taken until then. So however many callers disconnect, there are never more connections.
+async fn reset(mut session: Object<Manager>, state: ClientState, turn: Option<OwnedSemaphorePermit>) {
+    let (sql, timeout) = match state {
+        ClientState::Idle | ClientState::Statement => ("", ABANDONED_TIMEOUT),
+        ClientState::Transaction => ("ROLLBACK", ABANDONED_TIMEOUT),
+        ClientState::Commit => ("", session.server().timeout()),
+    };
+    if !matches!(tokio::time::timeout(timeout, session.batch_execute(sql)).await, Ok(Ok(()))) {
+        if let Some(closed) = session.close() {
+            let _ = closed.await;
+        }
+        drop(Object::take(session));
+    } else {
+        session.set_committing(false);
+    }
+    drop(turn);
 }
 
 pub(super) struct Manager(pub(super) Server);
 
 impl managed::Manager for Manager {
-    type Type = Client;
+    type Type = Session;
     type Error = StoreError;
 
-    async fn create(&self) -> Result<Client, StoreError> {
+    async fn create(&self) -> Result<Session, StoreError> {
         self.0.connect().await
     }
 
-    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<StoreError> {
-        if client.is_closed() { Err(RecycleError::message("closed")) } else { Ok(()) }
+    async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<StoreError> {
+        if session.is_closed() { Err(RecycleError::message("closed")) } else { Ok(()) }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
 use super::schema::{CHANGE_LOCK, create_partitions, migrate};
-use super::server::Server;
+use super::server::{Server, Session};
 use super::usage::everything;
 use super::{PostgresSettings, number, signed, text};
 use crate::copy::{Cell, ColumnType, CopyError, Table};
@@ -21,8 +21,7 @@ use crate::{StoreError, UsageReport};
 const MAX_DAYS: u64 = 400;
 
 pub(crate) struct Import {
-    client: Client,
-    _server: Server,
+    client: Session,
 }
 
 impl Import {
@@ -31,7 +30,7 @@ impl Import {
         let server = Server::new(settings)?;
         let mut client = server.connect().await?;
         migrate(&mut client).await?;
-        let import = Self { client, _server: server };
+        let import = Self { client };
         // A copy may take long, but must not wait for other users of the database.
         import.run("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0").await?;
         Ok(import)

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{Row, Statement};
 
-use super::server::Server;
+use super::server::{Server, Session};
 use crate::StoreError;
 use crate::keys::FIND_KEY;
 
@@ -23,7 +23,7 @@ pub(super) struct KeyLookup {
 }
 
 struct LookupConnection {
-    client: Client,
+    client: Session,
     find_key: Statement,
 }
 

@@ -9,13 +9,13 @@ use std::collections::HashSet;
 use chat::RequestId;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use super::columns::{Columns, FigureColumns, fits};
 use super::number;
 use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
-use super::server::Server;
+use super::server::{Server, Session};
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 use crate::{StoreError, now};
@@ -31,7 +31,7 @@ pub(crate) struct PostgresLedger {
 }
 
 struct LedgerConnection {
-    client: Client,
+    client: Session,
     save_timings: Statement,
     insert: Statement,
     touch_keys: Statement,
@@ -160,7 +160,7 @@ impl LedgerConnection {
     }
 
     /// Commits rows, and returns the commit's id.
-    async fn commit(&self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
+    async fn commit(&mut self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
         let (commit, mut rollups) = (next_commit_id(), Rollups::default());
         // First what no other replica touches. Only here is known which rows, or the timings, were written before.
         let begin = begin(commit);
@@ -178,6 +178,7 @@ impl LedgerConnection {
         let mut new = inserted?;
         rows.iter().filter(|entry| new.remove(&entry.request_id)).for_each(|entry| rollups.add(entry));
         // Then, with nothing in between, what all replicas update.
+        self.client.set_committing(true);
         let (used, sums, hours, committed) = tokio::join!(
             biased;
             self.touch_keys(&rollups),
@@ -188,6 +189,7 @@ impl LedgerConnection {
         // A COMMIT after a failed statement is a rollback that reports success.
         used.and(sums).and(hours)?;
         committed?;
+        self.client.set_committing(false);
         Ok(commit)
     }
 
@@ -375,7 +377,7 @@ mod tests {
         let url = testbed::Cluster::shared().create_database();
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 1, timeout: Duration::from_secs(5) };
         let database = Postgres::open(&settings).await.unwrap();
-        let open = LedgerConnection::new(&database.server).await.unwrap();
+        let mut open = LedgerConnection::new(&database.server).await.unwrap();
         let entry = Entry {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
@@ -385,15 +387,17 @@ mod tests {
             timings: Timings::default(),
             grounding: None,
         };
-        let rows = async || open.client.query_typed("SELECT id FROM requests", &[]).await.unwrap().len();
+        let rows = async |open: &LedgerConnection| {
+            open.client.query_typed("SELECT id FROM requests", &[]).await.unwrap().len()
+        };
         let recorded = open.commit(&[&entry], None).await.unwrap();
         let timings = CommitTimings { commit: recorded, persisted_at_micros: 1, rollups: Rollups::default() };
         let another = Entry { request_id: RequestId::now(), ..entry.clone() };
         let commit = next_commit_id();
         assert!(open.insert(commit, &[&another]).await.unwrap().is_empty());
         assert!(!open.save_timings(commit, Some(&timings)).await.unwrap());
-        assert_eq!(rows().await, 1);
+        assert_eq!(rows(&open).await, 1);
         open.commit(&[&another], Some(&timings)).await.unwrap();
-        assert_eq!(rows().await, 2);
+        assert_eq!(rows(&open).await, 2);
     }
 }

@@ -16,10 +16,12 @@ mod url;
 mod usage;
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -46,6 +48,8 @@ pub struct PostgresSettings {
 pub(crate) struct Postgres {
     server: Server,
     pool: Pool<Manager>,
+    /// One permit: changes are made one after the other.
+    changes: Arc<Semaphore>,
     keys: KeyLookup,
 }
 
@@ -53,7 +57,7 @@ impl Postgres {
     /// Connects, and migrates the tables.
     pub(crate) async fn open(settings: &PostgresSettings) -> Result<Self, StoreError> {
         let server = Server::new(settings)?;
-        schema::migrate(&mut server.connect().await?).await?;
+        schema::migrate(&mut *server.connect().await?).await?;
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
         let pool = Pool::builder(Manager(server.clone()))
             .max_size(settings.connections)
@@ -61,7 +65,7 @@ impl Postgres {
             .runtime(deadpool::Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Self { keys: KeyLookup::new(server.clone()), pool, server })
+        Ok(Self { keys: KeyLookup::new(server.clone()), changes: Arc::new(Semaphore::new(1)), pool, server })
     }
 
     pub(crate) fn open_ledger(&self) -> Box<PostgresLedger> {
@@ -70,7 +74,7 @@ impl Postgres {
 
     /// Server settings that could lose rows.
     pub(crate) async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
-        let client = self.client().await?;
+        let mut client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
         let rows = client.query_typed(risky, &[]).await?;
         let describe =

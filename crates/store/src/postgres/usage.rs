@@ -21,29 +21,24 @@ impl Postgres {
         now: Timestamp,
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
-        let mut snapshot = self.snapshot().await?;
-        let party = match (query.key, viewer.scope()) {
-            (Some(key), _) if !is_visible(&snapshot, viewer, key).await? => {
-                snapshot.commit().await?;
-                return Ok(None);
+        let report = self.snapshot(async |client| {
+            let party = match (query.key, viewer.scope()) {
+                (Some(key), _) if !is_visible(client, viewer, key).await? => return Ok(None),
+                (Some(key), _) => RollupScope::Key(key),
+                (None, Some(account)) => RollupScope::Owner(*account),
+                (None, None) => RollupScope::Everyone,
+            };
+            let mut report = read(client, party, query, now).await?;
+            if query.by_key {
+                report.by_key = by_key(client, viewer, query.period, query.key).await?;
             }
-            (Some(key), _) => RollupScope::Key(key),
-            (None, Some(account)) => RollupScope::Owner(*account),
-            (None, None) => RollupScope::Everyone,
-        };
-        let mut report = read(&snapshot, party, query, now).await?;
-        if query.by_key {
-            report.by_key = by_key(&snapshot, viewer, query.period, query.key).await?;
-        }
-        snapshot.commit().await?;
-        Ok(Some(report))
+            Ok(Some(report))
+        });
+        report.await
     }
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        let mut snapshot = self.snapshot().await?;
-        let usage = by_key(&snapshot, viewer, period, None).await?;
-        snapshot.commit().await?;
-        Ok(usage)
+        self.snapshot(async |client| by_key(client, viewer, period, None).await).await
     }
 
     pub(crate) async fn requests(
@@ -88,9 +83,9 @@ impl Postgres {
         let found = self
             .client()
             .await?
-            .query_typed_opt(&find, &[(&uuid(id) as _, Type::UUID), text(&viewer.scope_text())])
+            .query_typed(&find, &[(&uuid(id) as _, Type::UUID), text(&viewer.scope_text())])
             .await?;
-        found.as_ref().map(request).transpose()
+        found.first().map(request).transpose()
     }
 }
 

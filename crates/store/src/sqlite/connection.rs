@@ -25,6 +25,13 @@ impl Sqlite {
         Ok(PooledConnection { sqlite: self, connection: Some(connection), failed: false })
     }
 
+    /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
+    pub(crate) fn begin_change(&self) -> Result<PooledConnection<'_>, StoreError> {
+        let mut connection = self.connection()?;
+        connection.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))?;
+        Ok(connection)
+    }
+
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.connection()?.run(run)
     }
@@ -53,11 +60,6 @@ impl PooledConnection<'_> {
             }
             Ok(all)
         })
-    }
-
-    /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
-    pub(crate) fn begin_change(&mut self) -> Result<(), StoreError> {
-        self.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), StoreError> {

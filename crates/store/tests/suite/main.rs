@@ -4,6 +4,7 @@
 mod accounts;
 mod copy;
 mod database;
+mod hang_ups;
 mod ledger;
 mod outages;
 mod replicas;

@@ -1,0 +1,417 @@
+//! Callers that hang up, everywhere: each public future of the store is dropped at each place where it waits, and also
+//! while it waits for a lock that somebody else holds. Afterwards no statement runs on, no transaction is open, no lock
+//! is held or waited for, the pool has not grown beyond its limit, and the next caller is served at once.
+//!
+//! Found: a transaction whose `BEGIN` was abandoned went back to the pool open, with the lock that all changes take (35
+//! of 40 rounds). After that was mended, an abandoned statement still went on by itself, in its place before everybody
+//! else's, until the database's timeout: waiting for a lock, with the locks that it had, and on a connection that was
+//! either handed to the next caller (who waited behind it) or missing in the pool's count: 12 callers who hung up were
+//! 12 connections more than the limit.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use chat::{KeyId, KeyName, RequestId, Timestamp};
+use store::{
+    AccountError, AccountId, Database, Email, Ledger, LinkId, NewAccount, NewKey, Origin, Period, PersonName,
+    PostgresSettings, RequestQuery, Role, Session, SessionId, Step, Store, StoreError, Token, UsageQuery, Viewer,
+};
+use testbed::{Cluster, drop_when_pending};
+use tokio_postgres::Client;
+
+use crate::database::{TestDatabase, entry};
+use crate::on_each_backend;
+
+on_each_backend!(every_future_can_be_dropped_wherever_it_waits, a_row_whose_caller_hangs_up_is_recorded_once);
+
+/// Much longer than what is "at once" here: whoever has to wait for it is found out.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the next caller, or the end of what was abandoned, may take on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(8);
+/// The pool's limit.
+const CONNECTIONS: usize = 2;
+/// Beside the pool: key look-ups, the ledger.
+const OTHER_CONNECTIONS: i64 = 2;
+const DAY: Duration = Duration::from_secs(86_400);
+const ADDRESS: &str = "10.0.0.1";
+
+/// What every operation works on.
+struct World {
+    store: Store,
+    key: chat::ApiKey,
+    token: Token,
+    session: Session,
+    other: AccountId,
+}
+
+/// What an operation may use up.
+struct Fresh {
+    invitation: Token,
+    link: LinkId,
+    reset: Token,
+    key: KeyId,
+    session: SessionId,
+}
+
+type Operating<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + 'a>>;
+type Operation = (&'static str, for<'a> fn(&'a World, &'a Fresh) -> Operating<'a>);
+
+/// A list of operations, each by the name of the function that it calls.
+macro_rules! operations {
+    (|$world:ident, $fresh:ident| { $($name:ident($($argument:expr),*),)* }) => {
+        &[$((stringify!($name), |$world, $fresh| {
+            let _ = $fresh; // not all use it
+            Box::pin(async move { outcome($world.store.$name($($argument),*).await) })
+        })),*]
+    };
+}
+
+/// Every public future of a store.
+const OPERATIONS: &[Operation] = operations!(|world, fresh| {
+    authenticate(&world.key),
+    create_key(&world.session.viewer, new_key()),
+    list_keys(&world.session.viewer),
+    key(&world.session.viewer, fresh.key),
+    has_keys(&world.session.viewer),
+    count_keys(),
+    rename_key(&world.session.viewer, fresh.key, &KeyName::parse("renamed").unwrap()),
+    revoke_key(&world.session.viewer, fresh.key),
+    playground_caller(&world.session.viewer),
+    count_accounts(),
+    credentials(&email("ada")),
+    password(&world.session.viewer),
+    set_password(&world.session.viewer, world.session.id, "another hash"),
+    set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
+    accounts(world.session.viewer.admin().unwrap()),
+    set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
+    set_disabled(world.session.viewer.admin().unwrap(), world.other, false),
+    create_setup_link(),
+    link(&fresh.invitation),
+    use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
+    reset_password(&fresh.reset, "a new hash", ADDRESS),
+    invite(world.session.viewer.admin().unwrap(), Role::Developer, "Eve", DAY),
+    create_reset_link(world.session.viewer.admin().unwrap(), &email("bob")),
+    links(world.session.viewer.admin().unwrap()),
+    revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
+    begin_session(world.other, &origin()),
+    session(&world.token, ADDRESS),
+    sessions(&world.session.viewer),
+    end_session(&world.session.viewer, fresh.session),
+    end_other_sessions(&world.session.viewer, world.session.id),
+    audit(world.session.viewer.admin().unwrap(), u64::from(u32::MAX), 10),
+    usage(&world.session.viewer, &everything()),
+    usage_by_key(&world.session.viewer, everything().period),
+    requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
+    request(&world.session.viewer, RequestId::now()),
+    check_integrity(),
+});
+
+/// Something that was there no more, because an earlier caller hung up too late, is no failure.
+fn outcome<T>(result: Result<T, impl Into<AccountError>>) -> Result<(), StoreError> {
+    match result.map_err(Into::into) {
+        Err(AccountError::Store(error)) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+impl World {
+    async fn new(database: &Database) -> Self {
+        let store = Store::open(database).await.unwrap();
+        let operator = Viewer::operator();
+        let ada = store.invite(operator.admin().unwrap(), Role::Admin, "ada", DAY).await.unwrap();
+        let ada = store.use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
+        let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
+        let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
+        let begun = store.begin_session(ada, &origin()).await.unwrap().unwrap();
+        let key = store.create_key(&begun.session.viewer, new_key()).await.unwrap();
+        Self { store, key, token: begun.token, session: begun.session, other }
+    }
+
+    async fn fresh(&self) -> Fresh {
+        let (store, viewer) = (&self.store, &self.session.viewer);
+        let admin = viewer.admin().unwrap();
+        Fresh {
+            invitation: store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap(),
+            link: store.links(admin).await.unwrap().pop().unwrap().id,
+            reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
+            key: store.create_key(viewer, new_key()).await.unwrap().id(),
+            session: store.begin_session(self.other, &origin()).await.unwrap().unwrap().session.id,
+        }
+    }
+
+    /// A read, a change and a look-up, one after the other.
+    async fn serve_the_next_caller(&self, after: &str) {
+        let began = Instant::now();
+        let served = async {
+            self.store.list_keys(&self.session.viewer).await?;
+            self.store.set_own_name(&self.session.viewer, &PersonName::parse("Ada").unwrap()).await?;
+            self.store.authenticate(&self.key).await
+        };
+        let served = tokio::time::timeout(AT_ONCE, served).await;
+        let took = began.elapsed();
+        let served = served.unwrap_or_else(|_| panic!("after {after}: the next caller still waits after {took:?}"));
+        assert!(served.unwrap_or_else(|error| panic!("after {after}: the next caller gets {error}")).is_some());
+    }
+}
+
+fn email(name: &str) -> Email {
+    format!("{name}@example.com").parse().unwrap()
+}
+
+fn new_account(name: &str) -> NewAccount {
+    NewAccount { email: email(name), name: PersonName::parse(name).unwrap(), password: "hash".into() }
+}
+
+fn new_key() -> NewKey {
+    NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None }
+}
+
+fn origin() -> Origin {
+    Origin { address: ADDRESS.into(), agent: "a browser".into() }
+}
+
+fn everything() -> UsageQuery {
+    UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true }
+}
+
+/// The same database, with a small pool and a long timeout.
+fn patient(database: &Database) -> Database {
+    match database {
+        Database::Sqlite(path) => Database::Sqlite(path.clone()),
+        Database::Postgres(settings) => Database::Postgres(PostgresSettings {
+            connections: CONNECTIONS,
+            timeout: DATABASE_TIMEOUT,
+            ..settings.clone()
+        }),
+    }
+}
+
+#[test]
+fn no_public_future_of_a_store_is_left_out() {
+    let sources = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
+    let mut names = Vec::new();
+    for source in sources.map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
+        let text = std::fs::read_to_string(&source).unwrap();
+        for (at, _) in text.match_indices("    pub async fn ") {
+            let (name, parameters) = text[at..].trim_start_matches("    pub async fn ").split_once('(').unwrap();
+            if parameters.trim_start().starts_with("&self") && name != "record" {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names.sort_unstable();
+    let mut tested: Vec<_> = OPERATIONS.iter().map(|(name, _)| *name).collect();
+    tested.sort_unstable();
+    assert_eq!(names, tested);
+}
+
+async fn every_future_can_be_dropped_wherever_it_waits(database: TestDatabase) {
+    let database = patient(&database.database);
+    let world = World::new(&database).await;
+    let server = Server::watch(&database).await;
+    let mut dropped = 0;
+    for (name, operation) in OPERATIONS {
+        for pause in [Duration::ZERO, Duration::from_millis(2)] {
+            for times in 1.. {
+                let fresh = world.fresh().await;
+                let completed = drop_when_pending(times, pause, operation(&world, &fresh)).await;
+                if let Some(result) = completed {
+                    result.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    break;
+                }
+                dropped += 1;
+                let place = format!("{name}, dropped when it was pending for the {times}. time");
+                if let Some(server) = &server {
+                    server.assert_nothing_is_left(&place).await;
+                }
+                world.serve_the_next_caller(&place).await;
+            }
+        }
+    }
+    println!("{dropped} futures were dropped");
+    assert!(server.is_none() || dropped > 2 * OPERATIONS.len());
+}
+
+async fn a_row_whose_caller_hangs_up_is_recorded_once(database: TestDatabase) {
+    let database = patient(&database.database);
+    let world = World::new(&database).await;
+    let (ledger, writer): (Ledger, _) = world.store.start_ledger(30 * DAY).unwrap();
+    let mut rows = Vec::new();
+    for round in 0..20 {
+        for times in 1.. {
+            let row = entry(world.key.id());
+            rows.push(row.request_id);
+            let pause = Duration::from_millis(round % 4);
+            if let Some(recorded) = drop_when_pending(times, pause, ledger.record(row)).await {
+                recorded.unwrap();
+                break;
+            }
+        }
+    }
+    let queued = ledger.stats().queued;
+    writer.stop();
+    println!("{} rows, of which the caller of {} hung up; {queued} were still queued", rows.len(), rows.len() - 20);
+    let all = RequestQuery { limit: 1000, ..RequestQuery::default() };
+    let mut found: Vec<_> = world.store.requests(&Viewer::operator(), &all).await.unwrap();
+    found.sort_unstable_by_key(|row| row.request_id);
+    rows.sort_unstable();
+    assert_eq!(found.iter().map(|row| row.request_id).collect::<Vec<_>>(), rows);
+    let report = world.store.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap();
+    assert_eq!(report.totals.requests, rows.len() as u64, "each is counted once");
+}
+
+/// The locks behind which operations wait: the one that all changes take, and every table.
+const LOCKS: [(&str, &str); 2] = [
+    ("the lock of changes", "SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)"),
+    (
+        "all tables",
+        "LOCK TABLE accounts, sessions, links, audit, keys, requests, commits, rollups, key_sums
+         IN ACCESS EXCLUSIVE MODE",
+    ),
+];
+
+/// A frozen replica may hold a lock; callers who give up waiting for it must not stay in the queue.
+#[tokio::test]
+async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
+    let database = patient(&TestDatabase::postgres().database);
+    let world = World::new(&database).await;
+    let server = Server::watch(&database).await.unwrap();
+    let holder = server.connect().await;
+    let mut waited = 0;
+    for (lock, take) in LOCKS {
+        // The shared connection for look-ups is nobody's own: what was asked there is answered, whoever is gone.
+        for (name, operation) in OPERATIONS.iter().filter(|(name, _)| *name != "authenticate") {
+            let fresh = world.fresh().await;
+            holder.batch_execute(&format!("BEGIN; {take}")).await.unwrap();
+            let mut operating = operation(&world, &fresh);
+            let waits = async {
+                while !server.somebody_waits().await {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let place = format!("{name}, dropped while it waited for {lock}");
+            let completed = tokio::select! {
+                result = &mut operating => Some(result),
+                () = waits => None,
+            };
+            drop(operating);
+            match completed {
+                Some(result) => result.unwrap_or_else(|error| panic!("{place}: {error}")),
+                None => {
+                    waited += 1;
+                    server.assert_nothing_is_left(&place).await;
+                }
+            }
+            holder.batch_execute("ROLLBACK").await.unwrap();
+            world.serve_the_next_caller(&place).await;
+        }
+    }
+    println!("{waited} operations waited for a lock");
+    assert!(waited > OPERATIONS.len());
+}
+
+#[tokio::test]
+async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
+    let database = patient(&TestDatabase::postgres().database);
+    let world = World::new(&database).await;
+    let server = Server::watch(&database).await.unwrap();
+    let holder = server.connect().await;
+    for (lock, take) in LOCKS {
+        holder.batch_execute(&format!("BEGIN; {take}")).await.unwrap();
+        for _ in 0..12 {
+            let name = PersonName::parse("Ada").unwrap();
+            let patience = Duration::from_millis(20);
+            let impatient = tokio::time::timeout(patience, world.store.set_own_name(&world.session.viewer, &name));
+            assert!(impatient.await.is_err(), "nobody gets past {lock}");
+        }
+        let open = server.connections().await - 1; // the holder
+        let limit = CONNECTIONS as i64 + OTHER_CONNECTIONS;
+        assert!(open <= limit, "{open} connections where {limit} are the limit, after 12 callers gave up on {lock}");
+        server.assert_nothing_is_left(lock).await;
+        holder.batch_execute("ROLLBACK").await.unwrap();
+        world.serve_the_next_caller(lock).await;
+    }
+}
+
+/// Changes that wait for another replica's take no connections away from those who read.
+#[tokio::test]
+async fn reading_goes_on_while_many_changes_wait_for_another_replica() {
+    let database = patient(&TestDatabase::postgres().database);
+    let world = World::new(&database).await;
+    let server = Server::watch(&database).await.unwrap();
+    let holder = server.connect().await;
+    holder.batch_execute(&format!("BEGIN; {}", LOCKS[0].1)).await.unwrap();
+    let name = PersonName::parse("Ada").unwrap();
+    let changes = (0..CONNECTIONS * 2).map(|_| world.store.set_own_name(&world.session.viewer, &name));
+    let changes = futures_util::future::join_all(changes);
+    let reading = async {
+        while !server.somebody_waits().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let read = tokio::time::timeout(AT_ONCE, world.store.list_keys(&world.session.viewer)).await;
+        holder.batch_execute("ROLLBACK").await.unwrap();
+        read.expect("reading waits for changes").unwrap()
+    };
+    let (changed, _) = tokio::join!(changes, reading);
+    changed.into_iter().for_each(|changed| changed.unwrap());
+}
+
+/// Sees what the server does for a store.
+struct Server {
+    url: String,
+    client: Client,
+}
+
+impl Server {
+    /// `None` for SQLite, where nothing waits.
+    async fn watch(database: &Database) -> Option<Self> {
+        let Database::Postgres(settings) = database else { return None };
+        let name = settings.url.to_string();
+        let url = Cluster::shared().url(name.rsplit_once('/').unwrap().1);
+        let client = connect(&Cluster::shared().url("postgres")).await;
+        Some(Self { url, client })
+    }
+
+    async fn connect(&self) -> Client {
+        connect(&self.url).await
+    }
+
+    async fn count(&self, of: &str) -> i64 {
+        let name = self.url.rsplit_once('/').unwrap().1;
+        let count = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'
+            AND backend_type = 'client backend' AND {of}"
+        );
+        self.client.query_one(&count, &[]).await.unwrap().get(0)
+    }
+
+    /// The test's own connection, which holds the lock, is never active or waiting.
+    async fn somebody_waits(&self) -> bool {
+        self.count("state = 'active' AND wait_event_type = 'Lock'").await > 0
+    }
+
+    async fn connections(&self) -> i64 {
+        self.count("true").await
+    }
+
+    /// Waits until nothing runs or is in a transaction, but for the holder of a lock.
+    async fn assert_nothing_is_left(&self, place: &str) {
+        let began = Instant::now();
+        let left = "state <> 'idle' AND application_name <> 'holder'"; // also: idle in transaction
+        while self.count(left).await > 0 {
+            assert!(
+                began.elapsed() < AT_ONCE,
+                "after {place}: the server still works for somebody who is gone, {:?} later",
+                began.elapsed()
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+async fn connect(url: &str) -> Client {
+    let connect = tokio_postgres::connect(&format!("{url}?application_name=holder"), tokio_postgres::NoTls).await;
+    let (client, connection) = connect.unwrap();
+    tokio::spawn(connection);
+    client
+}
