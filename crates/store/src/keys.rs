@@ -3,7 +3,7 @@
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
-use crate::sql::{Row, Transaction, params};
+use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError, now};
 
@@ -157,18 +157,31 @@ impl Store {
     /// The signed-in viewer as a caller of the API, for the console's playground. Nobody can present that caller's key.
     pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
-        let key = self.change(async |transaction| {
-            let find = "SELECT id FROM keys WHERE owner = $1 AND playground";
-            if let Some(found) = transaction.query_optional(find, params![&account], |row| row.get(0)).await? {
-                return Ok::<_, StoreError>(found);
+        // Looked for without the lock of all changes, which is needed only once.
+        let key = match find_playground(&mut self.connection().await?, account).await? {
+            Some(found) => found,
+            None => self.create_playground(account).await?,
+        };
+        Ok(Some(Caller::for_playground(key, account)))
+    }
+
+    async fn create_playground(&self, account: AccountId) -> Result<KeyId, StoreError> {
+        self.change(async |transaction| {
+            if let Some(found) = find_playground(transaction, account).await? {
+                return Ok(found);
             }
             let key = ApiKey::generate()?;
             let new = NewKey { name: playground_name(), completions: true, expires_at: None };
             insert(transaction, &key, &new, Some(account), true).await?;
             Ok(key.id())
-        });
-        Ok(Some(Caller::for_playground(key.await?, account)))
+        })
+        .await
     }
+}
+
+async fn find_playground(connection: &mut Connection<'_>, account: AccountId) -> Result<Option<KeyId>, StoreError> {
+    let find = "SELECT id FROM keys WHERE owner = $1 AND playground";
+    connection.query_optional(find, params![&account], |row| row.get(0)).await
 }
 
 fn playground_name() -> KeyName {

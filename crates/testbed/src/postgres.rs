@@ -3,6 +3,7 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -142,6 +143,10 @@ impl Cluster {
     pub fn url_with(&self, copy: &Self, database_url: &str) -> String {
         let here = format!("127.0.0.1:{}", self.port);
         database_url.replace(&here, &format!("{here},127.0.0.1:{}", copy.port))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     pub fn url(&self, database: &str) -> String {

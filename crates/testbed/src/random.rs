@@ -1,11 +1,13 @@
 //! Random choices that can be repeated.
 
+pub use fastrand::Rng;
+
 /// A generator with the seed in `TEST_SEED`, otherwise with a new one. A test that fails shows the seed.
-pub fn seeded_rng() -> fastrand::Rng {
+pub fn seeded_rng() -> Rng {
     let seed = match std::env::var("TEST_SEED") {
         Ok(seed) => seed.parse().expect("TEST_SEED is a number"),
         Err(_) => fastrand::u64(..),
     };
     println!("TEST_SEED={seed} repeats the random choices of this test");
-    fastrand::Rng::with_seed(seed)
+    Rng::with_seed(seed)
 }

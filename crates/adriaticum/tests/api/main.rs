@@ -18,6 +18,7 @@ mod errors;
 mod first_minutes;
 mod fleet;
 mod grounding;
+mod hang_ups;
 mod ledger;
 mod limits;
 mod ops;
