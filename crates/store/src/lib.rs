@@ -86,7 +86,6 @@ pub struct Store {
     backend: Backend,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 enum Backend {
     Sqlite(Sqlite),
     Postgres(Postgres),

@@ -1,8 +1,8 @@
 //! Connections to the server from a pool with a limit, and PostgreSQL's side of `sql::Connection`.
 //!
-//! Callers may disconnect at any time, and then their futures are dropped at whatever they wait for. What a client was
-//! doing is therefore noted before the server hears of it. A client that is dropped while it is doing something keeps its
-//! place in the pool until that has ended: it is rolled back, or else cancelled and closed.
+//! Callers may disconnect at any time, and then their futures are dropped at whatever they wait for. What a client is
+//! doing is therefore noted before the server hears of it. A client that is dropped while it is doing something keeps
+//! its place in the pool until that has ended: it is rolled back, or else cancelled and closed.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ impl Postgres {
         Ok(PooledClient { session: Some(session), state: ClientState::Idle, turn: None })
     }
 
-    /// Begins a transaction that changes something. Changes are rare. All replicas make them under one lock, so that the
-    /// audit log has their order. Of one replica only one waits for that lock: the others wait here, without a
+    /// Begins a transaction that changes something. Changes are rare. All replicas make them under one lock, so that
+    /// the audit log has their order. Of one replica only one waits for that lock: the others wait here, without a
     /// connection, so that reading goes on.
     pub(crate) async fn begin_change(&self) -> Result<PooledClient, StoreError> {
         let turn = tokio::time::timeout(self.server.timeout(), self.changes.clone().acquire_owned()).await;
@@ -160,8 +160,9 @@ impl Drop for PooledClient {
     }
 }
 
-/// Waits for the end of what a client was doing, and gives its session back to the pool; or else closes it. Its place in
-/// the pool, and its turn, are taken until then. So however many callers disconnect, there are never more connections.
+/// Waits for the end of what a client was doing, and gives its session back to the pool; or else closes it. Its place
+/// in the pool, and its turn, are taken until then. So however many callers disconnect, there are never more
+/// connections.
 async fn reset(mut session: Object<Manager>, state: ClientState, turn: Option<OwnedSemaphorePermit>) {
     let (sql, timeout) = match state {
         ClientState::Idle | ClientState::Statement => ("", ABANDONED_TIMEOUT),

@@ -178,6 +178,6 @@ fn session_settings(timeout: Duration) -> String {
          SELECT set_config(name, value, false) FROM pg_settings
          JOIN (VALUES ('tcp_user_timeout', '{tcp}'), ('client_connection_check_interval', '{check}'))
              AS wanted (name, value) USING (name)
-         WHERE version() LIKE '%linux%'" // elsewhere a server refuses them, and before version 14 it knows only the first
+         WHERE version() LIKE '%linux%'" // elsewhere a server refuses them; before version 14 it knows only the first
     )
 }
