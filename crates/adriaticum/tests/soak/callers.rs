@@ -12,6 +12,8 @@ use testbed::{
 
 /// The longest pause between two requests of a caller.
 const MAX_PAUSE_MILLIS: u64 = 40;
+/// The longest pause before a request to the embedded model, which keeps the machine busy enough by itself.
+const MAX_THOUGHT_MILLIS: u64 = 1_000;
 const BAD_MOMENT: Duration = Duration::from_millis(400);
 /// Sign-ins with a wrong password at the same time.
 const SIGN_IN_BURST: usize = 40;
@@ -176,6 +178,7 @@ impl Crowd<'_> {
     /// Requests to an embedded model, some of them larger than its context, some given up.
     pub(crate) fn converse(&self, key: &str, mut rng: fastrand::Rng) {
         while self.goes_on() {
+            thread::sleep(Duration::from_millis(rng.u64(..MAX_THOUGHT_MILLIS)));
             let asked = words(rng.usize(5..60), rng.usize(..50));
             let request = match rng.u8(..8) {
                 0 => Request::chat(key, Conversation::user(words(12_000, 1)).body()),
