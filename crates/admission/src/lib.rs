@@ -59,6 +59,15 @@ impl<Client: Eq + Hash> FairShare<Client> {
         }
     }
 
+    /// Passes a slot from one client to another, whatever their shares.
+    pub fn transfer(&mut self, from: &Client, to: Client) {
+        if self.held(from) > 0 {
+            self.leave(from);
+            self.taken += 1;
+            *self.held.entry(to).or_default() += 1;
+        }
+    }
+
     /// How many slots a client holds.
     pub fn held(&self, client: &Client) -> usize {
         self.held.get(client).copied().unwrap_or(0)

@@ -1,18 +1,18 @@
 //! One connection: HTTP/1.1, or HTTP/2 if the client begins with its preface or ALPN has chosen it.
 //!
-//! A connection has one timer. It reads the `ActivityClock`, which the socket and the requests update, and closes the
+//! A connection has one timer. It reads the `Activity`, which the socket and the requests update, and closes the
 //! connection when a head takes too long to arrive or the connection was idle for too long.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
 use http::{HeaderValue, Request, Version, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,9 +21,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::activity::Activity;
+use crate::connections::{ConnectionSlot, RequestSlot};
 use crate::listener::DrainStage;
 use crate::parse_errors::ParseErrors;
-use crate::response_body::Response;
+use crate::response_body::{Response, ResponseBody};
 use crate::site::Rejection;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -48,6 +50,9 @@ const HTTP2_CONNECTION_WINDOW: u32 = 4 * HTTP2_STREAM_WINDOW;
 /// A client that vanished is found by an unanswered ping; otherwise its requests would go on.
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a connection that makes way for another may take to send what it still has to.
+const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// For the head of a request, from its first byte on (or from the connection's start).
@@ -68,43 +73,53 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
 
-/// Serves a plaintext connection until it ends, times out, or the server stops.
+/// Serves a plaintext connection until it ends, times out, makes way for another, or the server stops.
 pub(crate) async fn serve(
     socket: TcpStream,
+    slot: ConnectionSlot,
     timeouts: Timeouts,
     stage: watch::Receiver<DrainStage>,
     handler: Arc<dyn Handler>,
 ) {
-    let Ok(Ok(is_http2)) = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)).await else { return };
-    serve_stream(Box::new(socket), is_http2, timeouts, stage, handler).await;
+    let begun = tokio::select! {
+        begun = tokio::time::timeout(timeouts.head, begins_with_http2(&socket)) => begun,
+        () = slot.activity.evicted() => return,
+    };
+    let Ok(Ok(is_http2)) = begun else { return };
+    serve_stream(Box::new(socket), is_http2, slot, timeouts, stage, handler).await;
 }
 
 /// The same where the HTTP version is known.
 pub(crate) async fn serve_stream(
     socket: Box<dyn Socket>,
     is_http2: bool,
+    slot: ConnectionSlot,
     timeouts: Timeouts,
     stage: watch::Receiver<DrainStage>,
     handler: Arc<dyn Handler>,
 ) {
-    let clock = Arc::new(ActivityClock::new());
+    let activity = slot.activity.clone();
+    activity.serving_begins();
     let service = service_fn({
-        let (clock, stage, handler) = (clock.clone(), stage.clone(), handler.clone());
+        let (slot, stage, handler) = (Arc::new(slot), stage.clone(), handler.clone());
         move |request: Request<Incoming>| {
-            let in_flight = InFlight::begin(clock.clone());
             let (stage, version) = (stage.clone(), request.version());
-            let response = match version == Version::HTTP_2 && exceeds_head_limits(&request) {
-                false => Either::Left(handler.clone().handle(request)),
-                true => Either::Right(std::future::ready(handler.reject(Rejection::HeadTooLarge))),
+            let (open, response) = match OpenRequest::begin(&slot, version) {
+                Some(open) if version == Version::HTTP_2 && exceeds_head_limits(&request) => {
+                    (Some(open), Either::Right(std::future::ready(handler.reject(Rejection::HeadTooLarge))))
+                }
+                Some(open) => (Some(open), Either::Left(handler.clone().handle(request))),
+                None => (None, Either::Right(std::future::ready(handler.reject(Rejection::TooManyConnections)))),
             };
             async move {
+                let (request, in_flight) = open.unzip();
                 let mut response = response.await;
                 // HTTP/2 has GOAWAY for this, which is sent at the end of draining.
                 if version <= Version::HTTP_11 && *stage.borrow() >= DrainStage::Draining {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
                 drop(in_flight);
-                Ok::<_, Infallible>(response)
+                Ok::<_, Infallible>(response.map(|body| SentBody { body, _request: request }))
             }
         }
     });
@@ -120,15 +135,15 @@ pub(crate) async fn serve_stream(
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .keep_alive_interval(timeouts.idle)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT)
-            .serve_connection(TokioIo::new(MonitoredSocket { socket, clock: clock.clone() }), service);
-        run(pin!(connection), http2::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+            .serve_connection(TokioIo::new(MonitoredSocket { socket, activity: activity.clone() }), service);
+        run(pin!(connection), http2::Connection::graceful_shutdown, &activity, timeouts, stage).await;
     } else {
         let socket = ParseErrors::new(socket, move |why| handler.reject(why));
         let connection = http1::Builder::new()
             .max_header_size(MAX_HEAD_BYTES)
             .max_buf_size(BUFFER_BYTES)
-            .serve_connection(TokioIo::new(MonitoredSocket { socket, clock: clock.clone() }), service);
-        run(pin!(connection), http1::Connection::graceful_shutdown, &clock, timeouts, stage).await;
+            .serve_connection(TokioIo::new(MonitoredSocket { socket, activity: activity.clone() }), service);
+        run(pin!(connection), http1::Connection::graceful_shutdown, &activity, timeouts, stage).await;
     }
 }
 
@@ -139,11 +154,11 @@ fn exceeds_head_limits(request: &Request<Incoming>) -> bool {
     request.headers().len() > MAX_HEADERS || headers + target > MAX_HEAD_BYTES
 }
 
-/// Drives a connection; shuts it down when the server stops, and drops it on a timeout.
+/// Drives a connection; shuts it down when the server stops or it makes way for another, and drops it on a timeout.
 async fn run<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     stop: impl Fn(Pin<&mut C>),
-    clock: &ActivityClock,
+    activity: &Activity,
     timeouts: Timeouts,
     mut stage: watch::Receiver<DrainStage>,
 ) {
@@ -151,6 +166,7 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
     let tick = timeouts.head.min(timeouts.idle);
     let mut timer = pin!(sleep_until(Instant::now() + tick));
     let mut stopping = false;
+    let mut eviction_deadline = None;
     loop {
         tokio::select! {
             biased;
@@ -161,7 +177,10 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
                 return;
             }
             () = timer.as_mut() => {
-                let (now, deadline) = (Instant::now(), clock.deadline(timeouts));
+                let (now, mut deadline) = (Instant::now(), activity.deadline(timeouts));
+                if !activity.is_busy() {
+                    deadline = deadline.min(eviction_deadline.unwrap_or(deadline));
+                }
                 if deadline <= now {
                     return;
                 }
@@ -169,6 +188,12 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
             }
             _ = stage.wait_for(|stage| *stage >= DrainStage::Finishing), if !stopping => {
                 stopping = true;
+                stop(connection.as_mut());
+            }
+            () = activity.evicted(), if eviction_deadline.is_none() => {
+                let deadline = Instant::now() + EVICTION_TIMEOUT;
+                eviction_deadline = Some(deadline);
+                timer.as_mut().reset(deadline);
                 stop(connection.as_mut());
             }
         }
@@ -190,83 +215,70 @@ async fn begins_with_http2(socket: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
-/// What a connection is doing, and since when, in microseconds from its start.
-struct ActivityClock {
-    start: Instant,
-    in_flight: AtomicU32,
-    idle_since: AtomicU64,
-    /// When the first byte of a head arrived, plus one; 0 while none has.
-    head_since: AtomicU64,
+/// A request from its head until its response's body is produced, with its slot if it needs one.
+struct OpenRequest {
+    connection: Arc<ConnectionSlot>,
+    _slot: Option<RequestSlot>,
 }
 
-impl ActivityClock {
-    fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            in_flight: AtomicU32::new(0),
-            idle_since: AtomicU64::new(0),
-            head_since: AtomicU64::new(1),
-        }
+impl OpenRequest {
+    /// `None` if there is no slot for it.
+    fn begin(connection: &Arc<ConnectionSlot>, version: Version) -> Option<(Self, InFlight)> {
+        let needs_slot = version == Version::HTTP_2 && connection.activity.has_requests();
+        let slot = if needs_slot { Some(connection.enter_request()?) } else { None };
+        connection.activity.request_begins();
+        Some((Self { connection: connection.clone(), _slot: slot }, InFlight(connection.activity.clone())))
     }
+}
 
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
-    }
-
-    /// When to close the connection if nothing happens until then.
-    fn deadline(&self, timeouts: Timeouts) -> Instant {
-        let since = |micros| self.start + Duration::from_micros(micros);
-        if self.in_flight.load(Ordering::Relaxed) > 0 {
-            return Instant::now() + timeouts.idle;
-        }
-        match self.head_since.load(Ordering::Relaxed) {
-            0 => since(self.idle_since.load(Ordering::Relaxed)) + timeouts.idle,
-            head => since(head - 1) + timeouts.head,
-        }
-    }
-
-    /// A connection is not idle while a client still reads a response, however slowly.
-    fn bytes_sent(&self) {
-        if self.in_flight.load(Ordering::Relaxed) == 0 {
-            self.idle_since.store(self.now(), Ordering::Relaxed);
-        }
-    }
-
-    fn bytes_received(&self) {
-        if self.in_flight.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
-            self.head_since.store(self.now() + 1, Ordering::Relaxed);
-        }
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.connection.activity.request_ends();
     }
 }
 
 /// A request between its head and its response.
-struct InFlight(Arc<ActivityClock>);
-
-impl InFlight {
-    fn begin(clock: Arc<ActivityClock>) -> Self {
-        clock.in_flight.fetch_add(1, Ordering::Relaxed);
-        clock.head_since.store(0, Ordering::Relaxed);
-        Self(clock)
-    }
-}
+struct InFlight(Arc<Activity>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.response_begins();
     }
 }
 
-/// A socket that tells the clock when bytes are received and sent.
+/// A response's body, and the request that it belongs to.
+struct SentBody {
+    body: ResponseBody,
+    _request: Option<OpenRequest>,
+}
+
+impl Body for SentBody {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket that notes when bytes are received and sent.
 struct MonitoredSocket<S> {
     socket: S,
-    clock: Arc<ActivityClock>,
+    activity: Arc<Activity>,
 }
 
 impl<S> MonitoredSocket<S> {
     fn note_write(&self, polled: &Poll<std::io::Result<usize>>) {
         if matches!(polled, Poll::Ready(Ok(count)) if *count > 0) {
-            self.clock.bytes_sent();
+            self.activity.bytes_sent();
         }
     }
 }
@@ -280,7 +292,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MonitoredSocket<S> {
         let before = into.filled().len();
         let polled = Pin::new(&mut self.socket).poll_read(context, into);
         if into.filled().len() > before {
-            self.clock.bytes_received();
+            self.activity.bytes_received();
         }
         polled
     }
@@ -321,7 +333,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::ResponseBody;
+    use crate::connections::{ConnectionSlots, Entry, Peer};
 
     const IDLE: Duration = Duration::from_millis(800);
     const CHUNKS: u32 = 8;
@@ -354,7 +366,8 @@ mod tests {
             let (near, mut far) = tokio::io::duplex(512);
             let (_stages, stage) = watch::channel(DrainStage::Serving);
             let timeouts = Timeouts { head: IDLE, idle: IDLE };
-            let served = tokio::spawn(serve_stream(Box::new(near), false, timeouts, stage, Arc::new(Slow)));
+            let Some(Entry::Free(slot)) = ConnectionSlots::new(1, 1).open(&Peer::Proxied(1)) else { panic!("no slot") };
+            let served = tokio::spawn(serve_stream(Box::new(near), false, slot, timeouts, stage, Arc::new(Slow)));
             far.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
             let mut received = Vec::new();
             if reads {

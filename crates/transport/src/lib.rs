@@ -4,8 +4,10 @@
 //! service stops. Nothing here knows an API, an error envelope or a request id: what a client is told when it is turned
 //! away is the site's to say (`Site::reject`).
 
+mod activity;
 mod base_url;
 mod connection;
+mod connections;
 mod host_name;
 mod lifecycle;
 mod listener;

@@ -1,15 +1,16 @@
 //! Accepts connections, hands each to a worker thread, and drains them when the service stops; for any site.
 //!
 //! One task accepts; each worker thread runs its own single-threaded runtime, and a connection stays with its worker: a
-//! request never changes threads. Connections over the limit are rejected by the site, within limits, and closed.
+//! request never changes threads. A connection over the limit takes the place of an idle one, or is rejected by the site,
+//! within limits, and closed.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use admission::{Admission, Permit};
+use admission::Admission;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
@@ -18,18 +19,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Handler, Timeouts};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Entry, Peer, Peers};
 use crate::lifecycle::Lifecycle;
-use crate::network::network;
 use crate::proxies::TrustedProxies;
 use crate::response_body::Response;
 use crate::site::{Rejection, Site};
 use crate::tls::{self, Tls};
 use crate::upload::Upload;
 
-/// Connections over the limit that get a response at the same time: a share of the limit, clamped. Further ones are
-/// closed at once.
-const REJECTED_SHARE: usize = 8;
-const REJECTED_AT_ONCE: RangeInclusive<usize> = 8..=64;
+/// Connections over the limit that get a response at the same time, and idle ones that are being closed for others:
+/// each a share of the limit, clamped. Further newcomers are closed at once.
+const BEYOND_LIMIT_SHARE: usize = 8;
+const BEYOND_LIMIT: RangeInclusive<usize> = 8..=64;
+const OVERFLOW_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const REJECTION_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), idle: Duration::from_millis(100) };
 /// Before accepting again when the system is out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -111,31 +113,24 @@ async fn follow(mut lifecycle: watch::Receiver<Lifecycle>, stage: &watch::Sender
     let _ = lifecycle.wait_for(|now| *now == Lifecycle::Stopping).await;
 }
 
-/// Whom a connection counts against: its client's network. A trusted proxy carries many clients, so each of its
-/// connections counts alone.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Peer {
-    Network(IpAddr),
-    Proxied(u64),
-}
-
 /// Admits connections and hands them to workers.
 struct Acceptor<'a> {
-    admission: Admission<Peer>,
+    slots: ConnectionSlots,
     rejections: Admission<Peer>,
-    proxies: &'a TrustedProxies,
-    proxied: u64,
+    peers: Peers<'a>,
+    overflow: Overflow,
     workers: &'a [WorkerHandle],
 }
 
 impl<'a> Acceptor<'a> {
     fn new(settings: &'a ListenerSettings, workers: &'a [WorkerHandle]) -> Self {
-        let rejected = settings.max_connections / REJECTED_SHARE;
+        let beyond_limit = settings.max_connections / BEYOND_LIMIT_SHARE;
+        let beyond_limit = beyond_limit.clamp(*BEYOND_LIMIT.start(), *BEYOND_LIMIT.end());
         Self {
-            admission: Admission::new(settings.max_connections),
-            rejections: Admission::new(rejected.clamp(*REJECTED_AT_ONCE.start(), *REJECTED_AT_ONCE.end())),
-            proxies: &settings.proxies,
-            proxied: 0,
+            slots: ConnectionSlots::new(settings.max_connections, beyond_limit),
+            rejections: Admission::new(beyond_limit),
+            peers: Peers::new(&settings.proxies),
+            overflow: Overflow::new(settings.max_connections),
             workers,
         }
     }
@@ -167,28 +162,53 @@ impl<'a> Acceptor<'a> {
     /// Hands a connection to the worker with the fewest.
     fn dispatch(&mut self, socket: std::net::TcpStream, address: IpAddr) {
         let address = address.to_canonical();
-        let peer = self.peer(address);
-        let (permit, is_admitted) = match self.admission.enter(peer.clone()) {
-            Some(permit) => (permit, true),
-            None => match self.rejections.enter(peer) {
-                Some(permit) => (permit, false),
-                None => return,
-            },
-        };
+        let Some((slot, is_admitted)) = self.admit(address) else { return };
         let least_busy = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
         if let Some(worker) = least_busy {
             worker.connections.fetch_add(1, Ordering::Relaxed);
-            let accepted = Accepted { socket, address, permit, is_admitted };
+            let accepted = Accepted { socket, address, slot, is_admitted };
             let _ = worker.accepted.send(accepted); // fails only if the worker is gone
         }
     }
 
-    fn peer(&mut self, address: IpAddr) -> Peer {
-        if !self.proxies.contain(address) {
-            return Peer::Network(network(address));
+    /// A slot, or at least one for telling the client that there is none.
+    fn admit(&mut self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
+        let peer = self.peers.peer(address);
+        match self.slots.open(&peer) {
+            Some(Entry::Free(slot)) => Some((slot, true)),
+            Some(Entry::Replaced(slot)) => {
+                self.overflow.count(0, 1);
+                Some((slot, true))
+            }
+            None => {
+                self.overflow.count(1, 0);
+                self.rejections.enter(peer).map(|permit| (ConnectionSlot::rejected(permit), false))
+            }
         }
-        self.proxied += 1;
-        Peer::Proxied(self.proxied)
+    }
+}
+
+/// Logs that there are more connections than may be, now and then.
+struct Overflow {
+    max_connections: usize,
+    refused: u64,
+    idle_closed: u64,
+    logged: Option<Instant>,
+}
+
+impl Overflow {
+    fn new(max_connections: usize) -> Self {
+        Self { max_connections, refused: 0, idle_closed: 0, logged: None }
+    }
+
+    fn count(&mut self, refused: u64, idle_closed: u64) {
+        self.refused += refused;
+        self.idle_closed += idle_closed;
+        if self.logged.is_none_or(|logged| logged.elapsed() >= OVERFLOW_LOG_INTERVAL) {
+            let Self { max_connections, refused, idle_closed, .. } = *self;
+            tracing::warn!(max_connections, refused, idle_closed, "more connections than may be open");
+            *self = Self { logged: Some(Instant::now()), ..Self::new(max_connections) };
+        }
     }
 }
 
@@ -196,7 +216,7 @@ impl<'a> Acceptor<'a> {
 struct Accepted {
     socket: std::net::TcpStream,
     address: IpAddr,
-    permit: Permit<Peer>,
+    slot: ConnectionSlot,
     is_admitted: bool,
 }
 
@@ -272,17 +292,17 @@ fn serve_accepted<S: Site>(
     let (worker, timeouts, proxies, tls, stage) =
         (worker.clone(), *timeouts, proxies.clone(), tls.clone(), stage.clone());
     async move {
-        let Accepted { socket, address, permit: _permit, is_admitted } = accepted;
+        let Accepted { socket, address, slot, is_admitted } = accepted;
         let _count = count;
         let Ok(socket) = TcpStream::from_std(socket) else { return };
         let _ = socket.set_nodelay(true); // without it responses are merely slower
         let plaintext = Arc::new(Rejecting::<S> { worker: worker.clone(), why: Rejection::PlaintextOnTls });
         if is_admitted {
             let handler = Arc::new(Serving::<S> { worker, proxies, peer: address });
-            serve_socket(socket, tls, timeouts, stage, handler, plaintext).await;
+            serve_socket(socket, slot, tls, timeouts, stage, handler, plaintext).await;
         } else {
             let handler = Arc::new(Rejecting::<S> { worker, why: Rejection::TooManyConnections });
-            serve_socket(socket, tls, REJECTION_TIMEOUTS, stage, handler, plaintext).await;
+            serve_socket(socket, slot, tls, REJECTION_TIMEOUTS, stage, handler, plaintext).await;
         }
     }
 }
@@ -290,19 +310,24 @@ fn serve_accepted<S: Site>(
 /// Serves a connection with TLS or without, as its listener is set up.
 async fn serve_socket(
     socket: TcpStream,
+    slot: ConnectionSlot,
     tls: Option<Tls>,
     timeouts: Timeouts,
     stage: watch::Receiver<DrainStage>,
     handler: Arc<dyn Handler>,
     plaintext: Arc<dyn Handler>,
 ) {
-    let Some(tls) = tls else { return connection::serve(socket, timeouts, stage, handler).await };
-    match tokio::time::timeout(timeouts.head, tls.accept(socket)).await {
+    let Some(tls) = tls else { return connection::serve(socket, slot, timeouts, stage, handler).await };
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(timeouts.head, tls.accept(socket)) => accepted,
+        () = slot.activity.evicted() => return,
+    };
+    match accepted {
         Ok(Ok(tls::Accepted::Encrypted { stream, is_http2 })) => {
-            connection::serve_stream(stream, is_http2, timeouts, stage, handler).await;
+            connection::serve_stream(stream, is_http2, slot, timeouts, stage, handler).await;
         }
         Ok(Ok(tls::Accepted::Plaintext(socket))) => {
-            connection::serve(socket, REJECTION_TIMEOUTS, stage, plaintext).await;
+            connection::serve(socket, slot, REJECTION_TIMEOUTS, stage, plaintext).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => {}
@@ -353,31 +378,5 @@ struct ConnectionCount(Arc<AtomicUsize>);
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_addresses_of_one_network_count_together_and_a_proxys_connections_alone() {
-        let settings = ListenerSettings {
-            max_connections: 10,
-            threads: 1,
-            timeouts: REJECTION_TIMEOUTS,
-            stop_timeout: Duration::ZERO,
-            proxies: "2001:db8:9::/48".parse().unwrap(),
-            tls: None,
-        };
-        let mut acceptor = Acceptor::new(&settings, &[]);
-        let mut admitted = |prefix: &str| {
-            let peers: Vec<_> =
-                (0..20).map(|last| acceptor.peer(format!("{prefix}:{last}").parse().unwrap())).collect();
-            let permits: Vec<_> = peers.into_iter().filter_map(|peer| acceptor.admission.enter(peer)).collect();
-            permits.len()
-        };
-        assert_eq!(admitted("2001:db8::7"), 8, "one network, as greedy as one address may be");
-        assert_eq!(admitted("2001:db8:9::7"), 10, "clients of a proxy");
     }
 }

@@ -43,5 +43,6 @@ pub enum Rejection {
     HeadTooLarge,
     /// Plain HTTP to a TLS listener.
     PlaintextOnTls,
+    /// Or too many requests at the same time on one connection.
     TooManyConnections,
 }

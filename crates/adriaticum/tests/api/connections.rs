@@ -1,12 +1,12 @@
 //! Connections: timeouts, fair limits, `100 Continue`, and bodies that are drained.
 
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, TIMEOUT, chat_body, wait_for};
+use testbed::{Behaviour, Connection, FakeRuntime, Http2Client, Request, Service, TIMEOUT, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -15,6 +15,8 @@ const SHORT_TIMEOUT: &str = "300ms";
 const MIN_TIMEOUT: Duration = Duration::from_millis(280);
 /// Shorter than every default timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(7);
+
+const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn echoing() -> FakeRuntime {
     FakeRuntime::start(Behaviour::Echo)
@@ -147,12 +149,14 @@ fn a_request_in_flight_is_not_idle() {
 
 #[test]
 fn connections_over_the_limit_are_refused_and_other_addresses_get_in() {
-    let runtime = echoing();
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     // One address may hold four of five connections.
     let mut held: Vec<_> = (0..4).map(|_| service.connect()).collect();
-    held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
+    held.iter_mut().for_each(|connection| _ = connection.send(&request));
+    runtime.wait_for_requests(4);
+    runtime.set_behaviour(Behaviour::Echo);
     for _ in 0..3 {
         let mut over = service.connect();
         let response = over.send(&request).response();
@@ -160,9 +164,11 @@ fn connections_over_the_limit_are_refused_and_other_addresses_get_in() {
         assert!(response.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{response:?}");
         over.assert_closed();
     }
-    let mut other = Connection::connect_from(Ipv4Addr::new(127, 0, 0, 2).into(), service.address());
+    let mut other = Connection::connect_from(OTHER_ADDRESS, service.address());
     other.send(&request).response().completion();
     // Open connections are still served, and a closed one frees a slot for the next.
+    runtime.release();
+    held.iter_mut().for_each(|connection| drop(connection.response().completion()));
     held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     drop(other);
     held.pop();
@@ -170,6 +176,62 @@ fn connections_over_the_limit_are_refused_and_other_addresses_get_in() {
         let mut connection = service.connect();
         (connection.send(&request).response().status == 200).then_some(connection)
     });
+    let log = service.log();
+    assert_eq!(log.matches("more connections than may be open").count(), 1, "once, not in floods: {log}");
+}
+
+#[test]
+fn an_idle_connection_makes_way_for_an_address_that_has_fewer() {
+    let runtime = echoing();
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
+    let request = Request::chat(&service.key(), chat_body("hello")).bytes();
+    let mut idle: Vec<_> = (0..4).map(|_| service.connect()).collect();
+    idle.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
+    // The first one was used last, and the second one is in the middle of a head.
+    idle[0].send(&request).response().completion();
+    idle[1].send(&request[..20]);
+    let from = |last: u8| Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), service.address());
+    let (mut second, mut third, mut fourth) = (from(2), from(3), from(4));
+    for connection in [&mut second, &mut third, &mut fourth] {
+        connection.send(&request).response().completion();
+    }
+    idle[2].assert_closed();
+    assert!(!idle[0].has_news(), "the one that was used last");
+    idle[0].send(&request).response().completion();
+    let still_open = idle[1..].iter().filter(|connection| !connection.has_news()).count();
+    assert_eq!(still_open, 1, "two newcomers found no free slot");
+}
+
+#[test]
+fn requests_at_the_same_time_on_one_connection_count_like_connections() {
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
+    let key = service.key();
+    let client = Http2Client::connect(service.address());
+    let requests = |count| (0..count).map(|_| Http2Client::request(&key, chat_body("hello"))).collect();
+    let responses = thread::scope(|scope| {
+        let sending = scope.spawn(|| client.send(requests(12)));
+        runtime.wait_for_requests(4);
+        // The fifth slot is another address's.
+        runtime.set_behaviour(Behaviour::Echo);
+        let mut other = Connection::connect_from(OTHER_ADDRESS, service.address());
+        other.send(Request::chat(&key, chat_body("hello")).bytes()).response().completion();
+        wait_for("refusals", || {
+            let refused = service.metric("adriaticum_requests_total{status=\"503\",code=\"service_unavailable\"}");
+            (refused == Some(8.0)).then_some(())
+        });
+        runtime.release();
+        sending.join().unwrap()
+    });
+    assert_eq!(responses.iter().filter(|response| response.status == 200).count(), 4);
+    let refused: Vec<_> = responses.iter().filter(|response| response.status != 200).collect();
+    for response in &refused {
+        response.expect_error("service_unavailable");
+        assert!(response.header("retry-after").is_some(), "{response:?}");
+    }
+    assert_eq!((refused.len(), runtime.requests().len()), (8, 5));
+    // What has ended has given its slot back.
+    assert!(client.send(requests(4)).iter().all(|response| response.status == 200));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! The ops listener: liveness, readiness and metrics.
 
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -232,4 +235,42 @@ fn many_probes_do_not_disturb_callers() {
     let began = std::time::Instant::now();
     service.chat(&key, "hello").completion();
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// Two addresses that fill the listener with connections without a request made liveness 503 for a third.
+#[test]
+fn a_liveness_probe_gets_in_whatever_others_hold_or_open() {
+    let service = ADRIATICUM.service().start();
+    let address = service.ops_address();
+    let healthz = Request::chat("", "").without("Authorization").method("GET").target("/healthz").bytes();
+    let from = |last: u8| Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), address);
+    let alive = |what: &str| assert_eq!(service.get_ops("/healthz"), (200, "ok\n".into()), "{what}");
+
+    let silent: Vec<_> = [2, 3].iter().flat_map(|last| (0..16).map(|_| from(*last))).collect();
+    alive("connections that never send anything");
+    drop(silent);
+    let mut half: Vec<_> = [2, 3].iter().flat_map(|last| (0..16).map(|_| from(*last))).collect();
+    half.iter_mut().for_each(|connection| _ = connection.send_while_open(&healthz[..10]));
+    alive("half a head on each");
+    drop(half);
+    let mut kept: Vec<_> = [2, 3].iter().flat_map(|last| (0..16).map(|_| from(*last))).collect();
+    kept.iter_mut().for_each(|connection| _ = connection.send_while_open(&healthz));
+    alive("connections that are kept open after a response");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for last in [2, 3, 4, 5] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut held = VecDeque::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    held.push_back(Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), address));
+                    if held.len() == 50 {
+                        held.pop_front();
+                    }
+                }
+            });
+        }
+        (0..50).for_each(|_| alive("a flood of connections"));
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

@@ -1,0 +1,301 @@
+//! The open connections of one listener: a fair share of slots for each peer, and which idle connection makes way for a
+//! newcomer when there is no slot for it.
+//!
+//! An HTTP/2 connection has one slot for itself and its first request; every further request at the same time needs
+//! another, as over HTTP/1.1 it would need another connection. So the slots bound what all callers together can make
+//! us hold, keys or not.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admission::{Admission, FairShare, Permit};
+use parking_lot::Mutex;
+
+use crate::activity::Activity;
+use crate::network::network;
+use crate::proxies::TrustedProxies;
+
+/// A connection that was idle for so long makes way also for its own peer, and for one that has a single slot less.
+const LONG_IDLE: Duration = Duration::from_secs(5);
+
+/// Whom a connection counts against: its client's network. A trusted proxy carries many clients, so each of its
+/// connections counts alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    Network(IpAddr),
+    Proxied(u64),
+}
+
+/// Tells whom connections count against.
+pub(crate) struct Peers<'a> {
+    proxies: &'a TrustedProxies,
+    proxied: u64,
+}
+
+impl<'a> Peers<'a> {
+    pub(crate) fn new(proxies: &'a TrustedProxies) -> Self {
+        Self { proxies, proxied: 0 }
+    }
+
+    pub(crate) fn peer(&mut self, address: IpAddr) -> Peer {
+        if !self.proxies.contain(address) {
+            return Peer::Network(network(address));
+        }
+        self.proxied += 1;
+        Peer::Proxied(self.proxied)
+    }
+}
+
+/// The rule, without a clock: how long a connection has been idle is asked of `idle`, which says `None` if it is not.
+#[derive(Debug)]
+struct Table<C> {
+    share: FairShare<Peer>,
+    open: HashMap<Peer, Vec<C>>,
+}
+
+impl<C> Table<C> {
+    fn new(slots: usize) -> Self {
+        Self { share: FairShare::new(slots), open: HashMap::new() }
+    }
+
+    /// Opens a connection within its peer's share.
+    fn open(&mut self, peer: &Peer, connection: C) -> bool {
+        let may = self.share.enter(peer.clone());
+        if may {
+            self.open.entry(peer.clone()).or_default().push(connection);
+        }
+        may
+    }
+
+    /// Opens a connection in place of an idle one, which is returned: the longest idle one of the peer that holds most.
+    fn replace(&mut self, peer: &Peer, connection: C, idle: impl Fn(&C) -> Option<Duration>) -> Option<C> {
+        let (victim, index) = self.find_idle(peer, idle)?;
+        let connections = self.open.get_mut(&victim)?;
+        let replaced = connections.swap_remove(index);
+        if connections.is_empty() {
+            self.open.remove(&victim);
+        }
+        self.share.transfer(&victim, peer.clone());
+        self.open.entry(peer.clone()).or_default().push(connection);
+        Some(replaced)
+    }
+
+    fn find_idle(&self, newcomer: &Peer, idle: impl Fn(&C) -> Option<Duration>) -> Option<(Peer, usize)> {
+        let wanted = self.share.held(newcomer);
+        let candidates = self.open.iter().filter_map(|(peer, connections)| {
+            let held = self.share.held(peer);
+            let min_idle = match held {
+                // It has at least as many as the newcomer even then.
+                held if held >= wanted + 2 => Duration::ZERO,
+                held if held > wanted || peer == newcomer => LONG_IDLE,
+                _ => return None,
+            };
+            let idle_times = connections.iter().map(&idle).enumerate();
+            let (idle_time, index) = idle_times.filter_map(|(index, time)| Some((time?, index))).max()?;
+            (idle_time >= min_idle).then_some(((held, idle_time), peer, index))
+        });
+        let (_, peer, index) = candidates.max_by_key(|(rank, ..)| *rank)?;
+        Some((peer.clone(), index))
+    }
+
+    /// Closes a connection, unless it was replaced before.
+    fn close(&mut self, peer: &Peer, is_it: impl Fn(&C) -> bool) {
+        let Some(connections) = self.open.get_mut(peer) else { return };
+        let Some(index) = connections.iter().position(is_it) else { return };
+        connections.swap_remove(index);
+        if connections.is_empty() {
+            self.open.remove(peer);
+        }
+        self.share.leave(peer);
+    }
+}
+
+/// The slots of a listener.
+#[derive(Clone)]
+pub(crate) struct ConnectionSlots {
+    table: Arc<Mutex<Table<Arc<Activity>>>>,
+    /// Connections that have made way and are not closed yet, by the peer of the newcomer.
+    evictions: Admission<Peer>,
+}
+
+/// How a connection got its slot.
+pub(crate) enum Entry {
+    Free(ConnectionSlot),
+    /// An idle connection was told to close.
+    Replaced(ConnectionSlot),
+}
+
+impl ConnectionSlots {
+    pub(crate) fn new(connections: usize, evictions: usize) -> Self {
+        Self { table: Arc::new(Mutex::new(Table::new(connections))), evictions: Admission::new(evictions) }
+    }
+
+    /// A slot for a new connection; `None` if there is none for it, and no idle connection makes way.
+    pub(crate) fn open(&self, peer: &Peer) -> Option<Entry> {
+        let activity = Arc::new(Activity::new());
+        let slot = || ConnectionSlot {
+            activity: activity.clone(),
+            kind: SlotKind::Admitted { slots: self.clone(), peer: peer.clone() },
+        };
+        let mut table = self.table.lock();
+        if table.open(peer, activity.clone()) {
+            return Some(Entry::Free(slot()));
+        }
+        let eviction = self.evictions.enter(peer.clone())?;
+        let replaced = table.replace(peer, activity.clone(), |activity| activity.idle_time())?;
+        replaced.evict(eviction);
+        Some(Entry::Replaced(slot()))
+    }
+}
+
+/// The slot of an open connection, and what that connection is doing.
+pub(crate) struct ConnectionSlot {
+    pub(crate) activity: Arc<Activity>,
+    kind: SlotKind,
+}
+
+enum SlotKind {
+    Admitted {
+        slots: ConnectionSlots,
+        peer: Peer,
+    },
+    /// It has none: it is only told so.
+    Rejected(#[expect(dead_code, reason = "held until the connection ends")] Permit<Peer>),
+}
+
+impl ConnectionSlot {
+    pub(crate) fn rejected(permit: Permit<Peer>) -> Self {
+        Self { activity: Arc::new(Activity::new()), kind: SlotKind::Rejected(permit) }
+    }
+
+    /// A slot for one more request at the same time.
+    pub(crate) fn enter_request(&self) -> Option<RequestSlot> {
+        match &self.kind {
+            SlotKind::Rejected(_) => Some(RequestSlot(None)),
+            SlotKind::Admitted { slots, peer } => {
+                let entered = slots.table.lock().share.enter(peer.clone());
+                entered.then(|| RequestSlot(Some((slots.clone(), peer.clone()))))
+            }
+        }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        if let SlotKind::Admitted { slots, peer } = &self.kind {
+            slots.table.lock().close(peer, |activity| Arc::ptr_eq(activity, &self.activity));
+        }
+    }
+}
+
+/// The slot of a further request on a connection.
+pub(crate) struct RequestSlot(Option<(ConnectionSlots, Peer)>);
+
+impl Drop for RequestSlot {
+    fn drop(&mut self) {
+        if let Some((slots, peer)) = &self.0 {
+            slots.table.lock().share.leave(peer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peer(number: u64) -> Peer {
+        Peer::Proxied(number)
+    }
+
+    #[test]
+    fn the_addresses_of_one_network_count_together_and_a_proxys_connections_alone() {
+        let proxies: TrustedProxies = "2001:db8:9::/48".parse().unwrap();
+        let mut peers = Peers::new(&proxies);
+        let mut admitted = |prefix: &str| {
+            let mut table = Table::new(10);
+            let addresses = (0..20).map(|last| format!("{prefix}:{last}").parse().unwrap());
+            addresses.filter(|address| table.open(&peers.peer(*address), ())).count()
+        };
+        assert_eq!(admitted("2001:db8::7"), 8, "one network, as greedy as one address may be");
+        assert_eq!(admitted("2001:db8:9::7"), 10, "clients of a proxy");
+    }
+
+    #[test]
+    fn idle_connections_of_the_greediest_peer_make_way_the_longest_idle_first() {
+        let mut table = Table::new(16);
+        for (number, connections) in [(1, 40), (2, 40)] {
+            for connection in 0..connections {
+                table.open(&peer(number), (number, connection));
+            }
+        }
+        let held: Vec<_> = [1, 2].iter().map(|number| table.share.held(&peer(*number))).collect();
+        assert_eq!(held, [13, 3]);
+        // As the ops listener has it: two peers hold everything, and a probe comes.
+        let idle = |connection: &(u64, i32)| (connection.1 != 5).then(|| Duration::from_secs(connection.1 as u64));
+        while table.open(&peer(4), (4, 5)) {} // busy
+        assert_eq!(table.replace(&peer(3), (3, 0), idle), Some((1, 12)));
+        assert_eq!(table.replace(&peer(3), (3, 1), idle), Some((1, 11)));
+        table.close(&peer(1), |connection| *connection == (1, 12));
+        assert_eq!((table.share.held(&peer(1)), table.share.held(&peer(3))), (11, 2), "it was closed before");
+    }
+
+    #[test]
+    fn a_peer_that_has_no_more_than_the_newcomer_is_disturbed_only_after_a_long_pause() {
+        let mut table = Table::new(4);
+        for number in 0..4 {
+            assert!(table.open(&peer(number), number));
+        }
+        assert_eq!(table.replace(&peer(9), 9, |_| Some(LONG_IDLE / 2)), None);
+        assert_eq!(table.replace(&peer(0), 10, |_| Some(LONG_IDLE * 2)), Some(0), "its own");
+        assert!(table.replace(&peer(9), 9, |_| Some(LONG_IDLE)).is_some());
+    }
+
+    proptest! {
+        /// Whatever comes and goes: the slots are never exceeded, what makes way was idle, and its peer has at least as
+        /// many slots as the newcomer afterwards, or the connection was idle for long. A newcomer is refused only if no
+        /// connection may make way.
+        #[test]
+        fn newcomers_get_in_unless_everything_is_in_use(
+            slots in 1..20usize,
+            steps in proptest::collection::vec((0..6u64, any::<bool>(), proptest::option::of(0..8u64)), 0..200),
+        ) {
+            let mut table = Table::new(slots);
+            let mut open: Vec<(u64, usize, Option<Duration>)> = Vec::new();
+            for (id, (number, comes, idle)) in steps.into_iter().enumerate() {
+                let idle = idle.map(Duration::from_secs);
+                if !comes {
+                    if let Some(at) = open.iter().position(|(other, ..)| *other == number) {
+                        let (number, id, _) = open.swap_remove(at);
+                        table.close(&peer(number), |other| *other == id);
+                    }
+                } else if table.open(&peer(number), id) {
+                    open.push((number, id, idle));
+                } else {
+                    let held = |number: u64| open.iter().filter(|(other, ..)| *other == number).count();
+                    let idle_of = |id: &usize| open.iter().find(|(_, other, _)| other == id).unwrap().2;
+                    let may_make_way = |(owner, _, time): &(u64, usize, Option<Duration>)| time.is_some_and(|time| {
+                        held(*owner) >= held(number) + 2
+                            || time >= LONG_IDLE && (*owner == number || held(*owner) > held(number))
+                    });
+                    match table.replace(&peer(number), id, idle_of) {
+                        Some(replaced) => {
+                            let at = open.iter().position(|(_, other, _)| *other == replaced).unwrap();
+                            prop_assert!(may_make_way(&open[at]));
+                            open[at] = (number, id, idle);
+                        }
+                        None => prop_assert!(!open.iter().any(may_make_way)),
+                    }
+                }
+                prop_assert!(open.len() <= slots);
+                for number in 0..6 {
+                    let held = open.iter().filter(|(other, ..)| *other == number).count();
+                    prop_assert_eq!(table.share.held(&peer(number)), held);
+                }
+            }
+        }
+    }
+}
