@@ -82,6 +82,12 @@ const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
         read: |ledger| ledger.failed_commits as f64,
     },
     Metric {
+        name: "adriaticum_ledger_panics",
+        help: "Panics of the ledger's writer, after each of which it started again",
+        kind: MetricType::Counter,
+        read: |ledger| ledger.panics as f64,
+    },
+    Metric {
         name: "adriaticum_requests_not_recorded",
         help: "Requests whose row could not be written; none of them was answered with 200",
         kind: MetricType::Counter,

@@ -19,6 +19,8 @@ pub struct LedgerStats {
     /// Of successful commits.
     pub commit_micros: Snapshot,
     pub failed_commits: u64,
+    /// Panics of the writer, after which it went on.
+    pub panics: u64,
     /// Rows that were not written, including those that nobody waited for.
     pub not_recorded: u64,
 }
@@ -28,6 +30,7 @@ pub(crate) struct LedgerCounters {
     group_rows: Histogram,
     commit_micros: Histogram,
     failed_commits: AtomicU64,
+    panics: AtomicU64,
     not_recorded: AtomicU64,
 }
 
@@ -38,6 +41,7 @@ impl Default for LedgerCounters {
             group_rows: Histogram::new(GROUP_ROWS_BOUNDS),
             commit_micros: Histogram::new(COMMIT_MICROS_BOUNDS),
             failed_commits: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
             not_recorded: AtomicU64::new(0),
         }
     }
@@ -50,6 +54,7 @@ impl LedgerCounters {
             group_rows: self.group_rows.snapshot(),
             commit_micros: self.commit_micros.snapshot(),
             failed_commits: self.failed_commits.load(Relaxed),
+            panics: self.panics.load(Relaxed),
             not_recorded: self.not_recorded.load(Relaxed),
         }
     }
@@ -70,6 +75,10 @@ impl LedgerCounters {
     pub(crate) fn commit_failed(&self, rows: usize) {
         self.failed_commits.fetch_add(1, Relaxed);
         self.rows_lost(rows);
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.panics.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn rows_lost(&self, rows: usize) {

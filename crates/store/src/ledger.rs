@@ -2,8 +2,12 @@
 //!
 //! It blocks for the first row, takes all others that are queued, commits once, then replies to everyone. It never
 //! sleeps to collect more rows. A `Receipt` exists only for a durable row. When a commit fails, everyone in it gets an
-//! error, the ledger is unhealthy, and test writes find out when it works again.
+//! error, the ledger is unhealthy, and test writes find out when it works again. A panic is such a failure, too: it
+//! costs the rows in hand, and the writer goes on with a new connection. Ending the process instead would end every
+//! request in flight because of one row.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -140,6 +144,9 @@ pub(crate) trait LedgerBackend: Send {
 
     /// Deletes a batch of the rows before that id; `true` if there may be more.
     fn prune(&mut self, before: RequestId) -> Result<bool, CommitError>;
+
+    /// Gives up the connection, which a panic may have left in any state. The next call opens another.
+    fn disconnect(&mut self);
 }
 
 pub(crate) struct Committed {
@@ -158,9 +165,16 @@ pub(crate) fn start(
 ) -> Result<(Ledger, LedgerWriter), StoreError> {
     let (commands, received) = sync_channel(MAX_QUEUED_ROWS);
     let (health, counters) = (Arc::new(Health::default()), Arc::new(LedgerCounters::default()));
-    let next_prune = Instant::now();
-    let writer =
-        Writer { health: health.clone(), counters: counters.clone(), backend, retention, timings: None, next_prune };
+    let writer = Writer {
+        health: health.clone(),
+        counters: counters.clone(),
+        backend,
+        retention,
+        group: Vec::with_capacity(MAX_GROUP_ROWS),
+        timings: None,
+        next_prune: Instant::now(),
+        stopping: false,
+    };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
     Ok((Ledger { commands: commands.clone(), health, counters }, LedgerWriter { commands, thread }))
@@ -210,38 +224,67 @@ struct Writer {
     counters: Arc<LedgerCounters>,
     backend: Box<dyn LedgerBackend>,
     retention: Duration,
+    /// The rows in hand.
+    group: Vec<QueuedRow>,
     timings: Option<CommitTimings>,
     next_prune: Instant,
+    stopping: bool,
 }
 
 impl Writer {
     fn run(mut self, commands: &Receiver<WriterCommand>) {
-        let mut group = Vec::with_capacity(MAX_GROUP_ROWS);
-        loop {
-            let mut stop = false;
-            match commands.recv_timeout(self.idle_timeout()) {
-                Ok(WriterCommand::Record(row)) => group.push(row),
-                Ok(WriterCommand::Stop) | Err(RecvTimeoutError::Disconnected) => stop = true,
-                Err(RecvTimeoutError::Timeout) => {}
+        while !self.stopping {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run_once(commands))) {
+                self.recover(&*panic);
             }
-            while group.len() < MAX_GROUP_ROWS && !stop {
-                match commands.try_recv() {
-                    Ok(WriterCommand::Record(row)) => group.push(row),
-                    Ok(WriterCommand::Stop) => stop = true,
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn run_once(&mut self, commands: &Receiver<WriterCommand>) {
+        match commands.recv_timeout(self.idle_timeout()) {
+            Ok(WriterCommand::Record(row)) => self.group.push(row),
+            Ok(WriterCommand::Stop) | Err(RecvTimeoutError::Disconnected) => self.stopping = true,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        while self.group.len() < MAX_GROUP_ROWS && !self.stopping {
+            match commands.try_recv() {
+                Ok(WriterCommand::Record(row)) => self.group.push(row),
+                Ok(WriterCommand::Stop) => self.stopping = true,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
-            let idle = group.is_empty();
-            if !idle {
-                self.commit(&mut group);
-            }
-            if idle || stop {
-                self.run_idle_tasks();
-            }
-            if stop {
-                return;
-            }
+        }
+        let idle = self.group.is_empty();
+        if !idle {
+            self.commit();
+        }
+        if idle || self.stopping {
+            self.run_idle_tasks();
+        }
+        if !self.stopping {
             self.prune_if_due();
+        }
+    }
+
+    /// After a panic nobody knows whether the rows in hand were committed, or what the connection is good for. The
+    /// ledger is unhealthy until a test write succeeds on another one.
+    fn recover(&mut self, panic: &(dyn Any + Send)) {
+        self.health.commit_finished(false);
+        self.counters.panicked();
+        if self.health.set_failing() {
+            let (cause, rows) = (panic_message(panic), self.group.len());
+            tracing::error!(cause, rows, "the ledger's writer panicked: completions are refused until it writes again");
+        }
+        self.timings = None;
+        self.fail_group();
+        self.backend.disconnect();
+    }
+
+    /// Tells everyone in the group that their row may not be there.
+    fn fail_group(&mut self) {
+        if !self.group.is_empty() {
+            self.counters.commit_failed(self.group.len());
+            self.group.drain(..).for_each(|row| row.reply(Err(RecordError::CommitFailed)));
         }
     }
 
@@ -256,26 +299,25 @@ impl Writer {
     }
 
     /// Commits a group and replies to everyone in it.
-    fn commit(&mut self, group: &mut Vec<QueuedRow>) {
+    fn commit(&mut self) {
         self.health.commit_started();
-        self.counters.rows_dequeued(group.len());
+        self.counters.rows_dequeued(self.group.len());
         let timings = self.timings.take();
         let began = Instant::now();
-        let result = self.backend.commit(group, timings);
+        let result = self.backend.commit(&self.group, timings);
         self.health.commit_finished(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
             Err(failure) => {
                 self.mark_failing(failure);
-                self.counters.commit_failed(group.len());
-                return group.drain(..).for_each(|row| row.reply(Err(RecordError::CommitFailed)));
+                return self.fail_group();
             }
         };
         let mut rollups = Rollups::default();
         let now = Instant::now();
-        self.counters.committed(group.len(), now - began);
+        self.counters.committed(self.group.len(), now - began);
         self.counters.rows_lost(committed.refused.len());
-        for (at, row) in group.drain(..).enumerate() {
+        for (at, row) in self.group.drain(..).enumerate() {
             if committed.refused.contains(&at) {
                 row.reply(Err(RecordError::RowRefused));
                 continue;
@@ -326,6 +368,11 @@ impl Writer {
     }
 }
 
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
 fn now_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
@@ -369,5 +416,119 @@ impl Health {
     /// Returns `true` if the ledger was healthy before.
     fn set_failing(&self) -> bool {
         !self.failing.swap(true, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollup::{Outcome, Timings};
+    use crate::{Backend, Database, PostgresSettings, RequestQuery, Store, Viewer};
+
+    const RETENTION: Duration = Duration::from_secs(86_400);
+
+    /// A real backend that panics in the middle of its work for as long as `broken` says so.
+    struct Flawed {
+        backend: Box<dyn LedgerBackend>,
+        broken: Arc<AtomicBool>,
+    }
+
+    impl Flawed {
+        fn on(store: &Store) -> (Box<Self>, Arc<AtomicBool>) {
+            let backend: Box<dyn LedgerBackend> = match &store.backend {
+                Backend::Sqlite(backend) => backend.open_ledger(),
+                Backend::Postgres(backend) => backend.open_ledger(),
+            };
+            let broken = Arc::new(AtomicBool::new(false));
+            (Box::new(Self { backend, broken: broken.clone() }), broken)
+        }
+
+        fn panic_if_broken(&self) {
+            assert!(!self.broken.load(Ordering::SeqCst), "a panic for the test");
+        }
+    }
+
+    impl LedgerBackend for Flawed {
+        fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
+            self.panic_if_broken();
+            self.backend.commit(group, timings)
+        }
+
+        fn probe(&mut self) -> Result<(), CommitError> {
+            self.panic_if_broken();
+            self.backend.probe()
+        }
+
+        fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
+            self.backend.prune(before)
+        }
+
+        fn disconnect(&mut self) {
+            self.backend.disconnect();
+        }
+    }
+
+    fn entry() -> Entry {
+        Entry {
+            request_id: RequestId::now(),
+            key: "000000000001".parse().unwrap(),
+            owner: None,
+            outcome: Outcome { status: 200, code: None },
+            usage: Default::default(),
+            timings: Timings::default(),
+            grounding: None,
+        }
+    }
+
+    async fn is_healthy_within(ledger: &Ledger, limit: Duration) -> bool {
+        let began = Instant::now();
+        while !ledger.is_healthy() && began.elapsed() < limit {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        ledger.is_healthy()
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_the_rows_in_hand_and_the_writer_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = testbed::Cluster::shared().create_database().parse().unwrap();
+        let server = PostgresSettings { url, connections: 1, timeout: Duration::from_secs(5) };
+        for database in [Database::Sqlite(folder.path().join("test.db")), Database::Postgres(server)] {
+            let store = Store::open(&database).await.unwrap();
+            let (backend, broken) = Flawed::on(&store);
+            let (ledger, writer) = start(backend, RETENTION).unwrap();
+            let first = ledger.record(entry()).await.unwrap();
+
+            broken.store(true, Ordering::SeqCst);
+            let together = tokio::join!(ledger.record(entry()), ledger.record(entry()), ledger.record(entry()));
+            for refused in <[_; 3]>::from(together) {
+                assert_eq!(refused.unwrap_err(), RecordError::CommitFailed, "{database}");
+            }
+            assert!(!ledger.is_healthy(), "{database}: nothing can be recorded");
+            let stats = ledger.stats();
+            assert!(stats.panics >= 1 && stats.failed_commits >= 1, "{database}: {stats:?}");
+            assert_eq!((stats.not_recorded, stats.queued), (3, 0), "{database}");
+
+            broken.store(false, Ordering::SeqCst);
+            assert!(is_healthy_within(&ledger, Duration::from_secs(20)).await, "{database}: it starts again by itself");
+            let second = ledger.record(entry()).await.unwrap();
+            writer.stop();
+            let query = RequestQuery { limit: 10, ..RequestQuery::default() };
+            let rows = store.requests(&Viewer::operator(), &query).await.unwrap();
+            let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
+            assert_eq!(ids, [second.request_id(), first.request_id()], "{database}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_stopping_does_not_keep_the_writer_from_ending() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap();
+        let (backend, broken) = Flawed::on(&store);
+        let (ledger, writer) = start(backend, RETENTION).unwrap();
+        broken.store(true, Ordering::SeqCst);
+        ledger.enqueue(entry()).unwrap();
+        writer.stop();
+        assert_eq!(ledger.record(entry()).await.unwrap_err(), RecordError::Stopped);
     }
 }
