@@ -26,6 +26,10 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
             store::StoreError::SchemaTooNew { .. } => {
                 "Start that version, or restore the back-up from before the upgrade."
             }
+            store::StoreError::SettingRefused { .. } => {
+                "A write-ahead log needs a local file system: set `data_dir` to a folder on one."
+            }
+            store::StoreError::Locked => "Close whatever has it open exclusively.",
             _ => remedy,
         };
         CliError::new(format!("the database {database} cannot be opened: {error}. {remedy}"))

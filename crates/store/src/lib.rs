@@ -113,6 +113,13 @@ pub enum StoreError {
     /// Earlier versions can corrupt their write-ahead log.
     #[error("SQLite {0} is too old; at least 3.51.3 is needed")]
     SqliteTooOld(&'static str),
+    #[error("SQLite can only read the file")]
+    ReadOnly,
+    #[error("another program has locked the file")]
+    Locked,
+    /// Recorded requests could be lost in a power cut.
+    #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
+    SettingRefused { setting: &'static str, wanted: &'static str, found: String },
     #[error("the system gave no random numbers: {0}")]
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]
@@ -141,7 +148,7 @@ impl Store {
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let backend: Box<dyn ledger::LedgerBackend> = match &self.backend {
-            Backend::Sqlite(backend) => backend.open_ledger()?,
+            Backend::Sqlite(backend) => backend.open_ledger(),
             Backend::Postgres(backend) => backend.open_ledger(),
         };
         ledger::start(backend, retention)

@@ -144,6 +144,10 @@ impl LedgerBackend for PostgresLedger {
             other => other.map_err(|error| CommitError(error.to_string())),
         }
     }
+
+    fn disconnect(&mut self) {
+        self.open = None;
+    }
 }
 
 impl LedgerConnection {

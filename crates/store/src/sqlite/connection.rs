@@ -1,9 +1,11 @@
 //! Connections to the file, kept open between uses, and SQLite's side of `sql::Connection`.
 
+use std::sync::atomic::Ordering;
+
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-use super::{Sqlite, connect};
+use super::{Sqlite, connect, settle_unless_in_use};
 use crate::StoreError;
 use crate::sql::{Row, Value};
 
@@ -28,7 +30,13 @@ impl Sqlite {
     /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
     pub(crate) fn begin_change(&self) -> Result<PooledConnection<'_>, StoreError> {
         let mut connection = self.connection()?;
-        connection.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))?;
+        connection.run(|connection| {
+            if !self.is_settled.load(Ordering::Relaxed) {
+                settle_unless_in_use(connection)?;
+                self.is_settled.store(true, Ordering::Relaxed);
+            }
+            Ok(connection.execute_batch("BEGIN IMMEDIATE")?)
+        })?;
         Ok(connection)
     }
 

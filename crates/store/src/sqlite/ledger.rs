@@ -7,7 +7,8 @@ use chat::RequestId;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavior, ffi, params};
 
-use super::connect;
+use super::{connect, settle};
+use crate::StoreError;
 use crate::latency::merge_encoded;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
@@ -20,20 +21,22 @@ const PRUNE_BATCH_ROWS: usize = 500;
 
 pub(crate) struct SqliteLedger {
     path: PathBuf,
-    /// `None` after a failed fsync: that connection cannot be trusted, and the next call opens another.
+    /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
+    /// opens another.
     connection: Option<Connection>,
 }
 
 impl SqliteLedger {
-    pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
-        Ok(Self { path: path.to_owned(), connection: Some(open(path)?) })
+    /// The first call opens the file.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, connection: None }
     }
 
-    /// Runs something on the connection, and reopens it first if there is none.
+    /// Runs something on the connection, and opens it first if there is none.
     fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
-            None => reopen(&self.path).and_then(|opened| run(self.connection.insert(opened))),
+            None => open(&self.path).and_then(|opened| run(self.connection.insert(opened))),
         };
         result.map_err(|failure| {
             if failure.connection_is_lost() {
@@ -63,9 +66,15 @@ impl LedgerBackend for SqliteLedger {
     fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
         self.with(|connection| prune(connection, before))
     }
+
+    fn disconnect(&mut self) {
+        self.connection = None;
+    }
 }
 
-fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
+/// Opens the ledger at the start, and again after a failed fsync. What the file shows may not all be on the disk: the
+/// log is settled before anything else is written.
+fn open(path: &Path) -> Result<Connection, WriteError> {
     let connection = connect(path)?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.set_prepared_statement_cache_capacity(32);
@@ -74,15 +83,7 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
         let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
         merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
     })?;
-    Ok(connection)
-}
-
-/// Opens the ledger again after a failed fsync. What the file shows may not all be on the disk: the whole log is
-/// checkpointed, with its own fsyncs, before anything else is written.
-fn reopen(path: &Path) -> Result<Connection, WriteError> {
-    let connection = open(path)?;
-    let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-    if blocked == 0 { Ok(connection) } else { Err(WriteError::CheckpointBlocked) }
+    if settle(&connection)? { Ok(connection) } else { Err(WriteError::LogInUse) }
 }
 
 fn commit(
@@ -241,9 +242,11 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
 enum WriteError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Another process keeps the log from being checkpointed.
+    #[error("{0}")]
+    Connect(#[from] StoreError),
+    /// Somebody reads an earlier state from it.
     #[error("the log cannot be moved into the database file yet")]
-    CheckpointBlocked,
+    LogInUse,
 }
 
 impl WriteError {

@@ -10,11 +10,13 @@ mod usage;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chat::KeyId;
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 
 use crate::StoreError;
 use crate::keys::{FIND_KEY, StoredKey};
@@ -34,21 +36,24 @@ pub(crate) struct Sqlite {
     path: PathBuf,
     /// Connections that are not in use.
     idle: Mutex<Vec<Connection>>,
+    /// Whether the log that an earlier process left is settled. Nothing is written before.
+    is_settled: AtomicBool,
 }
 
 impl Sqlite {
     pub(crate) fn open(path: PathBuf) -> Result<Self, StoreError> {
-        if rusqlite::version_number() < MIN_SQLITE_VERSION {
-            return Err(StoreError::SqliteTooOld(rusqlite::version()));
-        }
         create_private_file(&path);
         let mut connection = connect(&path)?;
-        schema::migrate(&mut connection)?;
-        Ok(Self { path, idle: Mutex::new(vec![connection]) })
+        let is_settled = schema::is_outdated(&connection)?;
+        if is_settled {
+            settle_unless_in_use(&connection)?;
+            schema::migrate(&mut connection)?;
+        }
+        Ok(Self { path, idle: Mutex::new(vec![connection]), is_settled: AtomicBool::new(is_settled) })
     }
 
-    pub(crate) fn open_ledger(&self) -> Result<Box<SqliteLedger>, StoreError> {
-        Ok(Box::new(SqliteLedger::open(&self.path)?))
+    pub(crate) fn open_ledger(&self) -> Box<SqliteLedger> {
+        Box::new(SqliteLedger::new(self.path.clone()))
     }
 
     pub(crate) fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
@@ -69,13 +74,64 @@ fn create_private_file(path: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
 
-fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
+/// What a receipt and a report rely on, as `PRAGMA` sets it and as SQLite reports it. SQLite does not fail where it
+/// cannot have a setting: it keeps the old one.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    ("locking_mode", "NORMAL", "normal"), // commands and back-ups open the file beside the service
+    ("journal_mode", "WAL", "wal"),
+    ("synchronous", "FULL", "2"),
+    ("foreign_keys", "ON", "1"),
+];
+
+/// Opens the file, and refuses it unless what was committed is durable.
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < MIN_SQLITE_VERSION {
+        return Err(StoreError::SqliteTooOld(rusqlite::version()));
+    }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    // SQLite opens a file that it may not write for reading only, and says nothing.
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(StoreError::ReadOnly);
+    }
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    for &(setting, value, reported) in SETTINGS {
+        set(&connection, setting, value, reported).map_err(|error| match error {
+            StoreError::Sqlite(busy) if busy.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => StoreError::Locked,
+            other => other,
+        })?;
+    }
     Ok(connection)
+}
+
+fn set(connection: &Connection, setting: &'static str, value: &str, reported: &'static str) -> Result<(), StoreError> {
+    connection.pragma_update(None, setting, value)?;
+    let found = connection.pragma_query_value(None, setting, |row| row.get(0))?;
+    let found = match found {
+        Value::Text(text) => text,
+        Value::Integer(number) => number.to_string(),
+        other => format!("{other:?}"),
+    };
+    if found == reported {
+        return Ok(());
+    }
+    Err(StoreError::SettingRefused { setting, wanted: reported, found })
+}
+
+/// Moves the whole log into the file, with fsyncs of its own, and empties it; `false` if others that use it prevent that.
+///
+/// A process that was killed may have left something in the log whose fsync had failed. It can be read, and is not on
+/// the disk, and no later fsync brings it there. In a power cut, everything written after it would be lost with it.
+fn settle(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    Ok(blocked == 0)
+}
+
+/// Settles the log, without making anybody wait: if another process writes, it has settled the log itself.
+fn settle_unless_in_use(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.busy_timeout(Duration::ZERO)?;
+    settle(connection)?;
+    connection.busy_timeout(BUSY_TIMEOUT)
 }
 
 /// The problems found by reading every page.

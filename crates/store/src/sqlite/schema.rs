@@ -132,12 +132,14 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE requests ADD COLUMN sources INTEGER;",
 ];
 
+pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    let (found, known) = versions(connection)?;
+    Ok(found != known)
+}
+
 /// Migrates under the write lock, because several processes may start at once.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
-    if version(connection)? == known {
-        return Ok(());
-    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
     let done = usize::try_from(found).ok().filter(|&done| done <= MIGRATIONS.len());
