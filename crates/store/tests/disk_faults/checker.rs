@@ -1,0 +1,227 @@
+//! What was promised to whom, and whether a database holds it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use chat::{ApiKey, KeyId, RequestId, Timestamp};
+use rusqlite::{Connection, OpenFlags};
+use store::{Entry, Period, Phase, Step, Store, UsageQuery, Viewer};
+
+/// Rows from before that hour may be pruned; all others are from after it.
+pub(crate) const OLDEST_KEPT_SECONDS: u64 = 1_700_000_000 / 3600 * 3600;
+
+/// What callers were told, and what they tried.
+#[derive(Default)]
+pub(crate) struct Expected {
+    pub(crate) rows: HashMap<RequestId, SentRow>,
+    pub(crate) keys: HashMap<KeyId, KnownKey>,
+    /// Copies that were reported as made, with the rows that they must hold.
+    pub(crate) backups: HashMap<String, Vec<RequestId>>,
+}
+
+pub(crate) struct SentRow {
+    pub(crate) entry: Entry,
+    /// There is a receipt for it.
+    pub(crate) promised: bool,
+    /// At the last check.
+    pub(crate) is_there: bool,
+}
+
+impl SentRow {
+    fn may_be_pruned(&self) -> bool {
+        self.entry.request_id.unix_seconds() < OLDEST_KEPT_SECONDS
+    }
+}
+
+pub(crate) struct KnownKey {
+    pub(crate) key: Arc<ApiKey>,
+    pub(crate) revocation: Revocation,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Revocation {
+    None,
+    /// Somebody tried, and was told of a failure, or of nothing.
+    Tried,
+    Promised,
+}
+
+impl Expected {
+    pub(crate) fn promised_rows(&self) -> Vec<RequestId> {
+        self.rows.iter().filter(|(_, row)| row.promised && !row.may_be_pruned()).map(|(id, _)| *id).collect()
+    }
+
+    /// Panics if a promise is broken.
+    pub(crate) async fn check(&mut self, store: &Store, file: &Path) {
+        let connection = open(file);
+        check_soundness(&connection);
+        self.check_rows(&connection);
+        self.check_sums(&connection);
+        self.check_keys(&connection, store).await;
+        let query =
+            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Day, by_key: true };
+        let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+        assert_eq!(report.latencies.count(Phase::Total), report.totals.requests, "latencies and requests");
+        assert!(report.latencies.count(Phase::Persist) <= report.totals.requests, "a commit is timed twice");
+        let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
+        assert_eq!(by_outcome, report.totals.requests);
+    }
+
+    fn check_rows(&mut self, connection: &Connection) {
+        let mut select = connection
+            .prepare("SELECT id, key_id, status, code, prompt_tokens, completion_tokens, total_us FROM requests")
+            .unwrap();
+        let rows = select.query_map([], |row| {
+            let id = RequestId::from_bytes(row.get(0)?);
+            let key = row.get::<_, String>(1)?;
+            let outcome = (row.get::<_, u16>(2)?, row.get::<_, Option<String>>(3)?);
+            Ok((id, (key, outcome, row.get(4)?, row.get(5)?, row.get::<_, u64>(6)?)))
+        });
+        let mut found: HashMap<_, _> = rows.unwrap().map(Result::unwrap).collect();
+        for (id, row) in &mut self.rows {
+            match found.get(id) {
+                Some(columns) => {
+                    let entry = &row.entry;
+                    let outcome = (entry.outcome.status, entry.outcome.code.map(str::to_owned));
+                    let total_us = entry.timings.total.as_micros() as u64;
+                    let sent = (entry.key.to_string(), outcome, entry.usage.prompt, entry.usage.completion, total_us);
+                    assert_eq!(*columns, sent, "the row {id} is not as it was sent");
+                }
+                None => assert!(!row.promised || row.may_be_pruned(), "the row {id} was promised and is gone"),
+            }
+            row.is_there = found.remove(id).is_some();
+        }
+        assert!(found.is_empty(), "nobody sent {found:?}");
+    }
+
+    /// Every sum is that of the rows in the ledger. Sums also hold rows that were pruned: of those, at least the
+    /// promised ones, and at most all that were sent.
+    fn check_sums(&self, connection: &Connection) {
+        let mut hours = BTreeMap::<_, Sums>::new();
+        let mut spans = BTreeMap::<_, Sums>::new();
+        let (mut old_sent, mut old_promised) = (0, 0);
+        for row in self.rows.values() {
+            if row.may_be_pruned() {
+                old_sent += 1;
+                old_promised += u64::from(row.promised);
+                continue;
+            }
+            if !row.is_there {
+                continue;
+            }
+            let (entry, seconds) = (&row.entry, row.entry.request_id.unix_seconds());
+            let sums = Sums::of(entry);
+            let key = entry.key.to_string();
+            let owner = entry.owner.map(|owner| format!("@{owner}"));
+            let (status, code) = (entry.outcome.status, entry.outcome.code.unwrap_or("").to_owned());
+            for scope in [Some(String::new()), owner, Some(key.clone())].into_iter().flatten() {
+                hours.entry((scope, seconds / 3600 * 3600, status, code.clone())).or_default().add(&sums);
+            }
+            for span in [3600, 86_400, 8 * 86_400] {
+                spans.entry((span, seconds / span * span, key.clone())).or_default().add(&sums);
+            }
+        }
+        let figures = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
+            total_measured";
+        let recent = format!("start >= {}", OLDEST_KEPT_SECONDS / (8 * 86_400) * 8 * 86_400);
+        let mut select = connection
+            .prepare(&format!("SELECT {figures}, key_id, start, status, code FROM rollups WHERE {recent}"))
+            .unwrap();
+        let rows =
+            select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?, row.get(10)?), Sums::read(row)?)));
+        assert_same(&rows.unwrap().map(Result::unwrap).collect(), &hours, "by hour");
+        let mut select =
+            connection.prepare(&format!("SELECT {figures}, span, start, key_id FROM key_sums WHERE {recent}")).unwrap();
+        let rows = select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?), Sums::read(row)?)));
+        assert_same(&rows.unwrap().map(Result::unwrap).collect(), &spans, "by key");
+
+        let old = format!("SELECT coalesce(sum(requests), 0) FROM rollups WHERE key_id = '' AND NOT {recent}");
+        let old: u64 = connection.query_row(&old, [], |row| row.get(0)).unwrap();
+        assert!((old_promised..=old_sent).contains(&old), "{old} old rows are counted: {old_promised} to {old_sent}");
+    }
+
+    async fn check_keys(&mut self, connection: &Connection, store: &Store) {
+        for (id, known) in &mut self.keys {
+            let accepted = store.authenticate(&known.key).await.unwrap().is_some();
+            match known.revocation {
+                Revocation::None => assert!(accepted, "the key {id} was created and is gone"),
+                Revocation::Tried if accepted => {}
+                Revocation::Tried => known.revocation = Revocation::Promised,
+                Revocation::Promised => assert!(!accepted, "the key {id} was revoked and is accepted again"),
+            }
+        }
+        let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
+        let created = count("SELECT count(*) FROM audit WHERE what = 'created the key'");
+        let revoked = count("SELECT count(*) FROM audit WHERE what = 'revoked the key'");
+        assert_eq!(created, count("SELECT count(*) FROM keys"), "keys and the audit log");
+        assert_eq!(revoked, count("SELECT count(*) FROM keys WHERE revoked_at IS NOT NULL"), "keys and the audit log");
+    }
+
+    /// Copies that were reported are there, and whatever has a copy's name is whole. Then they are removed.
+    pub(crate) fn check_backups(&mut self, folder: &Path) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if !name.starts_with("backup") {
+                continue;
+            }
+            let promised = self.backups.remove(&name);
+            if name.ends_with(".db") {
+                let connection = open(&path);
+                check_soundness(&connection);
+                let mut find = connection.prepare("SELECT count(*) FROM requests WHERE id = ?1").unwrap();
+                for id in promised.into_iter().flatten() {
+                    let found: u64 = find.query_row([id.to_bytes()], |row| row.get(0)).unwrap();
+                    assert_eq!(found, 1, "the row {id} is not in the backup {name}");
+                }
+            }
+            std::fs::remove_file(path).unwrap();
+        }
+        let missing: Vec<_> = self.backups.keys().collect();
+        assert!(missing.is_empty(), "these backups were made and are gone: {missing:?}");
+    }
+}
+
+fn open(file: &Path) -> Connection {
+    Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+}
+
+fn check_soundness(connection: &Connection) {
+    let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(verdict, "ok");
+    let broken: u64 =
+        connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(broken, 0, "rows that refer to nothing");
+}
+
+fn assert_same<K: Ord + Debug>(found: &BTreeMap<K, Sums>, of_rows: &BTreeMap<K, Sums>, which: &str) {
+    for key in found.keys().chain(of_rows.keys()) {
+        assert_eq!(found.get(key), of_rows.get(key), "the sum {which} of {key:?}, and that of its rows");
+    }
+}
+
+/// Requests, and of prompt, completion and total the sum of tokens and how many were measured.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums([u64; 7]);
+
+impl Sums {
+    fn of(entry: &Entry) -> Self {
+        let tokens = [entry.usage.prompt, entry.usage.completion, entry.usage.total];
+        let [prompt, completion, total] = tokens.map(|count| (count.unwrap_or(0).into(), count.is_some().into()));
+        Self([1, prompt.0, prompt.1, completion.0, completion.1, total.0, total.1])
+    }
+
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let mut sums = [0; 7];
+        for (at, sum) in sums.iter_mut().enumerate() {
+            *sum = row.get(at)?;
+        }
+        Ok(Self(sums))
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, part)| *sum += part);
+    }
+}
