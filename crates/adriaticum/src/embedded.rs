@@ -123,7 +123,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         "model loaded"
     );
     let name = engine.name();
-    let (frontend, decode_loop) = engine.split();
+    let (frontend, decode_loop) = engine.split().map_err(|error| CliError::new(format!("{error}.")))?;
     // The thread that has loaded the model must run it, so the listener gets another one.
     let server = std::thread::Builder::new().name("http".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -153,9 +153,10 @@ struct Inference<'a> {
 fn too_long(overflow: ContextOverflow) -> String {
     let tokens = |count: Option<u64>, unknown: &str| count.map_or_else(|| unknown.into(), |count| count.to_string());
     match overflow {
-        ContextOverflow { prompt: None, context: None } => "The prompt does not fit the model's context.".into(),
-        ContextOverflow { prompt, context } => format!(
-            "The prompt does not fit the model's context: the prompt has {} tokens, the context holds {} tokens.",
+        ContextOverflow { prompt: None, context: None, .. } => "The prompt does not fit the model's context.".into(),
+        ContextOverflow { prompt, is_exact, context } => format!(
+            "The prompt does not fit the model's context: the prompt has {}{} tokens, the context holds {} tokens.",
+            if is_exact || prompt.is_none() { "" } else { "at least " },
             tokens(prompt, "more"),
             tokens(context, "fewer"),
         ),

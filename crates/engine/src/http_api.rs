@@ -1,7 +1,7 @@
 //! The engine's HTTP API: OpenAI-shaped, over a Unix socket or a TCP port.
 //!
 //! `POST /v1/chat/completions`; `GET /v1/models` and `GET /health`, which respond only if the model decodes; `GET
-//! /status`.
+//! /status`. One thread serves all connections, so nothing here takes long: prompts are made by the tokenizer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-use crate::scheduler;
 use crate::template::ChatTemplate;
-use crate::worker::{Inbox, Message, NoCapacityError, PendingCompletion, Stats};
+use crate::tokenizer::{Job, Tokenizer};
+use crate::worker::{Inbox, Message, RefusalError, Stats};
 
 /// The largest request that the service accepts, with every character escaped.
 const MAX_BODY_BYTES: usize = 2 << 20;
@@ -31,7 +31,9 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// Shared by all connections.
 pub(crate) struct HttpApi {
     pub(crate) name: String,
-    pub(crate) template: ChatTemplate,
+    pub(crate) template: Arc<ChatTemplate>,
+    pub(crate) tokenizer: Tokenizer,
+    /// For decode checks.
     pub(crate) inbox: Inbox,
     pub(crate) stats: Arc<Stats>,
     /// Tokens that a prompt and its completion may have together.
@@ -82,40 +84,36 @@ impl HttpApi {
             Ok(request) => request,
             Err(invalid) => return bad_request(&invalid.to_string()),
         };
-        let prompt = match self.template.prompt(&request) {
-            Ok(prompt) => prompt,
-            Err(error) => return bad_request(&error.to_string()),
-        };
-        let length = prompt.len();
-        if length == 0 || length >= self.context {
-            return json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(length, self.context));
+        // By its size alone, before any work.
+        let least = self.template.least_tokens(&request);
+        if least >= self.context {
+            return json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(least, false, self.context));
         }
         let (respond_to, response) = oneshot::channel();
-        let sent = self.inbox.send(Message::Complete(scheduler::Request {
-            prompt,
-            max_tokens: usize::from(request.max_tokens().get()).min(self.context - length),
+        self.tokenizer.push(Job {
+            request,
             tag: tag(&head.headers).into(),
             deadline: Instant::now() + self.queue_timeout,
-            payload: PendingCompletion {
-                temperature: request.temperature().get() as f32,
-                respond_to,
-                bytes: Vec::new(),
-            },
-        }));
-        match (sent, response.await) {
-            (Ok(()), Ok(Ok(generated))) => {
+            respond_to,
+        });
+        match response.await {
+            Ok(Ok(generated)) => {
                 let id = format!("engine-{}", self.completed.fetch_add(1, Ordering::Relaxed));
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                 let body =
                     wire::engine::completion(&generated.completion, &id, now, &self.name, generated.cached_tokens);
                 json(StatusCode::OK, body)
             }
-            (Ok(()), Ok(Err(NoCapacityError))) => {
+            Ok(Err(RefusalError::TooLong { tokens, is_exact })) => {
+                json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(tokens, is_exact, self.context))
+            }
+            Ok(Err(RefusalError::Template(error))) => bad_request(&error.to_string()),
+            Ok(Err(RefusalError::NoCapacity)) => {
                 let mut response = json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::no_capacity());
                 response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
                 response
             }
-            _ => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error("The model has stopped.")),
+            Err(_) => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error("The model has stopped.")),
         }
     }
 
@@ -136,6 +134,7 @@ impl HttpApi {
             context: self.context,
             running: stats.running.load(Ordering::Relaxed),
             waiting: stats.waiting.load(Ordering::Relaxed),
+            tokenizing: stats.tokenizing.load(Ordering::Relaxed),
             cells: self.cells,
             cells_used: stats.cells_used.load(Ordering::Relaxed),
             cells_shared: stats.cells_shared.load(Ordering::Relaxed),

@@ -1,13 +1,15 @@
 //! The embedded runtime on llama.cpp.
 //!
-//! `http_api` speaks HTTP, `template` and `markup` turn conversations into tokens, `worker` is the one thread that owns
-//! the context. `model` is the only module that knows llama.cpp; `tuning` finds the fastest settings for a machine. All
-//! decisions are pure: `scheduler` plans the next step, `queue` says which request starts next, `cache` which sequence
-//! holds which cells, `sampler` draws tokens.
+//! `http_api` speaks HTTP, `tokenizer` is the thread that turns conversations into tokens with `template` and `markup`,
+//! `worker` the one that owns the context. `model` is the only module that knows llama.cpp; `tuning` finds the fastest
+//! settings for a machine. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which request
+//! starts next, `scheduler` plans the next step, `cache` knows which sequence holds which cells, `sampler` draws tokens.
 
 mod cache;
 #[cfg(test)]
 mod cells;
+#[cfg(test)]
+mod fairness;
 mod http_api;
 mod listen;
 mod markup;
@@ -17,7 +19,9 @@ mod sampler;
 mod scheduler;
 mod template;
 mod text;
+mod tokenizer;
 mod tuning;
+mod turns;
 mod worker;
 
 use std::path::PathBuf;
@@ -32,6 +36,7 @@ pub use crate::model::ModelError;
 use crate::model::{Model, Shape};
 use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
 pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
 use crate::worker::{Message, Stats, Worker};
 
@@ -64,6 +69,8 @@ pub enum EngineError {
     Model(#[from] ModelError),
     #[error("the tuning cannot be stored in {0}: {1}")]
     Tuning(String, #[source] std::io::Error),
+    #[error("a thread cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
     #[error("the model has stopped: {0}")]
     Decode(String),
 }
@@ -129,22 +136,26 @@ impl Engine {
         wanted.next_multiple_of(256)
     }
 
-    /// The two halves of a serving engine. Each runs on a thread of its own.
-    pub fn split(self) -> (Frontend, DecodeLoop) {
+    /// The two halves of a serving engine. Each runs on a thread of its own; the tokenizer's thread is started here.
+    pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
         let (inbox, requests) = mpsc::channel();
         let stats = Arc::new(Stats::default());
         let limits = self.limits();
+        let (context, template) = (self.context(), Arc::new(self.template));
+        let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
         let api = HttpApi {
-            name: self.name(),
+            name: self.model.name(),
+            template,
+            tokenizer,
             inbox,
             stats: stats.clone(),
-            context: self.context(),
+            context,
             cells: limits.cells,
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
-            template: self.template,
         };
-        (Frontend(Arc::new(api)), DecodeLoop { model: self.model, tuning: self.tuning, limits, requests, stats })
+        let decode_loop = DecodeLoop { model: self.model, tuning: self.tuning, limits, requests, stats };
+        Ok((Frontend(Arc::new(api)), decode_loop))
     }
 
     fn limits(&self) -> Limits {

@@ -145,6 +145,34 @@ impl Model {
         (written(vocab.bos()), written(vocab.eos()))
     }
 
+    /// Whether texts can be tokenized in parts: true for byte-level BPE, which splits a text into words first. The other
+    /// kinds put a space before each text.
+    pub(crate) fn tokenizes_words(&self) -> bool {
+        self.llama.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2")
+    }
+
+    /// The longest text that is one token, in bytes. `None` if there is no such bound.
+    pub(crate) fn longest_token(&self) -> Option<usize> {
+        let kind = self.llama.meta_val_str("tokenizer.ggml.model").ok()?;
+        // Other kinds normalize a text first, and may leave out parts of it.
+        if !["gpt2", "llama"].contains(&kind.as_str()) {
+            return None;
+        }
+        let vocab = self.llama.vocab();
+        let mut longest = 1;
+        for token in vocab.tokens() {
+            let attributes = vocab.attr(token);
+            if attributes.contains(LlamaTokenAttr::LStrip) || attributes.contains(LlamaTokenAttr::RStrip) {
+                return None; // takes any amount of white space with it
+            }
+            let bytes = vocab.token_to_piece(token, true, None);
+            // Spaces are U+2581 in some vocabularies, and a text may contain that character itself.
+            let spaces = bytes.iter().filter(|byte| **byte == b' ').count();
+            longest = longest.max(bytes.len() + 2 * spaces);
+        }
+        Some(longest)
+    }
+
     /// Tokenizes text; nothing in it is read as markup.
     pub(crate) fn tokenize(&self, text: &str) -> impl Iterator<Item = Token> + use<> {
         self.llama.vocab().tokenize(text.as_bytes(), false, false).into_iter().map(|token| token.0)

@@ -1,7 +1,7 @@
 //! A bounded queue that is fair between tags. The service sends the key's public id as the tag.
 //!
-//! Each tag has a queue of its own. The next request comes from the tag with the fewest requests in flight, and among
-//! equals from the one that was served longest ago. So a hundred queued requests of one tag do not delay another tag's
+//! Each tag has a queue of its own. The next request comes from the tag that uses least, and among equals from the one
+//! that was served longest ago. So a hundred queued requests of one tag do not delay another tag's
 //! first. If the queue is full, the longest tag queue loses its newest request.
 
 use std::collections::VecDeque;
@@ -48,9 +48,9 @@ impl<J> FairQueue<J> {
         rejected
     }
 
-    /// The next job, given the number of requests in flight for each tag.
-    pub(crate) fn peek(&self, in_flight: impl Fn(&Tag) -> usize) -> Option<(&Tag, &J)> {
-        let queue = self.queues.iter().min_by_key(|queue| (in_flight(&queue.tag), queue.last_pop))?;
+    /// The next job, given what each tag uses: requests in flight, or work done for it.
+    pub(crate) fn peek(&self, used: impl Fn(&Tag) -> usize) -> Option<(&Tag, &J)> {
+        let queue = self.queues.iter().min_by_key(|queue| (used(&queue.tag), queue.last_pop))?;
         Some((&queue.tag, queue.jobs.front()?))
     }
 
@@ -63,6 +63,14 @@ impl<J> FairQueue<J> {
         let job = queue.jobs.pop_front();
         self.queues.retain(|queue| !queue.jobs.is_empty());
         job
+    }
+
+    /// Returns a job that was popped to the front of its tag's queue, whatever the limit.
+    pub(crate) fn put_back(&mut self, tag: Tag, job: J) {
+        match self.queue(&tag) {
+            Some(queue) => queue.jobs.push_front(job),
+            None => self.queues.push(TagQueue { tag, jobs: VecDeque::from([job]), last_pop: self.pops }),
+        }
     }
 
     /// Removes and returns all jobs for which the predicate holds.

@@ -1,5 +1,5 @@
-//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, so that a long
-//! prompt never stalls the others. A request is queued until it gets all the cells that it may need, so that none can
+//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, in turns by tag, so
+//! that a long prompt never stalls the others. A request is queued until it gets all the cells that it may need, so that none can
 //! run out of them.
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
@@ -11,6 +11,7 @@ use chat::FinishReason;
 
 use crate::cache::{CellOp, PrefixCache, Sequence, Token};
 use crate::queue::{FairQueue, Tag};
+use crate::turns::Charges;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -98,6 +99,9 @@ pub(crate) struct Scheduler<R> {
     running: Vec<RunningRequest<R>>,
     /// Running requests by tag.
     in_flight: HashMap<Tag, usize>,
+    /// Prompt tokens that were computed for each tag: the next chunk belongs to the tag with the fewest, so that a short
+    /// prompt does not wait for all the long ones of another tag that started before it.
+    prompt_charges: Charges,
     /// Cells that running requests may need. Shared cells are counted once for each request.
     reserved_cells: usize,
     /// In generated tokens. Adapts to how often kept prefixes are reused.
@@ -124,6 +128,7 @@ impl<R> Scheduler<R> {
             queue: FairQueue::new(limits.max_queued),
             running: Vec::new(),
             in_flight: HashMap::new(),
+            prompt_charges: Charges::default(),
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
             chunk_while_decoding: TILE.min(limits.max_step_tokens),
@@ -200,11 +205,19 @@ impl<R> Scheduler<R> {
         }
         let chunk = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
         let mut left = chunk.min(self.limits.max_step_tokens.saturating_sub(generating));
-        for running in self.running.iter().filter(|running| running.generated == 0) {
+        let mut prompts: Vec<_> = self.running.iter().filter(|running| running.generated == 0).collect();
+        prompts.sort_by_key(|running| self.prompt_charges.of(&running.tag)); // stable: in their order within a tag
+        let mut charges = Vec::new();
+        for running in prompts {
             if left == 0 {
                 break;
             }
-            left -= self.add_pending(running.sequence, left, &mut step.batch);
+            let added = self.add_pending(running.sequence, left, &mut step.batch);
+            charges.push((running.tag.clone(), added));
+            left -= added;
+        }
+        for (tag, tokens) in charges {
+            self.prompt_charges.charge(&tag, tokens);
         }
         step
     }

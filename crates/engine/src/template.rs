@@ -1,5 +1,6 @@
 //! Turns a conversation into a prompt's tokens with the model's own chat template.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use chat::{ChatRequest, Role};
@@ -9,16 +10,51 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use crate::cache::Token;
 use crate::markup::{Marks, Markup, Piece};
 use crate::model::{Model, ModelError};
+use crate::text::cut;
 
 pub(crate) struct ChatTemplate {
     model: Arc<Model>,
     environment: Environment<'static>,
     markup: Markup,
+    /// In bytes, if there is such a bound.
+    longest_token: Option<usize>,
+    tokenizes_words: bool,
+    /// What a prompt must begin with, if anything.
+    first_token: Option<Token>,
     begin: String,
     end: String,
 }
 
 const TEMPLATE: &str = "chat";
+
+/// Longer texts are tokenized in parts. Some vocabularies split a text into words by a regular expression that recurses
+/// for every character of a word.
+const MAX_TEXT_BYTES: usize = 4096;
+/// About what a turn may cost, in bytes of text: a few milliseconds.
+const TURN_COST: usize = 4096;
+/// What a call costs whatever the text, in bytes: regular expressions are compiled for each.
+const COST_PER_CALL: usize = 256;
+
+/// A rendered prompt of which not everything is tokenized yet.
+pub(crate) struct UnfinishedPrompt {
+    /// Of the pieces so far.
+    tokens: Vec<Token>,
+    /// The pieces that are left.
+    pieces: VecDeque<Piece>,
+    marks: Marks,
+}
+
+impl UnfinishedPrompt {
+    /// The tokens so far.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The whole prompt, if it is finished.
+    pub(crate) fn finish(self) -> Result<Vec<Token>, Self> {
+        if self.pieces.is_empty() { Ok(self.tokens) } else { Err(self) }
+    }
+}
 
 /// The template rejected the conversation. Holds the template's own message.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +69,23 @@ impl ChatTemplate {
         let markup = Markup::new(model.control_tokens(&template)).map_err(|error| bad(error.to_string()))?;
         let environment = environment(template).map_err(|error| bad(error.to_string()))?;
         let (begin, end) = model.begin_and_end();
-        let template = Self { model: model.clone(), environment, markup, begin, end };
+        let (longest_token, tokenizes_words) = (model.longest_token(), model.tokenizes_words());
+        let first_token = model.first_token();
+        let template =
+            Self { model: model.clone(), environment, markup, longest_token, tokenizes_words, first_token, begin, end };
         let hello = [(Role::User, "Hello!".to_owned())];
         template.render(&hello).map_err(|error| bad(error.to_string()))?;
         Ok(template)
     }
 
-    /// The tokens of a conversation, up to where the completion begins.
-    pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<Vec<Token>, TemplateError> {
+    /// The least number of tokens that a conversation can have, by its size alone.
+    pub(crate) fn least_tokens(&self, request: &ChatRequest) -> usize {
+        let bytes: usize = request.messages().iter().map(|message| message.content().len()).sum();
+        self.longest_token.map_or(0, |longest| bytes / longest)
+    }
+
+    /// Renders a conversation, up to where the completion begins, to be tokenized piece by piece.
+    pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<UnfinishedPrompt, TemplateError> {
         let messages = request.messages();
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
         let guarded: Vec<_> =
@@ -50,18 +95,61 @@ impl ChatTemplate {
             self.render(&guarded).or_else(|refusal| self.render(&alternating_roles(guarded)).map_err(|_| refusal));
         let rendered =
             rendered.map_err(|refusal| TemplateError(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
-
-        let mut tokens: Vec<Token> = Vec::new();
+        let mut pieces = VecDeque::new();
         for piece in self.markup.split_rendered(&rendered, marks) {
             match piece {
-                Piece::Control(token) => tokens.push(token),
-                Piece::Text(text) => tokens.extend(self.model.tokenize(&text)),
+                Piece::Text(text) if self.tokenizes_words => {
+                    pieces.extend(cut(&text, MAX_TEXT_BYTES).map(|part| Piece::Text(part.to_owned())));
+                }
+                piece => pieces.push_back(piece),
             }
         }
-        if let Some(first) = self.model.first_token().filter(|first| tokens.first() != Some(first)) {
-            tokens.insert(0, first);
+        Ok(UnfinishedPrompt { tokens: Vec::new(), pieces, marks })
+    }
+
+    /// What it costs to render a conversation, in bytes of text that are tokenized in that time.
+    pub(crate) fn rendering_cost(request: &ChatRequest) -> usize {
+        let bytes: usize = request.messages().iter().map(|message| message.content().len()).sum();
+        COST_PER_CALL + bytes / 16
+    }
+
+    /// Tokenizes the next pieces of a prompt, about as many as a turn has. Returns what they cost.
+    pub(crate) fn tokenize_turn(&self, prompt: &mut UnfinishedPrompt) -> usize {
+        let mut cost = 0;
+        while cost < TURN_COST
+            && let Some(piece) = prompt.pieces.pop_front()
+        {
+            match piece {
+                Piece::Control(token) => prompt.tokens.push(token),
+                Piece::Text(text) => {
+                    let calls = self.tokenize_text(&text, prompt.marks, &mut prompt.tokens);
+                    cost += text.len() + calls * COST_PER_CALL;
+                }
+            }
         }
-        Ok(tokens)
+        if prompt.pieces.is_empty()
+            && let Some(first) = self.first_token.filter(|first| prompt.tokens.first() != Some(first))
+        {
+            prompt.tokens.insert(0, first);
+        }
+        cost
+    }
+
+    /// Tokenizes a text. Returns the number of calls that it took, each of which has a cost of its own.
+    fn tokenize_text(&self, text: &str, marks: Marks, tokens: &mut Vec<Token>) -> usize {
+        let Some(written) = marks.without_marks(text) else {
+            tokens.extend(self.model.tokenize(text));
+            return 1;
+        };
+        // Hardly any tokenizer makes a control token of a text that spells it out. Only for one that does, the text is
+        // split within each: a call for every one of thousands takes far longer than one for all.
+        let before = tokens.len();
+        tokens.extend(self.model.tokenize(&written));
+        if !tokens[before..].iter().any(|token| self.markup.is_control(*token)) {
+            return 1;
+        }
+        tokens.truncate(before);
+        marks.split(text).map(|part| tokens.extend(self.model.tokenize(part))).count() + 1
     }
 
     fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {

@@ -13,6 +13,7 @@ use crate::cache::{CellOp, Sequence, Token};
 use crate::model::{DecodeError, Decoder, Model};
 use crate::sampler::Sampler;
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
+use crate::template::TemplateError;
 use crate::text::text_of;
 
 pub(crate) enum Message {
@@ -24,7 +25,7 @@ pub(crate) enum Message {
 /// What a request carries besides its prompt.
 pub(crate) struct PendingCompletion {
     pub(crate) temperature: f32,
-    pub(crate) respond_to: oneshot::Sender<Result<EngineCompletion, NoCapacityError>>,
+    pub(crate) respond_to: Respond,
     /// The text so far. A token may end within a character.
     pub(crate) bytes: Vec<u8>,
 }
@@ -35,15 +36,29 @@ pub(crate) struct EngineCompletion {
     pub(crate) cached_tokens: usize,
 }
 
-/// The request could not start in time; nothing was computed for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoCapacityError;
+/// Where the client of a request waits. It is closed when the client is gone.
+pub(crate) type Respond = oneshot::Sender<Result<EngineCompletion, RefusalError>>;
+
+/// Why nothing was computed for a request.
+#[derive(Debug)]
+pub(crate) enum RefusalError {
+    /// It could not start in time.
+    NoCapacity,
+    /// The prompt is empty, or does not fit the context.
+    TooLong {
+        tokens: usize,
+        /// Otherwise there are at least as many tokens.
+        is_exact: bool,
+    },
+    Template(TemplateError),
+}
 
 /// Gauges and counters for `GET /status`.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
+    pub(crate) tokenizing: AtomicUsize,
     pub(crate) cells_used: AtomicUsize,
     pub(crate) cells_shared: AtomicUsize,
     pub(crate) steps: AtomicU64,
@@ -216,7 +231,7 @@ impl<'a> Worker<'a> {
 
 fn reject(pending: PendingCompletion, reason: DropReason) {
     if reason != DropReason::Disconnected {
-        let _ = pending.respond_to.send(Err(NoCapacityError));
+        let _ = pending.respond_to.send(Err(RefusalError::NoCapacity));
     }
 }
 

@@ -110,6 +110,12 @@ const ENGINE_METRICS: &[Metric<EngineStatus>] = &[
         read: |engine| engine.waiting as f64,
     },
     Metric {
+        name: "adriaticum_engine_requests_tokenizing",
+        help: "Requests whose prompt the engine makes, or that wait for it",
+        kind: MetricType::Gauge,
+        read: |engine| engine.tokenizing as f64,
+    },
+    Metric {
         name: "adriaticum_engine_cells",
         help: "The capacity of the engine's KV cache, in tokens",
         kind: MetricType::Gauge,

@@ -40,10 +40,21 @@ impl Engine {
 
     /// Starts it on an address, or on a socket in its own folder.
     pub fn start_at(program: Program, address: &str) -> Self {
+        Self::serve(program, program.default_model(), address)
+    }
+
+    /// Starts it with another model of the default one's shape, which is not tuned again.
+    pub fn serving(program: Program, model: &Path) -> Self {
+        Self::serve(program, model, "127.0.0.1:0")
+    }
+
+    fn serve(program: Program, model: &Path, address: &str) -> Self {
         let mut installation = program.install();
         installation.set("engine.cells", "12288");
+        // The machine may be busy.
+        installation.set("engine.wait", "9m");
         installation.use_cached_tuning();
-        let file = program.default_model().to_str().unwrap();
+        let file = model.to_str().unwrap();
         let mut command = installation.command(&["engine", "--model", file, "--listen", address]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();

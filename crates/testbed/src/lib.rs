@@ -34,7 +34,7 @@ pub use fake_search::FakeSearch;
 pub use hang_up::drop_when_pending;
 pub use http2::{HalfSent, Http2Body, Http2Client, Http2Request};
 pub use installation::{Installation, Output, Program, on_postgres};
-pub use model::cache_folder;
+pub use model::{cache_folder, with_pre_tokenizer};
 pub use port::free_port;
 pub use postgres::Cluster;
 pub use random::{Rng, seeded_rng};

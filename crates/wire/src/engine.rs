@@ -49,6 +49,9 @@ pub struct Status {
     pub context: usize,
     pub running: usize,
     pub waiting: usize,
+    /// Requests whose prompts are being made, or wait for that.
+    #[serde(default)]
+    pub tokenizing: usize,
     /// Cells of the KV cache.
     pub cells: usize,
     /// In use or reserved.
@@ -92,8 +95,10 @@ pub fn no_capacity() -> Vec<u8> {
     ErrorObject::new(NO_CAPACITY_TYPE, "There is no room for this request now.").into_json()
 }
 
-pub fn context_overflow(prompt: usize, context: usize) -> Vec<u8> {
-    let message = format!("The prompt has {prompt} tokens; the available context size is {context} tokens.");
+/// `is_exact` unless there are at least as many tokens.
+pub fn context_overflow(prompt: usize, is_exact: bool, context: usize) -> Vec<u8> {
+    let at_least = if is_exact { "" } else { "at least " };
+    let message = format!("The prompt has {at_least}{prompt} tokens; the available context size is {context} tokens.");
     let error = ErrorObject::new(CONTEXT_OVERFLOW_TYPE, &message);
     ErrorObject { n_prompt_tokens: Some(prompt), n_ctx: Some(context), ..error }.into_json()
 }
@@ -143,8 +148,10 @@ mod tests {
         let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
         assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192)), Some(model));
 
-        let overflow = runtime::ContextOverflow { prompt: Some(9000), context: Some(8192) };
-        assert_eq!(runtime::parse_context_overflow(&context_overflow(9000, 8192)), Some(overflow));
+        for is_exact in [true, false] {
+            let overflow = runtime::ContextOverflow { prompt: Some(9000), is_exact, context: Some(8192) };
+            assert_eq!(runtime::parse_context_overflow(&context_overflow(9000, is_exact, 8192)), Some(overflow));
+        }
         assert!(
             runtime::is_no_capacity(&no_capacity())
                 && !runtime::is_no_capacity(&server_error("x"))

@@ -148,6 +148,8 @@ pub fn is_no_capacity(body: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     pub prompt: Option<u64>,
+    /// Otherwise the prompt has at least as many tokens: some runtimes stop counting.
+    pub is_exact: bool,
     pub context: Option<u64>,
 }
 
@@ -190,7 +192,7 @@ pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
         let behind = after.iter().find_map(|phrase| number_before(message, phrase));
         behind.or_else(|| before.iter().find_map(|phrase| number_after(message, phrase)))
     });
-    Some(ContextOverflow { prompt, context })
+    Some(ContextOverflow { prompt, is_exact: !message.contains("at least "), context })
 }
 
 fn number_after(text: &str, phrase: &str) -> Option<u64> {
@@ -246,7 +248,8 @@ mod tests {
             ),
         ];
         for (runtime, body) in cases {
-            let expected = ContextOverflow { prompt: Some(9412), context: Some(8192) };
+            let is_exact = !runtime.ends_with("at least");
+            let expected = ContextOverflow { prompt: Some(9412), is_exact, context: Some(8192) };
             assert_eq!(parse_context_overflow(body.as_bytes()), Some(expected), "{runtime}");
         }
     }

@@ -15,6 +15,7 @@ mod markup;
 mod queue;
 mod sharing;
 mod socket;
+mod tokenizing;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

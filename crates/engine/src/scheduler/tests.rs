@@ -134,6 +134,19 @@ fn a_hundred_requests_of_one_tag_do_not_delay_another_tags_request() {
     assert_eq!(world.finished.iter().map(|(job, ..)| job.name).collect::<Vec<_>>(), [1000]);
 }
 
+/// Prompts used to be computed in the order in which they were admitted, whoever's they were.
+#[test]
+fn a_short_prompt_does_not_wait_for_all_the_long_ones_of_another_tag() {
+    let mut world = World::new(Limits { cells: 4096, ..LIMITS });
+    for name in 0..5 {
+        world.ask(name, "greedy", (0..500).map(|at| at * 10 + name as Token).collect(), 4, 4);
+    }
+    world.step();
+    world.ask(1000, "modest", vec![7; 10], 1, 9);
+    world.step();
+    assert_eq!(world.finished.iter().map(|(job, ..)| job.name).collect::<Vec<_>>(), [1000]);
+}
+
 #[test]
 fn a_disconnected_client_frees_its_cells_within_one_step() {
     let mut world = World::new(LIMITS);
