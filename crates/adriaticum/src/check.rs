@@ -59,7 +59,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     }
     for url in &settings.runtime.urls {
         let (urls, key) = (vec![url.clone()], settings.runtime.key.clone());
-        let pool = Pool::new(PoolSettings { urls, key, timeout: Duration::from_secs(30) });
+        let pool = Pool::new(PoolSettings { urls, key, timeout: Duration::from_secs(30), guard: true });
         findings.push(("runtime", runtime(url, pool).await));
     }
     let is_remote = matches!(settings.search.url, Some(SearchUrl::Remote(_)));

@@ -31,7 +31,7 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
     let model = settings.model_file()?;
     let socket = SocketFile::new(&settings.data_dir);
     let urls = vec![RuntimeUrl::own_engine(&socket.0)];
-    let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout });
+    let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout, guard: false });
     let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
     let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);

@@ -19,6 +19,7 @@ pub(crate) fn pool_settings(settings: &Settings) -> PoolSettings {
         urls: settings.runtime.urls.clone(),
         key: settings.runtime.key.clone(),
         timeout: settings.runtime.timeout,
+        guard: settings.runtime.guard,
     }
 }
 

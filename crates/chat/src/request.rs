@@ -60,6 +60,13 @@ impl ChatRequest {
         Self { messages, ..*self }
     }
 
+    /// The same request with other contents, for a runtime.
+    #[must_use]
+    pub fn map_contents(&self, change: impl Fn(&str) -> String) -> Self {
+        let changed = |message: &Message| Message::for_runtime(message.role, change(&message.content));
+        Self { messages: self.messages.iter().map(changed).collect(), ..*self }
+    }
+
     /// Oldest first; never empty.
     pub fn messages(&self) -> &[Message] {
         &self.messages

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Lease, MoveReason, Observation, WaitingRequest};
+use crate::guard;
 use crate::member::{Attribution, IdleConnections, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
@@ -191,13 +192,17 @@ impl PoolClient {
     ) -> Waited<'a> {
         let idle = self.idle(&lease.member);
         let begun = AtomicBool::new(false);
-        let mut completion = pin!(lease.member.complete(&idle, call.request, call.attribution, &begun));
+        let guarded = self.pool.guards(&lease.member).then(|| guard::guard(call.request)).flatten();
+        let request = guarded.as_ref().unwrap_or(call.request);
+        let mut completion = pin!(lease.member.complete(&idle, request, call.attribution, &begun));
         let next_look = || if may_move { call.deadline.min(Instant::now() + LOOK_INTERVAL) } else { call.deadline };
         let mut look = pin!(tokio::time::sleep_until(next_look()));
         loop {
             tokio::select! {
                 biased;
-                result = &mut completion => return Waited::Ended(result),
+                result = &mut completion => {
+                    return Waited::Ended(if guarded.is_some() { result.map(guard::restore) } else { result });
+                }
                 () = &mut look => {}
             }
             if Instant::now() >= call.deadline {

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -33,6 +33,8 @@ pub struct PoolSettings {
     pub key: Option<RuntimeKey>,
     /// For a completion, a retry included.
     pub timeout: Duration,
+    /// Whether control tokens in messages are broken for runtimes that are not our own engine.
+    pub guard: bool,
 }
 
 /// Shared by all threads. Each has a `PoolClient` of its own.
@@ -44,6 +46,7 @@ pub struct Pool {
     version: tokio::sync::watch::Sender<u64>,
     /// In milliseconds.
     timeout: AtomicU64,
+    guard: AtomicBool,
     epoch: Instant,
     availability: AtomicU8,
     /// When a member was last known to decode a token, in milliseconds since `epoch`, plus one; 0 for never.
@@ -81,7 +84,7 @@ pub enum Availability {
 impl Pool {
     /// Needs at least one URL. A name with several addresses is one member until `resolve_names` is called.
     pub fn new(settings: PoolSettings) -> Arc<Self> {
-        let PoolSettings { urls, key, timeout } = settings;
+        let PoolSettings { urls, key, timeout, guard } = settings;
         let desired = DesiredMembers { urls, key, resolver: Resolver::default() };
         let mut counters = HashMap::new();
         let members: Vec<_> = desired
@@ -95,6 +98,7 @@ impl Pool {
             desired: tokio::sync::Mutex::new(desired),
             version: tokio::sync::watch::Sender::new(0),
             timeout: AtomicU64::new(millis(timeout)),
+            guard: AtomicBool::new(guard),
             epoch: Instant::now(),
             availability: AtomicU8::new(Availability::Available as u8),
             last_decode: AtomicU64::new(0),
@@ -108,6 +112,11 @@ impl Pool {
             unresponsive if unresponsive == Availability::Unresponsive as u8 => Availability::Unresponsive,
             _ => Availability::Unconfigured,
         }
+    }
+
+    /// Whether control tokens in messages to that member have to be broken.
+    pub(crate) fn guards(&self, member: &Member) -> bool {
+        self.guard.load(Ordering::Relaxed) && !member.is_engine()
     }
 
     pub(crate) fn set_availability(&self, availability: Availability) {
@@ -128,6 +137,7 @@ impl Pool {
         desired.urls = settings.urls;
         desired.key = settings.key;
         self.timeout.store(millis(settings.timeout), Ordering::Relaxed);
+        self.guard.store(settings.guard, Ordering::Relaxed);
         self.reconcile(&mut desired).await;
     }
 

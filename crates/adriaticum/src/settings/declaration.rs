@@ -150,6 +150,8 @@ settings! {
     key: Option<RuntimeKey> = "" => optional, is_secret, is_reloadable;
     /// how long a completion may take, including a retry
     timeout: Duration = "120s" => duration, is_reloadable;
+    /// on or off: whether what looks like a control token in a message is broken for runtimes that are not our engine
+    guard: bool = "on" => on_or_off, is_reloadable;
 
     [engine: EngineSection]
     /// size of the embedded runtime's KV cache in tokens, for all requests together
