@@ -30,7 +30,7 @@ fn request(number: usize) -> ChatRequest {
 
 fn pool(urls: &[String]) -> Arc<Pool> {
     let urls = urls.iter().map(|url| url.parse().unwrap()).collect();
-    Pool::new(PoolSettings { urls, key: None, timeout: TIMEOUT })
+    Pool::new(PoolSettings { urls, key: None, timeout: TIMEOUT, guard: true })
 }
 
 async fn complete(client: &PoolClient, number: usize) -> Result<String, InferenceError> {
