@@ -2,7 +2,7 @@
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Account, AccountError, Admin, Email, Store, Token, Viewer};
+use store::{Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -18,8 +18,8 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
     match command {
         AccountsCommand::List { json } => list(&store.accounts(admin).await?, json),
         AccountsCommand::Invite { note, role, expires } => {
-            let token = store.invite(admin, role, &note, expires).await?;
-            show_link(settings, &token)
+            let token = store.invite(admin, role, &note, expires).await;
+            show_link(settings, &token.map_err(|error| CliError::new(error.to_string()))?)
         }
         AccountsCommand::Reset { email } => {
             let token = store.create_reset_link(admin, &email).await.map_err(|error| cli_error(&error, &email))?;
@@ -27,11 +27,15 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         }
         AccountsCommand::Role { email, role } => {
             let account = find(&store, admin, &email).await?;
-            store.set_role(admin, account.id, role).await.map_err(|error| cli_error(&error, &email))?;
-            print_line(&format!("{email} is now {role}."))
+            let changed = store.set_role(admin, account.id, role).await.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("{email} is now {role}."))?;
+            note_withdrawn(changed.withdrawn_links);
+            Ok(())
         }
         AccountsCommand::Disable { email } => set_disabled(&store, admin, &email, true).await,
         AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
+        AccountsCommand::Links { json } => list_links(&store.links(admin).await?, json),
+        AccountsCommand::Withdraw { id } => withdraw(&store, admin, &id).await,
     }
 }
 
@@ -43,8 +47,53 @@ fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
 
 async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
     let account = find(store, admin, email).await?;
-    store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
-    print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))
+    let changed = store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
+    print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))?;
+    note_withdrawn(changed.withdrawn_links);
+    Ok(())
+}
+
+fn note_withdrawn(links: usize) {
+    if links > 0 {
+        print_note(&format!("Withdrawn: {}.", format::count(links as u64, "pending link")));
+    }
+}
+
+async fn withdraw(store: &Store, admin: Admin<'_>, id: &str) -> Result<(), CliError> {
+    let id: Option<LinkId> = id.parse().ok();
+    let withdrawn = match id {
+        Some(id) => store.revoke_link(admin, id).await.map_err(|error| CliError::new(error.to_string()))?,
+        None => false,
+    };
+    match withdrawn {
+        true => print_line("The link does not work any more."),
+        false => Err(CliError::new("there is no such link; `adriaticum accounts links` lists all")),
+    }
+}
+
+fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
+    if json {
+        let rows: Vec<_> = links.iter().map(JsonLink::from).collect();
+        return print_json(&rows);
+    }
+    if links.is_empty() {
+        return print_line("There are no pending links.");
+    }
+    let mut table = Table::new(&["ID", "FOR", "PURPOSE", "CREATED BY", "EXPIRES"]);
+    for link in links {
+        table.row([
+            link.id.to_string(),
+            link.note.clone(),
+            match &link.purpose {
+                LinkPurpose::SetUp => "set up".into(),
+                LinkPurpose::Join(role) => format!("invitation as {role}"),
+                LinkPurpose::Reset(_) => "password reset".into(),
+            },
+            link.made_by.clone(),
+            rfc3339_seconds(link.expires_at),
+        ]);
+    }
+    print_line(table.to_string().trim_end())
 }
 
 async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
@@ -80,6 +129,38 @@ fn cli_error(error: &AccountError, email: &Email) -> CliError {
             CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"))
         }
         other => CliError::new(other.to_string()),
+    }
+}
+
+#[derive(Serialize)]
+struct JsonLink<'a> {
+    id: &'a str,
+    #[serde(rename = "for")]
+    note: &'a str,
+    purpose: &'static str,
+    /// Of an invitation.
+    role: Option<&'static str>,
+    created_by: &'a str,
+    created_at: String,
+    expires_at: String,
+}
+
+impl<'a> From<&'a Link> for JsonLink<'a> {
+    fn from(link: &'a Link) -> Self {
+        let (purpose, role) = match &link.purpose {
+            LinkPurpose::SetUp => ("set_up", None),
+            LinkPurpose::Join(role) => ("invitation", Some(role.as_str())),
+            LinkPurpose::Reset(_) => ("password_reset", None),
+        };
+        Self {
+            id: link.id.as_str(),
+            note: &link.note,
+            purpose,
+            role,
+            created_by: &link.made_by,
+            created_at: rfc3339_seconds(link.created_at),
+            expires_at: rfc3339_seconds(link.expires_at),
+        }
     }
 }
 

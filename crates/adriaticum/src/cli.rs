@@ -227,7 +227,7 @@ pub(crate) enum AccountsCommand {
         /// admin or developer.
         role: Role,
     },
-    /// Disables an account: ends its sessions and refuses sign-in.
+    /// Disables an account: ends its sessions, withdraws its links and refuses sign-in.
     Disable {
         /// The account's e-mail address.
         email: Email,
@@ -236,6 +236,17 @@ pub(crate) enum AccountsCommand {
     Enable {
         /// The account's e-mail address.
         email: Email,
+    },
+    /// Lists the links that are still open: invitations and password resets.
+    Links {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Withdraws an open link.
+    Withdraw {
+        /// The link's id, from `accounts links`.
+        id: String,
     },
 }
 

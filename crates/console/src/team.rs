@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{Account, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
+use store::{Account, AccountChange, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
 
 use crate::components::{
     button_form, columns, copyable, csrf_field, data_table, form_error, heading, sentence, time, time_or,
@@ -151,8 +151,10 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).map_or(7, |(.., days)| *days);
     let note: String =
         form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
-    let token = user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
-    page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await
+    match user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await {
+        Ok(token) => page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await,
+        Err(declined) => declined_page(user, declined).await,
+    }
 }
 
 pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
@@ -170,9 +172,10 @@ pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> Consol
 
 pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id: LinkId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.revoke_link(user.admin()?, id).await? {
-        true => Ok(user.redirect_with_message("/team", "The link was revoked.")),
-        false => Err(ConsoleError::NotFound),
+    match user.console.store.revoke_link(user.admin()?, id).await {
+        Ok(true) => Ok(user.redirect_with_message("/team", "The link was revoked.")),
+        Ok(false) => Err(ConsoleError::NotFound),
+        Err(declined) => declined_page(user, declined).await,
     }
 }
 
@@ -180,8 +183,10 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
     match user.console.store.set_role(user.admin()?, id, role).await {
-        Ok(account) => {
-            Ok(user.redirect_with_message("/team", &format!("{} is now {}.", account.name, with_article(role))))
+        Ok(AccountChange { account, withdrawn_links }) => {
+            let withdrawn = revoked_links(withdrawn_links);
+            let message = format!("{} is now {}.{withdrawn}", account.name, with_article(role));
+            Ok(user.redirect_with_message("/team", &message))
         }
         Err(declined) => declined_page(user, declined).await,
     }
@@ -190,13 +195,27 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
 pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, _form: &Form) -> ConsoleResult {
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.set_disabled(user.admin()?, id, disabled).await {
-        Ok(account) if disabled => {
-            let message =
-                format!("{} can no longer sign in. Their keys still work; revoke those that should not.", account.name);
+        Ok(AccountChange { account, withdrawn_links }) if disabled => {
+            let message = format!(
+                "{} can no longer sign in.{} Their keys still work; revoke those that should not.",
+                account.name,
+                revoked_links(withdrawn_links)
+            );
             Ok(user.redirect_with_message("/team", &message))
         }
-        Ok(account) => Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name))),
+        Ok(AccountChange { account, .. }) => {
+            Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name)))
+        }
         Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+/// A sentence, if there were any.
+fn revoked_links(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " 1 pending link was revoked.".into(),
+        count => format!(" {} were revoked.", format::count(count as u64, "pending link")),
     }
 }
 
@@ -210,6 +229,7 @@ fn with_article(role: Role) -> &'static str {
 async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
     match declined {
         AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
+        AccountError::NotAdmin => Err(ConsoleError::NotAllowed),
         AccountError::Store(error) => Err(error.into()),
         other => {
             let notice = form_error(Some(&sentence(&other)));

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use chat::Timestamp;
 
 use crate::id::{AccountId, SessionId};
+use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
@@ -69,6 +70,14 @@ pub struct NewAccount {
     pub password: String,
 }
 
+/// What a change of role or state did.
+#[derive(Debug, Clone)]
+pub struct AccountChange {
+    pub account: Account,
+    /// Open links that were withdrawn with it.
+    pub withdrawn_links: usize,
+}
+
 pub struct Credentials {
     pub account: AccountId,
     /// The hash.
@@ -89,6 +98,9 @@ pub enum AccountError {
     /// Nobody could undo that.
     #[error("the last administrator cannot be demoted or disabled")]
     LastAdmin,
+    /// Demoted or disabled since the request began.
+    #[error("only administrators can do this")]
+    NotAdmin,
     #[error(transparent)]
     Store(#[from] crate::StoreError),
 }
@@ -141,21 +153,34 @@ impl Store {
         self.connection().await?.query(&list, &[], account).await
     }
 
-    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<Account, AccountError> {
+    /// Whoever is no administrator any more loses the links that they made.
+    pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;
             require_an_admin(transaction).await?;
             transaction.audit(admin.0, &format!("gave the role {role} to"), found.email.as_str()).await?;
-            Ok(Account { role, ..found })
+            let withdrawn_links = match role {
+                Role::Admin => 0,
+                Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
+            };
+            Ok(AccountChange { account: Account { role, ..found }, withdrawn_links })
         })
         .await
     }
 
-    /// Disabling an account ends its sessions; its keys keep working.
-    pub async fn set_disabled(&self, admin: Admin<'_>, of: AccountId, disabled: bool) -> Result<Account, AccountError> {
+    /// Disabling an account ends its sessions and withdraws its links: those that it made, and those that reset its
+    /// password. Its keys keep working.
+    pub async fn set_disabled(
+        &self,
+        admin: Admin<'_>,
+        of: AccountId,
+        disabled: bool,
+    ) -> Result<AccountChange, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
@@ -166,7 +191,12 @@ impl Store {
             }
             let what = if disabled { "disabled the account" } else { "enabled the account" };
             transaction.audit(admin.0, what, found.email.as_str()).await?;
-            Ok(Account { disabled_at, ..found })
+            let mut withdrawn_links = 0;
+            if disabled {
+                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            }
+            Ok(AccountChange { account: Account { disabled_at, ..found }, withdrawn_links })
         })
         .await
     }
@@ -212,6 +242,17 @@ pub(crate) async fn insert_account(
     // Set-up links are for the first account only.
     transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
     Ok(id)
+}
+
+/// Declines a change by somebody who was demoted or disabled since their request began: what they do now would undo
+/// it.
+pub(crate) async fn require_still_admin(
+    transaction: &mut Transaction<'_>,
+    admin: Admin<'_>,
+) -> Result<(), AccountError> {
+    let Some(id) = admin.0.id() else { return Ok(()) };
+    let is_admin = "SELECT count(*) > 0 FROM accounts WHERE id = $1 AND role = 'admin' AND disabled_at IS NULL";
+    if transaction.query_value(is_admin, params![&id]).await? { Ok(()) } else { Err(AccountError::NotAdmin) }
 }
 
 /// Declines a change that leaves nobody who could undo it.

@@ -15,6 +15,19 @@ macro_rules! dispatch {
     };
 }
 
+/// Calls a method that both backends have and that may take long: SQLite's runs on a thread for reports.
+macro_rules! dispatch_report {
+    ($store:expr, $method:ident ($viewer:expr, $query:expr $(, $argument:expr)*)) => {
+        match &$store.backend {
+            Backend::Sqlite(backend) => {
+                let (viewer, query) = (Clone::clone($viewer), Clone::clone($query));
+                backend.report(move |sqlite| sqlite.$method(&viewer, &query $(, $argument)*)).await
+            }
+            Backend::Postgres(backend) => backend.$method($viewer, $query $(, $argument)*).await,
+        }
+    };
+}
+
 mod accounts;
 mod audit;
 mod copy;
@@ -37,12 +50,13 @@ mod viewer;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat::{RequestId, Timestamp};
 
-pub use accounts::{Account, AccountError, Credentials, Email, EmailError, NewAccount};
-pub use audit::AuditRecord;
+pub use accounts::{Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
+pub use audit::{AuditRecord, PasswordTry, WrongPasswords};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
@@ -87,7 +101,7 @@ pub struct Store {
 }
 
 enum Backend {
-    Sqlite(Sqlite),
+    Sqlite(Arc<Sqlite>),
     Postgres(Postgres),
 }
 
@@ -124,6 +138,8 @@ pub enum StoreError {
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
+    #[error("reading the database panicked")]
+    Panicked,
 }
 
 impl StoreError {
@@ -139,7 +155,7 @@ impl Store {
     /// Opens a database, and creates or migrates its tables as needed.
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
         let backend = match database {
-            Database::Sqlite(path) => Backend::Sqlite(Sqlite::open(path.clone())?),
+            Database::Sqlite(path) => Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?)),
             Database::Postgres(settings) => Backend::Postgres(Postgres::open(settings).await?),
         };
         Ok(Self { backend })
@@ -156,16 +172,22 @@ impl Store {
 
     /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
-        dispatch!(self, usage(viewer, query, now()))
+        dispatch_report!(self, usage(viewer, query, now()))
     }
 
     pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        dispatch!(self, usage_by_key(viewer, period))
+        match &self.backend {
+            Backend::Sqlite(backend) => {
+                let viewer = viewer.clone();
+                backend.report(move |sqlite| sqlite.usage_by_key(&viewer, period)).await
+            }
+            Backend::Postgres(backend) => backend.usage_by_key(viewer, period).await,
+        }
     }
 
     /// Newest first.
     pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
-        dispatch!(self, requests(viewer, query))
+        dispatch_report!(self, requests(viewer, query))
     }
 
     pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::accounts::{AccountError, Email, NewAccount, insert_account};
+use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account, require_still_admin};
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
@@ -24,7 +24,7 @@ pub enum LinkPurpose {
     Reset(Email),
 }
 
-/// A link that has not been used and has not expired.
+/// A link that has not been used, has not expired, and was made by somebody who may still do so.
 #[derive(Debug, Clone)]
 pub struct Link {
     pub id: LinkId,
@@ -98,8 +98,15 @@ impl Store {
     }
 
     /// A link to create an account; `note` says who it is for.
-    pub async fn invite(&self, admin: Admin<'_>, role: Role, note: &str, life: Duration) -> Result<Token, StoreError> {
+    pub async fn invite(
+        &self,
+        admin: Admin<'_>,
+        role: Role,
+        note: &str,
+        life: Duration,
+    ) -> Result<Token, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let token = insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
             transaction.audit(admin.0, &format!("made an invitation as {role} for"), note).await?;
             Ok(token)
@@ -110,6 +117,7 @@ impl Store {
     /// A link to choose a new password. It replaces earlier ones.
     pub async fn create_reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
             let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
             let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
@@ -126,13 +134,14 @@ impl Store {
 
     /// All valid links, the newest last.
     pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
-        let list = format!("{SELECT_LINK} WHERE expires_at > $1 ORDER BY links.created_at, links.id");
+        let list = format!("{SELECT_LINK} WHERE expires_at > $1 AND {VALID_MAKER} ORDER BY links.created_at, links.id");
         self.connection().await?.query(&list, params![now()], |row| Ok(read_link(row)?.0)).await
     }
 
     /// `false` if there is no such link.
-    pub async fn revoke_link(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, StoreError> {
+    pub async fn revoke_link(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
             let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
             if let Some(note) = &note {
@@ -148,13 +157,18 @@ const SELECT_LINK: &str =
     "SELECT links.id, purpose, links.role, account, email, note, made_by, links.created_at, expires_at
     FROM links LEFT JOIN accounts ON accounts.id = account";
 
+/// Whoever made the link is the operator or still an administrator, and whose password it resets is not disabled.
+/// Demoting and disabling withdraw links; this also holds for links that an earlier version left.
+const VALID_MAKER: &str = "accounts.disabled_at IS NULL AND NOT EXISTS (SELECT 1 FROM accounts AS maker
+    WHERE maker.email = made_by AND (maker.role <> 'admin' OR maker.disabled_at IS NOT NULL))";
+
 /// A valid link, and the account whose password it resets.
 async fn find_link(
     connection: &mut Connection<'_>,
     token: &Token,
     now: Timestamp,
 ) -> Result<Option<(Link, Option<AccountId>)>, StoreError> {
-    let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2");
+    let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2 AND {VALID_MAKER}");
     connection.query_optional(&find, params![&token.digest(), now], read_link).await
 }
 
@@ -197,6 +211,36 @@ async fn insert_link(
     let parameters = params![&digest, &id, word, role, account.as_ref(), note, made_by, now, expires_at];
     transaction.execute(insert, parameters).await?;
     Ok(token)
+}
+
+/// Whose links.
+#[derive(Clone, Copy)]
+pub(crate) enum LinksOf<'a> {
+    /// Those that somebody made.
+    Maker(&'a Account),
+    /// Those that reset somebody's password.
+    Account(&'a Account),
+}
+
+/// Withdraws open links, and returns how many.
+pub(crate) async fn withdraw_links(
+    transaction: &mut Transaction<'_>,
+    admin: Admin<'_>,
+    of: LinksOf<'_>,
+) -> Result<usize, StoreError> {
+    let (column, value) = match of {
+        LinksOf::Maker(account) => ("made_by", account.email.as_str()),
+        LinksOf::Account(account) => ("account", account.id.as_str()),
+    };
+    let delete = format!("DELETE FROM links WHERE {column} = $1 RETURNING note, expires_at");
+    let read = |row: &Row<'_>| Ok((row.get::<String>(0)?, row.get::<Timestamp>(1)?));
+    let now = transaction.now();
+    let mut withdrawn = transaction.query(&delete, params![value], read).await?;
+    withdrawn.retain(|(_, expires_at)| *expires_at > now);
+    for (note, _) in &withdrawn {
+        transaction.audit(admin.0, "withdrew the link for", note).await?;
+    }
+    Ok(withdrawn.len())
 }
 
 async fn delete_link(transaction: &mut Transaction<'_>, token: &Token) -> Result<(), StoreError> {

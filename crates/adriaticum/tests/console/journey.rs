@@ -201,14 +201,33 @@ fn a_team_is_invited_given_roles_and_turned_away() {
     admin.assert_says("Bob is now an admin.");
     bob.go("/team");
     bob.assert_says("Invite a team member");
+    let mut links = Vec::new();
+    for note in ["Bob's second self", "Bob's third self"] {
+        bob.fill("#invite [name=note]", note);
+        bob.click("#invite button[type=submit]");
+        let link = bob.eval("document.getElementById('link').textContent");
+        links.push(link.as_str().unwrap().strip_prefix(&console.origin()).unwrap().to_owned());
+        bob.go("/team");
+    }
+    admin.go("/team");
+    admin.assert_says("Bob's second self");
+    admin.assert_says("invitation as developer");
+    admin.click("[action$='/withdraw'] button");
+    admin.assert_says("The link was revoked.");
     admin.click("tbody tr:nth-child(2) [action$='/disable'] button");
-    admin.assert_says("Bob can no longer sign in.");
+    admin.assert_says("Bob can no longer sign in. 1 pending link was revoked.");
+    for link in links {
+        let mut friend = console.browser();
+        friend.go(&link);
+        friend.assert_says("This link is no longer valid");
+    }
     bob.go("/keys");
     assert_eq!(bob.path(), "/sign-in");
     let mut bob = console.sign_in("Bob");
     bob.assert_says("The e-mail address or the password is incorrect.");
     admin.go("/audit");
     admin.assert_says("disabled the account bob@example.com");
+    admin.assert_says("withdrew the link for Bob's third self");
     assert_eq!(admin.errors(), Vec::<String>::new());
 }
 

@@ -55,6 +55,8 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
     Console::make_key(&mut page, "A key with quite a long name that goes on and on");
     let request = console.service.chat(&key, "Hello!").completion().id;
     console.service.chat(&key, &"x".repeat(10_001)).expect_error("invalid_request");
+    console.service.run_ok(&["accounts", "invite", "Grace from the compiler team", "--role", "admin"]);
+    console.service.run_ok(&["accounts", "reset", "ada@example.com"]);
     let mut guest = console.browser();
     for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
         for page in [&mut page, &mut guest] {

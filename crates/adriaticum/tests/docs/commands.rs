@@ -82,6 +82,7 @@ impl Stage {
             ("ADRIATICUM_OPS_LISTEN".into(), service.ops_address().to_string()),
             ("KEY_ID".into(), key["adria_".len()..][..12].to_owned()),
             ("API_KEY".into(), key),
+            ("LINK_ID".into(), make_link(&service)),
         ];
         if page.text.contains("$DATABASE_URL") {
             let cluster = Cluster::shared();
@@ -121,6 +122,13 @@ impl Stage {
         // curl succeeds also when it prints an error response.
         assert!(!output.stdout.contains(r#"{"error":"#), "{}:\n{}", page.name, output.stdout);
     }
+}
+
+/// An open invitation, by its id.
+fn make_link(service: &Service) -> String {
+    service.run_ok(&["accounts", "invite", "Bob"]);
+    let links: serde_json::Value = serde_json::from_str(&service.run_ok(&["accounts", "links", "--json"])).unwrap();
+    links[0]["id"].as_str().unwrap().to_owned()
 }
 
 fn make_account(service: &Service) {

@@ -1,5 +1,6 @@
 //! Connections to the file, kept open between uses, and SQLite's side of `sql::Connection`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rusqlite::types::ToSqlOutput;
@@ -38,6 +39,21 @@ impl Sqlite {
             Ok(connection.execute_batch("BEGIN IMMEDIATE")?)
         })?;
         Ok(connection)
+    }
+
+    /// Runs a read that may take long, on a thread of its own: the calling thread serves others meanwhile. So many at a
+    /// time, even if nobody waits for their results any more; others wait for their turn.
+    pub(crate) async fn report<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let permit = self.reports.clone().acquire_owned().await.map_err(|_| StoreError::Busy)?;
+        let sqlite = self.clone();
+        let report = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            read(&sqlite)
+        });
+        report.await.map_err(|_| StoreError::Panicked)?
     }
 
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {

@@ -10,6 +10,7 @@ mod usage;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use chat::KeyId;
 use parking_lot::Mutex;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
+use tokio::sync::Semaphore;
 
 use crate::StoreError;
 use crate::keys::{FIND_KEY, StoredKey};
@@ -32,12 +34,17 @@ const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Reports read at a time.
+const MAX_REPORTS: usize = 2;
+
 pub(crate) struct Sqlite {
     path: PathBuf,
     /// Connections that are not in use.
     idle: Mutex<Vec<Connection>>,
     /// Whether the log that an earlier process left is settled. Nothing is written before.
     is_settled: AtomicBool,
+    /// Reports that may be read at a time.
+    reports: Arc<Semaphore>,
 }
 
 impl Sqlite {
@@ -49,7 +56,12 @@ impl Sqlite {
             settle_unless_in_use(&connection)?;
             schema::migrate(&mut connection)?;
         }
-        Ok(Self { path, idle: Mutex::new(vec![connection]), is_settled: AtomicBool::new(is_settled) })
+        Ok(Self {
+            path,
+            idle: Mutex::new(vec![connection]),
+            is_settled: AtomicBool::new(is_settled),
+            reports: Arc::new(Semaphore::new(MAX_REPORTS)),
+        })
     }
 
     pub(crate) fn open_ledger(&self) -> Box<SqliteLedger> {

@@ -16,6 +16,9 @@ on_each_backend!(
     an_account_from_an_invitation_voids_setup_links_too,
     sessions_end_by_sign_out_new_password_disabling_and_reset,
     the_last_administrator_cannot_be_demoted_or_disabled,
+    whoever_is_disabled_or_demoted_loses_the_links_that_they_made,
+    a_disabled_accounts_reset_link_is_withdrawn,
+    an_administrator_who_was_just_demoted_changes_nothing_any_more,
     developers_see_only_their_own_and_administrators_see_all,
     the_playground_is_one_caller_per_account_and_not_a_listed_key,
     every_change_is_in_the_audit_log,
@@ -143,6 +146,81 @@ async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestData
     let bob = fixture.account("bob@example.com", Role::Admin).await;
     store.set_role(admin, ada, Role::Developer).await.unwrap();
     assert!(matches!(store.set_disabled(admin, bob, true).await, Err(AccountError::LastAdmin)));
+}
+
+async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
+    let store = &fixture.store;
+    let (operator, ada) = (Viewer::operator(), fixture.viewer("ada@example.com", Role::Admin).await);
+    let (admin, mallory_id) = (ada.admin().unwrap(), fixture.account("mallory@example.com", Role::Admin).await);
+    let disable = async |disabled| store.set_disabled(admin, mallory_id, disabled).await.unwrap().withdrawn_links;
+    let set_role = async |role| store.set_role(admin, mallory_id, role).await.unwrap().withdrawn_links;
+    for is_disabled in [true, false] {
+        let mallory = fixture.session(mallory_id).await.1.viewer;
+        let invitation = store.invite(mallory.admin().unwrap(), Role::Admin, "my second self", DAY).await.unwrap();
+        let reset = store.create_reset_link(mallory.admin().unwrap(), &"ada@example.com".parse().unwrap()).await;
+        let (reset, kept) = (reset.unwrap(), store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap());
+        assert!(store.link(&invitation).await.unwrap().is_some());
+        store.invite(mallory.admin().unwrap(), Role::Admin, "expired", Duration::ZERO).await.unwrap();
+
+        assert_eq!(if is_disabled { disable(true).await } else { set_role(Role::Developer).await }, 2);
+        let used = store.use_link(&invitation, &new("eve@example.com"), "10.0.0.1").await;
+        assert!(matches!(used, Err(AccountError::LinkGone)), "{used:?}");
+        assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
+        assert!(store.link(&kept).await.unwrap().is_some(), "somebody else's");
+
+        assert_eq!(if is_disabled { disable(false).await } else { set_role(Role::Admin).await }, 0);
+        assert!(store.link(&invitation).await.unwrap().is_none(), "it does not come back");
+    }
+    let lines = store.audit(operator.admin().unwrap(), u64::MAX, 100).await.unwrap();
+    let withdrawn: Vec<_> = lines.iter().filter(|line| line.what == "withdrew the link for").collect();
+    assert_eq!(withdrawn.len(), 4);
+    assert!(withdrawn.iter().all(|line| line.who == "ada@example.com"), "{withdrawn:?}");
+}
+
+async fn a_disabled_accounts_reset_link_is_withdrawn(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
+    let store = &fixture.store;
+    let operator = Viewer::operator();
+    let (admin, email) = (operator.admin().unwrap(), "bob@example.com".parse().unwrap());
+    let bob = fixture.account("bob@example.com", Role::Developer).await;
+    fixture.account("ada@example.com", Role::Admin).await;
+    let before = store.create_reset_link(admin, &email).await.unwrap();
+    assert_eq!(store.set_disabled(admin, bob, true).await.unwrap().withdrawn_links, 1);
+    assert!(matches!(store.reset_password(&before, "x", "").await, Err(AccountError::LinkGone)));
+    let during = store.create_reset_link(admin, &email).await.unwrap();
+    assert!(store.link(&during).await.unwrap().is_none(), "not while the account is disabled");
+    store.set_role(admin, bob, Role::Developer).await.unwrap();
+    store.set_disabled(admin, bob, false).await.unwrap();
+    assert!(store.link(&before).await.unwrap().is_none());
+    store.reset_password(&during, "x", "").await.unwrap();
+}
+
+/// A request that began before the demotion must not undo it.
+async fn an_administrator_who_was_just_demoted_changes_nothing_any_more(database: TestDatabase) {
+    let fixture = Fixture::new(database).await;
+    let store = &fixture.store;
+    fixture.account("ada@example.com", Role::Admin).await;
+    let account = fixture.account("mallory@example.com", Role::Admin).await;
+    let mallory = fixture.session(account).await.1.viewer;
+    let (operator, late) = (Viewer::operator(), mallory.admin().unwrap());
+    let admin = operator.admin().unwrap();
+    store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
+    let link = store.links(admin).await.unwrap().pop().unwrap().id;
+    for is_disabled in [true, false] {
+        match is_disabled {
+            true => drop(store.set_disabled(admin, account, true).await.unwrap()),
+            false => drop(store.set_role(admin, account, Role::Developer).await.unwrap()),
+        }
+        let is_declined = |error: Option<AccountError>| matches!(error, Some(AccountError::NotAdmin));
+        assert!(is_declined(store.invite(late, Role::Admin, "me", DAY).await.err()));
+        assert!(is_declined(store.create_reset_link(late, &"ada@example.com".parse().unwrap()).await.err()));
+        assert!(is_declined(store.set_role(late, account, Role::Admin).await.err()));
+        assert!(is_declined(store.set_disabled(late, account, false).await.err()));
+        assert!(is_declined(store.revoke_link(late, link).await.err()));
+        store.set_disabled(admin, account, false).await.unwrap();
+    }
+    assert_eq!(store.links(admin).await.unwrap().len(), 1);
 }
 
 async fn developers_see_only_their_own_and_administrators_see_all(database: TestDatabase) {
