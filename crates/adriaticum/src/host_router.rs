@@ -1,23 +1,72 @@
 //! API and console on one listener: the request's host decides which of them handles it.
+//!
+//! The console's requests run on threads of their own, also here. Its pages take long if there is much to sum up, its
+//! changes wait for the disk, and SQLite does both on the calling thread: no caller of the API may wait for that.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::Api;
 use console::Console;
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
-use transport::{Rejection, Response, Site};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use transport::{Rejection, Response, ResponseBody, Site};
 
 pub(crate) struct HostRouter {
-    pub(crate) api: Arc<Api>,
-    pub(crate) console: Arc<Console>,
+    api: Arc<Api>,
+    console: Arc<Console>,
+    threads: Vec<ConsoleThread>,
+}
+
+impl HostRouter {
+    pub(crate) fn start(api: Arc<Api>, console: Arc<Console>, threads: usize) -> std::io::Result<Self> {
+        let threads = (0..threads).map(|number| ConsoleThread::start(number, &console));
+        Ok(Self { threads: threads.collect::<std::io::Result<_>>()?, api, console })
+    }
+
+    /// Has the console handle a request, on the thread that has the least to do. If the client disconnects, this is
+    /// dropped and the request with it.
+    async fn run_console(&self, client: IpAddr, request: Request<Incoming>) -> Response {
+        let mut task = JoinSet::new();
+        if let Some(thread) = self.threads.iter().min_by_key(|thread| thread.runtime.metrics().num_alive_tasks()) {
+            let worker = thread.worker.clone();
+            task.spawn_on(async move { Console::handle(&worker, client, request).await }, &thread.runtime);
+        }
+        match task.join_next().await {
+            Some(Ok(response)) => response,
+            // The thread has been stopped: there is nobody left to read this.
+            _ => {
+                let mut response = Response::new(ResponseBody::from("The console was stopped."));
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                response
+            }
+        }
+    }
+}
+
+/// A thread for requests to the console. It ends when this is dropped.
+struct ConsoleThread {
+    runtime: Handle,
+    worker: Arc<<Console as Site>::Worker>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl ConsoleThread {
+    fn start(number: usize, console: &Arc<Console>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
+        let run = move || drop(runtime.block_on(stopped));
+        std::thread::Builder::new().name(format!("{}-{number}", Console::NAME)).spawn(run)?;
+        Ok(Self { runtime: handle, worker: Arc::new(console.worker()), _stop: stop })
+    }
 }
 
 pub(crate) struct HostRouterWorker {
     site: Arc<HostRouter>,
     api: <Api as Site>::Worker,
-    console: <Console as Site>::Worker,
 }
 
 impl Site for HostRouter {
@@ -26,7 +75,7 @@ impl Site for HostRouter {
     const NAME: &str = "site";
 
     fn worker(self: &Arc<Self>) -> HostRouterWorker {
-        HostRouterWorker { site: self.clone(), api: self.api.worker(), console: self.console.worker() }
+        HostRouterWorker { site: self.clone(), api: self.api.worker() }
     }
 
     async fn handle(worker: &HostRouterWorker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -34,7 +83,7 @@ impl Site for HostRouter {
         let is_console = worker.site.console.host().is_named_by(&head);
         let request = Request::from_parts(head, body);
         match is_console {
-            true => Console::handle(&worker.console, client, request).await,
+            true => worker.site.run_console(client, request).await,
             // The API answers 404 to a host that is neither.
             false => Api::handle(&worker.api, client, request).await,
         }

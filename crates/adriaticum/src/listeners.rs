@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::Api;
-use console::{Console, ConsoleSettings};
+use console::{Console, ConsoleSettings, SignInCounters};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -75,6 +75,7 @@ impl Listeners {
         tls: Option<Tls>,
         api: Arc<Api>,
         store: Arc<Store>,
+        sign_ins: Arc<SignInCounters>,
         lifecycle: watch::Receiver<Lifecycle>,
     ) -> std::io::Result<usize> {
         let api_base_url = self.api_base_url(settings);
@@ -84,7 +85,7 @@ impl Listeners {
             api_description: wire::openapi::document(&api_base_url).to_string(),
             api_base_url,
         };
-        let console = Console::new(console, store, api.clone())?;
+        let console = Console::new(console, store, api.clone(), sign_ins)?;
         let connections = ListenerSettings {
             max_connections: max_connections(raise_file_limit(), settings.api.max_connections),
             threads: settings.api.threads,
@@ -96,7 +97,8 @@ impl Listeners {
         match self.console {
             ConsoleListener::Disabled => transport::serve(self.api.socket, api, connections, lifecycle).await,
             ConsoleListener::Shared => {
-                transport::serve(self.api.socket, Arc::new(HostRouter { api, console }), connections, lifecycle).await
+                let both = HostRouter::start(api, console, CONSOLE_THREADS)?;
+                transport::serve(self.api.socket, Arc::new(both), connections, lifecycle).await
             }
             ConsoleListener::Separate(listener) => {
                 let console_settings = ListenerSettings {

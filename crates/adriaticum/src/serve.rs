@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, ApiAddress, ApiSettings};
+use console::SignInCounters;
 use ops::Ops;
 use runtimes::Pool;
 use tokio::signal::unix::SignalKind;
@@ -73,11 +74,13 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (lifecycle, lifecycle_receiver) = watch::channel(Lifecycle::Serving);
-    let ops_server =
-        listeners.ops.take().map(|listener| OpsServer::start(listener, &api, &lifecycle_receiver, certificates));
+    let sign_ins = Arc::new(SignInCounters::default());
+    let ops =
+        Ops::new(api.clone(), lifecycle_receiver.clone(), certificates, sign_ins.clone(), env!("CARGO_PKG_VERSION"));
+    let ops_server = listeners.ops.take().map(|listener| OpsServer::start(listener, ops));
     tokio::spawn(first_signal.run(settings.api.drain, lifecycle));
     let served = async {
-        let cut_off = listeners.serve(settings, tls, api, store, lifecycle_receiver).await;
+        let cut_off = listeners.serve(settings, tls, api, store, sign_ins, lifecycle_receiver).await;
         let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
         // On a blocking thread, so that a second signal is still handled while a disk hangs.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;
@@ -112,13 +115,7 @@ struct OpsServer {
 }
 
 impl OpsServer {
-    fn start(
-        listener: Listener,
-        api: &Arc<Api>,
-        lifecycle: &watch::Receiver<Lifecycle>,
-        certificates: Option<Arc<Certificates>>,
-    ) -> Self {
-        let ops = Ops::new(api.clone(), lifecycle.clone(), certificates, env!("CARGO_PKG_VERSION"));
+    fn start(listener: Listener, ops: Arc<Ops>) -> Self {
         let settings = ListenerSettings {
             max_connections: OPS_MAX_CONNECTIONS,
             threads: 1,

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{PersonName, SessionRecord};
+use store::{PasswordTry, PersonName, SessionRecord};
 
 use crate::components::{button_form, columns, csrf_field, data_table, form_error, heading, sentence, time};
 use crate::error::{ConsoleError, ConsoleResult};
@@ -151,6 +151,7 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
     let current = user.console.store.password(user.viewer()).await?;
     if !user.console.passwords.verify(&attempt, form.raw("current"), current).await {
         attempt.failed();
+        user.console.wrong_passwords.add(PasswordTry::Change, Some(account.email.clone()), user.client);
         return refuse(StatusCode::BAD_REQUEST, "The current password is incorrect.".into()).await;
     }
     let hash = user.console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;

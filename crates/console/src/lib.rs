@@ -11,6 +11,7 @@ mod chart;
 mod components;
 mod console_request;
 mod cookies;
+mod counters;
 mod error;
 mod export;
 mod form;
@@ -32,6 +33,7 @@ mod team;
 mod throttle;
 mod turns;
 mod usage;
+mod wrong_passwords;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,9 +44,12 @@ use hyper::body::Incoming;
 use store::Store;
 use transport::{BodyBudget, HostName, Rejection, Response, Site};
 
+pub use crate::counters::SignInCounters;
+
 use crate::password::Passwords;
 use crate::response::ConsoleResponse;
 use crate::throttle::SignInThrottle;
+use crate::wrong_passwords::WrongPasswordLog;
 
 /// Bytes of bodies that the console holds at the same time. Forms are small; the playground's requests may be as large as
 /// the API's.
@@ -68,6 +73,8 @@ pub struct Console {
     sign_in_throttle: SignInThrottle,
     /// By network: most visitors are not signed in.
     body_budget: BodyBudget<IpAddr>,
+    sign_ins: Arc<SignInCounters>,
+    wrong_passwords: WrongPasswordLog,
 }
 
 /// What one worker thread holds.
@@ -79,11 +86,22 @@ pub struct Worker {
 
 impl Console {
     /// Fails only if threads cannot be started.
-    pub fn new(settings: ConsoleSettings, store: Arc<Store>, api: Arc<Api>) -> std::io::Result<Arc<Self>> {
-        let passwords = Passwords::start()?;
-        let sign_in_throttle = SignInThrottle::default();
-        let body_budget = BodyBudget::new(MAX_BODY_MEMORY);
-        Ok(Arc::new(Self { settings, store, api, passwords, sign_in_throttle, body_budget }))
+    pub fn new(
+        settings: ConsoleSettings,
+        store: Arc<Store>,
+        api: Arc<Api>,
+        sign_ins: Arc<SignInCounters>,
+    ) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            settings,
+            wrong_passwords: WrongPasswordLog::new(store.clone()),
+            store,
+            api,
+            passwords: Passwords::start()?,
+            sign_in_throttle: SignInThrottle::default(),
+            sign_ins,
+            body_budget: BodyBudget::new(MAX_BODY_MEMORY),
+        }))
     }
 
     pub fn host(&self) -> &HostName {
@@ -107,7 +125,8 @@ impl Site for Console {
 
     async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
         if worker.api.api().covers(request.uri().path()) {
-            return ConsoleResponse::from_api(api::reject_foreign_host(&worker.api, request)).into_response();
+            let response = ConsoleResponse::from_api(api::reject_foreign_host(&worker.api, request));
+            return response.into_response(worker.console.is_secure());
         }
         routes::handle(worker, client, request).await
     }

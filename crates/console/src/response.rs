@@ -18,6 +18,9 @@ const SECURITY_HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
+/// For a year, and for this host alone: what else runs on its domain is not ours to decide.
+const TRANSPORT_SECURITY: &str = "max-age=31536000";
+
 pub(crate) struct ConsoleResponse(Response);
 
 impl ConsoleResponse {
@@ -65,8 +68,13 @@ impl ConsoleResponse {
         self
     }
 
-    pub(crate) fn into_response(self) -> Response {
+    /// `is_secure`: browsers reach the console over TLS, and are told to try nothing else.
+    pub(crate) fn into_response(self, is_secure: bool) -> Response {
         let mut response = self.0;
+        if is_secure {
+            let value = HeaderValue::from_static(TRANSPORT_SECURITY);
+            response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, value);
+        }
         for (name, value) in SECURITY_HEADERS {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }

@@ -47,7 +47,7 @@ pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Inc
             }
         }
     };
-    response.into_response()
+    response.into_response(worker.console.is_secure())
 }
 
 async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::html;
-use store::{AccountId, Email};
+use store::{AccountId, Email, PasswordTry};
 
 use crate::components::{anonymous_csrf_field, form_error};
 use crate::console_request::ConsoleRequest;
@@ -67,22 +67,29 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     let email = form.get("email").parse::<Email>().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await {
         Ok(attempt) => attempt,
-        Err(crowded) => return refused(crowded.status(), crowded.message()),
+        Err(crowded) => {
+            console.sign_ins.refused.add();
+            return refused(crowded.status(), crowded.message());
+        }
     };
     let credentials = match &email {
         Some(email) => console.store.credentials(email).await?,
         None => None,
     };
     let (account, hash) = credentials.map(|found| (found.account, found.password)).unzip();
+    let is_known = account.is_some();
     let is_right = console.passwords.verify(&attempt, form.raw("password"), hash).await;
     match account.filter(|_| is_right) {
         Some(account) => {
             attempt.succeeded();
+            console.sign_ins.succeeded.add();
             let response = ConsoleResponse::redirect(local_path(form.get("next")));
             start_session(&visitor, account, request, response).await
         }
         None => {
             attempt.failed();
+            console.sign_ins.failed.add();
+            console.wrong_passwords.add(PasswordTry::SignIn, email.filter(|_| is_known), request.client);
             refused(StatusCode::UNAUTHORIZED, WRONG_CREDENTIALS)
         }
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, Health, reject, reject_foreign_host};
+use console::SignInCounters;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::sync::watch;
@@ -34,6 +35,7 @@ pub struct Ops {
     api: Arc<Api>,
     lifecycle: watch::Receiver<Lifecycle>,
     certificates: Option<Arc<Certificates>>,
+    sign_ins: Arc<SignInCounters>,
     metrics: Metrics,
     runtime: Probe,
     search: Probe,
@@ -44,10 +46,11 @@ impl Ops {
         api: Arc<Api>,
         lifecycle: watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
+        sign_ins: Arc<SignInCounters>,
         version: &'static str,
     ) -> Arc<Self> {
         let metrics = Metrics::new(version);
-        Arc::new(Self { api, lifecycle, certificates, metrics, runtime: Probe::new(), search: Probe::new() })
+        Arc::new(Self { api, lifecycle, certificates, sign_ins, metrics, runtime: Probe::new(), search: Probe::new() })
     }
 
     async fn readiness(&self) -> Response {
@@ -97,7 +100,7 @@ impl Ops {
         let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
         let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
-        self.metrics.text(&self.api, health, readiness, engines, expiries)
+        self.metrics.text(&self.api, health, readiness, engines, expiries, self.sign_ins.read())
     }
 }
 

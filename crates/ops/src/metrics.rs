@@ -273,6 +273,7 @@ impl Metrics {
         readiness: Readiness,
         engines: Vec<(String, EngineStatus)>,
         expiries: Vec<(PathBuf, SystemTime)>,
+        sign_ins: [(&'static str, u64); 3],
     ) -> String {
         let (in_flight, limit) = api.in_flight();
         let (body_memory, body_memory_limit) = api.body_memory();
@@ -289,6 +290,7 @@ impl Metrics {
             totals: api.totals(),
             ledger: api.ledger_stats(),
             engines,
+            sign_ins,
             expiries: expiries.into_iter().map(|(file, at)| (file.display().to_string(), since_1970(at))).collect(),
         };
         let mut registry = Registry::default();
@@ -312,6 +314,8 @@ struct Scrape {
     totals: Totals,
     ledger: LedgerStats,
     engines: Vec<(String, EngineStatus)>,
+    /// To the console, by outcome.
+    sign_ins: [(&'static str, u64); 3],
     /// Certificates' files, and when they expire, in seconds since 1970.
     expiries: Vec<(String, f64)>,
 }
@@ -333,6 +337,10 @@ impl Collector for Scrape {
         family(encoder, "adriaticum_certificate_expiry_time_seconds", help, MetricType::Gauge, expiries)?;
         encode_requests(encoder, &self.totals)?;
         encode_ledger(encoder, &self.ledger)?;
+        let sign_ins = self.sign_ins.map(|(outcome, count)| ([("outcome", outcome)], count));
+        let sign_ins = sign_ins.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
+        let help = "Attempts to sign in to the console, by outcome";
+        family(encoder, "adriaticum_console_sign_ins", help, MetricType::Counter, sign_ins)?;
         encode_runtimes(encoder, &self.health.runtimes)?;
         let named: Vec<_> = self.engines.iter().map(|(name, engine)| ([("runtime", name.as_str())], engine)).collect();
         table(encoder, ENGINE_METRICS, named.iter().map(|(labels, engine)| (labels.as_slice(), *engine)))

@@ -1,11 +1,13 @@
 //! The console as scripts and operators meet it: its address, its set-up link, and the `accounts` command.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
-use testbed::{Behaviour, Connection, FakeRuntime, Request, chat_body};
+use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
+use crate::visitor::Visitor;
 
 fn get(address: SocketAddr, host: &str, target: &str) -> (u16, String) {
     let request = Request::chat("", "").without("Authorization").method("GET").target(target).header("Host", host);
@@ -41,18 +43,108 @@ fn a_second_service_leaves_the_first_ones_set_up_link_alone() {
     }
 }
 
-#[test]
-fn one_address_serves_both_hosts() {
-    let runtime = FakeRuntime::start(Behaviour::Echo);
+/// API and console on one address, told apart by host, on SQLite and on one thread.
+fn start_on_one_address(runtime: &FakeRuntime) -> Service {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let service = ADRIATICUM
-        .service_with(&[&runtime])
+    ADRIATICUM
+        .service_with(&[runtime])
+        .on_sqlite()
         .set("api.listen", &address)
+        .set("api.threads", "1")
         .set("console.listen", &address)
         .set("api.base_url", "http://api.example.com/v1")
         .set("console.base_url", "http://console.example.com")
-        .start();
+        .start()
+}
+
+/// Somebody who is signed in at that address.
+fn sign_in_on_one_address(service: &Service) -> Visitor {
+    Visitor::at(service.address(), "http://console.example.com").join(service, "Ada", "admin")
+}
+
+fn open_database(service: &Service) -> rusqlite::Connection {
+    rusqlite::Connection::open(service.data().join("adriaticum.db")).unwrap()
+}
+
+/// Four people look at half a year of a busy service again and again. On the API's thread, every request would wait for
+/// one of their pages at least.
+#[test]
+fn long_reports_do_not_hold_up_the_api_on_the_same_address() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = start_on_one_address(&runtime);
+    let ada = sign_in_on_one_address(&service);
+    let request = Request::chat(&service.key(), chat_body("Hello!")).header("Host", "api.example.com");
+    service.send(&request).completion();
+    // Roll-ups like the one that the service has just written, of 4,000 hours with 24 outcomes each.
+    let filled = open_database(&service).execute(
+        "WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 95999)
+        INSERT INTO rollups SELECT span, key_id, 1704067200 + 3600 * (number / 24), 200 + number % 24, 'filler',
+            requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
+            total_measured, last_at, latencies FROM numbers, rollups WHERE key_id = '' AND status = 200 AND code = ''",
+        [],
+    );
+    assert_eq!(filled.unwrap(), 96_000);
+    let (pages, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    const MAX_PAGES: usize = 25;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) && pages.load(Ordering::SeqCst) < MAX_PAGES {
+                    let page = ada.page("/usage?range=custom&from=2024-01-01&to=2024-06-30");
+                    assert!(page.contains("96,000"), "{page}");
+                    pages.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        ADRIATICUM.wait_for("a first page", || (pages.load(Ordering::SeqCst) > 0).then_some(()));
+        let before = pages.load(Ordering::SeqCst);
+        let mut connection = service.connect();
+        let answered = (0..50).take_while(|_| {
+            connection.send(request.bytes()).response().completion();
+            pages.load(Ordering::SeqCst) < MAX_PAGES
+        });
+        let answered = answered.count();
+        let meanwhile = pages.load(Ordering::SeqCst) - before;
+        is_over.store(true, Ordering::SeqCst);
+        println!("{answered} requests were answered while {meanwhile} pages were");
+        assert!(answered == 50, "only {answered} requests while {meanwhile} pages were read");
+    });
+}
+
+/// A change waits for the database's write lock on the thread that makes it.
+#[test]
+fn a_change_that_waits_does_not_hold_up_the_api_on_the_same_address() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = start_on_one_address(&runtime);
+    let (ada, token) = sign_in_on_one_address(&service).with_form("/keys");
+    let database = open_database(&service);
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let create = ada.request("POST", "/keys", &format!("token={token}&name=K&completions=yes"));
+    let mut waiting = service.connect();
+    waiting.send(create.bytes());
+    let is_answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let created = scope.spawn(|| {
+            let response = waiting.response();
+            is_answered.store(true, Ordering::SeqCst);
+            response
+        });
+        // These are refused by looking up their key, so they need no lock.
+        let request = Request::chat("adria_nonsense", chat_body("Hello!")).header("Host", "api.example.com");
+        for number in 0..200 {
+            service.send(&request).expect_error("invalid_api_key");
+            assert!(!is_answered.load(Ordering::SeqCst), "request {number} was answered after the change");
+        }
+        database.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(created.join().unwrap().status, 200);
+    });
+}
+
+#[test]
+fn one_address_serves_both_hosts() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = start_on_one_address(&runtime);
     let key = service.key();
     let request = Request::chat(&key, chat_body("Hello!"));
     service.send(&request.clone().header("Host", "api.example.com")).completion();
@@ -60,6 +152,51 @@ fn one_address_serves_both_hosts() {
     assert!(get(service.address(), "console.example.com", "/sign-in").1.contains("Sign in"));
     assert!(get(service.address(), "api.example.com", "/sign-in").1.contains("not_found"));
     assert!(get(service.address(), "other.example.com", "/sign-in").1.contains("not_found"));
+}
+
+#[test]
+fn browsers_are_told_to_use_tls_where_the_console_has_it() {
+    for (base_url, policy) in
+        [("https://console.example.com", Some("max-age=31536000")), ("http://console.example.com", None)]
+    {
+        let service = ADRIATICUM.service().set("console.base_url", base_url).start();
+        let visitor = Visitor::at(service.console_address(), base_url);
+        for target in ["/sign-in", "/keys", "/nothing", "/v1/chat/completions"] {
+            let response = visitor.send("GET", target, "");
+            assert_eq!(response.header("strict-transport-security"), policy, "{base_url} {target}");
+        }
+    }
+}
+
+/// Mallory keeps an invitation for the day when somebody notices.
+#[test]
+fn a_disabled_or_demoted_administrator_has_no_link_left() {
+    let service = ADRIATICUM.service().start();
+    drop(Visitor::of(&service).join(&service, "Ada", "admin"));
+    for (name, command) in [("Mallory", &["accounts", "disable"][..]), ("Trudy", &["accounts", "role"][..])] {
+        let (visitor, token) = Visitor::of(&service).join(&service, name, "admin").with_form("/team");
+        let form = format!("token={token}&note=my+second+self&role=admin&life=30");
+        let page = String::from_utf8(visitor.send("POST", "/team/invitations", &form).body).unwrap();
+        let path = page.split_once("/welcome/").expect("a link").1.split(['<', '"', '&']).next().unwrap();
+        let path = format!("/welcome/{path}");
+        assert!(page.contains("invitation as admin") && page.contains("my second self"), "{page}");
+        assert_eq!(Visitor::of(&service).send("GET", &path, "").status, 200);
+
+        let email = format!("{}@example.com", name.to_lowercase());
+        let mut arguments = command.to_vec();
+        arguments.push(&email);
+        if command[1] == "role" {
+            arguments.push("developer");
+        }
+        service.run_ok(&arguments);
+        let dead = Visitor::of(&service).send("GET", &path, "");
+        assert_eq!(dead.status, 404, "{name} could be an administrator again");
+        let links = service.run_ok(&["accounts", "links", "--json"]);
+        assert!(!links.contains("my second self"), "{links}");
+    }
+    let (ada, token) = Visitor::of(&service).with_form("/sign-in");
+    let entered = ada.sign_in(&token, "ada%40example.com", crate::visitor::PASSWORD);
+    assert_eq!(entered.status, 303);
 }
 
 #[test]
@@ -94,6 +231,20 @@ fn the_accounts_command_lists_invites_and_reports_errors() {
         let output = installation.run(&arguments);
         assert!(output.code != Some(0) && output.stderr.contains(says), "{output:?}");
     }
+    let links: Value = serde_json::from_str(&installation.run_ok(&["accounts", "links", "--json"])).unwrap();
+    assert_eq!(
+        (&links[0]["for"], &links[0]["role"], &links[0]["created_by"]),
+        (&"Ada".into(), &"admin".into(), &"operator".into())
+    );
+    let listed = installation.run_ok(&["accounts", "links"]);
+    assert!(listed.contains("invitation as admin") && !listed.contains("/welcome/"), "{listed}");
+    let id = links[0]["id"].as_str().unwrap();
+    assert!(installation.run_ok(&["accounts", "withdraw", id]).contains("does not work any more"));
+    for id in [id, "nonsense"] {
+        let again = installation.run(&["accounts", "withdraw", id]);
+        assert!(again.code != Some(0) && again.stderr.contains("there is no such link"), "{again:?}");
+    }
+    assert!(installation.run_ok(&["accounts", "links"]).contains("no pending links"));
     let output = installation.run(&["accounts", "invite", "Bob", "--role", "king"]);
     assert!(output.stderr.contains("the role is `admin` or `developer`"), "{output:?}");
 }
