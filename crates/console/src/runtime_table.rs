@@ -48,7 +48,7 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
             td.right data-label="Completed" { (format::number(member.completed)) }
             td.right data-label="Failed" { (format::number(member.failures.total())) }
             td.right data-label="At capacity" { (format::number(member.failures.no_room)) }
-            td.right data-label="Retried elsewhere" { (format::number(member.retried)) }
+            td.right data-label="Retried elsewhere" { (format::number(member.retried + member.moved)) }
             td.right data-label="Latency" { (time(member.latency)) }
             td.right data-label="Per token" { (time(member.latency_per_token)) }
         }

@@ -24,30 +24,55 @@ fn main() {
             print_heading();
             for gateways in [1, 3, 12] {
                 for policy in Policy::ALL {
-                    print_row(gateways, &simulate(&Scenario { gateways, condition, ..scenario.clone() }, policy));
+                    let results = simulate(&Scenario { gateways, condition, ..scenario.clone() }, policy);
+                    print_row(gateways, results.policy, &results);
                 }
             }
+        }
+    }
+    println!("\n### Waiting requests: 8 runtimes, 19,200 requests a minute, with and without moves\n");
+    print_heading();
+    let eight = Scenario {
+        members: 8,
+        gateways: 1,
+        per_second: 320.0,
+        duration: 60 * SECOND,
+        condition: Condition::Calm,
+        cache: 120_000,
+        seed: 1,
+    };
+    // Fewer requests for the slow fleet, so that it carries them.
+    for (condition, words, per_second) in [
+        (Condition::Calm, "all is well", 320.0),
+        (Condition::OneHangs, "one hangs for half the time", 320.0),
+        (Condition::AllSlow, "all are 5 times slower for 40 % of the time, at half the load", 160.0),
+    ] {
+        for (policy, moves) in [(Policy::Production, "with"), (Policy::ProductionWithoutMoves, "without")] {
+            let results = simulate(&Scenario { condition, per_second, ..eight.clone() }, policy);
+            print_row(1, &format!("{words}; {moves} moves"), &results);
         }
     }
 }
 
 fn print_heading() {
     println!(
-        "| gateways | balance | prompt tokens found in caches | mean | p50 | p99 | p99.9 | failed | busiest ÷ mean, at a time | busiest ÷ mean, in all |"
+        "| gateways | balance | prompt tokens found in caches | mean | p50 | p99 | p99.9 | longest | moved | failed | busiest ÷ mean, at a time | busiest ÷ mean, in all |"
     );
-    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
 }
 
-fn print_row(gateways: usize, results: &Results) {
+fn print_row(gateways: usize, name: &str, results: &Results) {
     assert_eq!(results.lost, 0, "every request ends");
     println!(
-        "| {gateways} | {} | {:.1} % | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} ms | {} of {} | {:.2} | {:.2} |",
-        results.policy,
+        "| {gateways} | {} | {:.1} % | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} ms | {} | {} of {} | {:.2} | {:.2} |",
+        name,
         results.hit_rate() * 100.0,
         results.mean(),
         results.quantile(0.5),
         results.quantile(0.99),
         results.quantile(0.999),
+        results.quantile(1.0),
+        grouped(results.moved),
         grouped(results.failed),
         grouped(results.failed + results.completed_count() as u64),
         results.peak(),

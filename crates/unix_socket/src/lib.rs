@@ -108,6 +108,7 @@ impl Address {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidFilename.into());
         };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
         Ok(Self { path, _folder: Some(folder) })

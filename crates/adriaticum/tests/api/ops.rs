@@ -70,6 +70,29 @@ fn readiness_follows_the_runtime() {
     wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 
+/// A suspended runtime accepts connections and says nothing. It was called ready for a minute, and now and then after.
+#[test]
+fn a_runtime_that_hangs_is_noticed_within_seconds() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    service.chat(&service.key(), "hello").completion();
+    assert_eq!(ready(&service).0, 200);
+    runtime.set_behaviour(Behaviour::Hang);
+    runtime.set_health_behaviour(Behaviour::Hang);
+    wait_for("trouble", || (ready(&service).0 == 503).then_some(()));
+    // Not even while its breaker would let a request try.
+    let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
+    let before = checks();
+    wait_for("more checks", || {
+        let (status, told) = ready(&service);
+        assert_eq!((status, told["parts"]["runtime"]["ok"].as_bool()), (503, Some(false)), "{told}");
+        (checks() >= before + 2).then_some(())
+    });
+    runtime.set_behaviour(Behaviour::Echo);
+    runtime.set_health_behaviour(Behaviour::Respond(200, "{}".into()));
+    wait_for("recovery", || (ready(&service).0 == 200).then_some(()));
+}
+
 #[test]
 fn a_runtime_that_is_reachable_but_completes_nothing_is_not_ready() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));

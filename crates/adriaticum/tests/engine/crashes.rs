@@ -110,8 +110,15 @@ fn a_suspended_engine_is_noticed_within_seconds_and_replaced() {
     assert!(matches!(&lines[..], [line] if line.contains("suspended") && line.contains("WARN")), "{lines:?}");
 
     // It does not come back.
+    ADRIATICUM.wait_for("another engine", || match service.engine_pid() {
+        Some(pid) if pid == engine => {
+            let (status, body) = service.get_ops("/readyz");
+            assert!(status == 503 || service.engine_pid() != Some(engine), "it was called ready again: {body}");
+            None
+        }
+        other => other,
+    });
     caller.response().expect_error("inference_error");
-    ADRIATICUM.wait_for("another engine", || service.engine_pid().filter(|pid| *pid != engine));
     service.wait_until_loaded();
     assert_eq!(service.get_ops("/readyz").0, 200);
     assert!(service.log().contains("the engine is hung and is killed"), "{}", service.log());
