@@ -6,6 +6,7 @@
 
 mod client;
 mod conversation;
+mod database_watch;
 mod engine;
 mod fake_runtime;
 mod fake_search;
@@ -28,6 +29,7 @@ pub mod gguf;
 
 pub use client::{Connection, Request, chat_body, read_request};
 pub use conversation::{Conversation, words};
+pub use database_watch::DatabaseWatch;
 pub use engine::{Engine, EngineCompletion, EngineStatus};
 pub use fake_runtime::{Behaviour, FakeRuntime, unreachable_url};
 pub use fake_search::FakeSearch;

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::{
     Behaviour, Cluster, Connection, FakeRuntime, Request, Response, Rng, Service, ServiceBuilder, SlowNetwork,
@@ -300,6 +301,39 @@ fn callers_who_give_up_waiting_for_another_replica_are_out_of_everybodys_way() {
     assert_eq!(revoked.status, 303, "{revoked:?}");
     assert!(began.elapsed() < AT_ONCE, "a revocation took {:?}", began.elapsed());
     world.service.chat(&world.key, "Hello!").expect_error("invalid_api_key");
+}
+
+/// A replica that is gone without a word cannot hang up. The server finds out that nobody waits for a lock any more.
+#[test]
+fn what_a_killed_replica_waited_for_ends_by_itself() {
+    let database = Database::new();
+    let mut world = World::new(|service| database.of(service));
+    let mut holder = Cluster::shared().session(&format!("{}?application_name=holder", database.url));
+    holder.run("BEGIN; SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)");
+    let mut caller = Connection::connect(world.console);
+    caller.send(world.form("/account/name", "name=Ada").bytes());
+    Cluster::shared().wait_for_blocked(&database.url);
+    world.service.kill();
+    database.assert_nothing_is_left("the replica was killed");
+    assert_eq!(database.count("application_name <> 'holder'"), 0);
+}
+
+/// A replica that is frozen in the middle of a change keeps the others waiting no longer than the database's timeout.
+#[test]
+fn a_frozen_replica_does_not_keep_the_lock_of_all_changes() {
+    let database = Database::new();
+    let world = World::new(|service| database.of(service).set("database_timeout", "3s"));
+    let other = ADRIATICUM.service().set("database_url", &database.url).start();
+    database.network.set_delay(Duration::from_millis(500));
+    let mut caller = Connection::connect(world.console);
+    caller.send(world.form("/account/name", "name=Ada").bytes());
+    let holds = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)";
+    wait_for("a change that has the lock", || (database.count(holds) > 0).then_some(()));
+    world.service.signal(Signal::STOP);
+    other.key(); // a change
+    world.service.signal(Signal::CONT);
+    database.network.set_delay(Duration::ZERO);
+    world.serve_the_next_caller("a freeze");
 }
 
 /// A database behind a slow network.

@@ -16,8 +16,7 @@ use store::{
     AccountError, AccountId, Database, Email, Ledger, LinkId, NewAccount, NewKey, Origin, Period, PersonName,
     PostgresSettings, RequestQuery, Role, Session, SessionId, Step, Store, StoreError, Token, UsageQuery, Viewer,
 };
-use testbed::{Cluster, drop_when_pending};
-use tokio_postgres::Client;
+use testbed::{DatabaseWatch, drop_when_pending};
 
 use crate::database::{TestDatabase, entry};
 use crate::on_each_backend;
@@ -208,7 +207,7 @@ fn no_public_future_of_a_store_is_left_out() {
 async fn every_future_can_be_dropped_wherever_it_waits(database: TestDatabase) {
     let database = patient(&database.database);
     let world = World::new(&database).await;
-    let server = Server::watch(&database).await;
+    let server = watch(&database).await;
     let mut dropped = 0;
     for (name, operation) in OPERATIONS {
         for pause in [Duration::ZERO, Duration::from_millis(2)] {
@@ -222,7 +221,7 @@ async fn every_future_can_be_dropped_wherever_it_waits(database: TestDatabase) {
                 dropped += 1;
                 let place = format!("{name}, dropped when it was pending for the {times}. time");
                 if let Some(server) = &server {
-                    server.assert_nothing_is_left(&place).await;
+                    server.assert_nothing_is_left(&place, AT_ONCE).await;
                 }
                 world.serve_the_next_caller(&place).await;
             }
@@ -275,7 +274,7 @@ const LOCKS: [(&str, &str); 2] = [
 async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
-    let server = Server::watch(&database).await.unwrap();
+    let server = watch(&database).await.unwrap();
     let holder = server.connect().await;
     let mut waited = 0;
     for (lock, take) in LOCKS {
@@ -299,7 +298,7 @@ async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
                 Some(result) => result.unwrap_or_else(|error| panic!("{place}: {error}")),
                 None => {
                     waited += 1;
-                    server.assert_nothing_is_left(&place).await;
+                    server.assert_nothing_is_left(&place, AT_ONCE).await;
                 }
             }
             holder.batch_execute("ROLLBACK").await.unwrap();
@@ -314,7 +313,7 @@ async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
 async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
-    let server = Server::watch(&database).await.unwrap();
+    let server = watch(&database).await.unwrap();
     let holder = server.connect().await;
     for (lock, take) in LOCKS {
         holder.batch_execute(&format!("BEGIN; {take}")).await.unwrap();
@@ -324,10 +323,10 @@ async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
             let impatient = tokio::time::timeout(patience, world.store.set_own_name(&world.session.viewer, &name));
             assert!(impatient.await.is_err(), "nobody gets past {lock}");
         }
-        let open = server.connections().await - 1; // the holder
+        let open = server.connections().await;
         let limit = CONNECTIONS as i64 + OTHER_CONNECTIONS;
         assert!(open <= limit, "{open} connections where {limit} are the limit, after 12 callers gave up on {lock}");
-        server.assert_nothing_is_left(lock).await;
+        server.assert_nothing_is_left(lock, AT_ONCE).await;
         holder.batch_execute("ROLLBACK").await.unwrap();
         world.serve_the_next_caller(lock).await;
     }
@@ -338,7 +337,7 @@ async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
 async fn reading_goes_on_while_many_changes_wait_for_another_replica() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
-    let server = Server::watch(&database).await.unwrap();
+    let server = watch(&database).await.unwrap();
     let holder = server.connect().await;
     holder.batch_execute(&format!("BEGIN; {}", LOCKS[0].1)).await.unwrap();
     let name = PersonName::parse("Ada").unwrap();
@@ -356,62 +355,10 @@ async fn reading_goes_on_while_many_changes_wait_for_another_replica() {
     changed.into_iter().for_each(|changed| changed.unwrap());
 }
 
-/// Sees what the server does for a store.
-struct Server {
-    url: String,
-    client: Client,
-}
-
-impl Server {
-    /// `None` for SQLite, where nothing waits.
-    async fn watch(database: &Database) -> Option<Self> {
-        let Database::Postgres(settings) = database else { return None };
-        let name = settings.url.to_string();
-        let url = Cluster::shared().url(name.rsplit_once('/').unwrap().1);
-        let client = connect(&Cluster::shared().url("postgres")).await;
-        Some(Self { url, client })
+/// `None` for SQLite, where nothing waits.
+async fn watch(database: &Database) -> Option<DatabaseWatch> {
+    match database {
+        Database::Sqlite(_) => None,
+        Database::Postgres(settings) => Some(DatabaseWatch::new(&settings.url.to_string()).await),
     }
-
-    async fn connect(&self) -> Client {
-        connect(&self.url).await
-    }
-
-    async fn count(&self, of: &str) -> i64 {
-        let name = self.url.rsplit_once('/').unwrap().1;
-        let count = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'
-            AND backend_type = 'client backend' AND {of}"
-        );
-        self.client.query_one(&count, &[]).await.unwrap().get(0)
-    }
-
-    /// The test's own connection, which holds the lock, is never active or waiting.
-    async fn somebody_waits(&self) -> bool {
-        self.count("state = 'active' AND wait_event_type = 'Lock'").await > 0
-    }
-
-    async fn connections(&self) -> i64 {
-        self.count("true").await
-    }
-
-    /// Waits until nothing runs or is in a transaction, but for the holder of a lock.
-    async fn assert_nothing_is_left(&self, place: &str) {
-        let began = Instant::now();
-        let left = "state <> 'idle' AND application_name <> 'holder'"; // also: idle in transaction
-        while self.count(left).await > 0 {
-            assert!(
-                began.elapsed() < AT_ONCE,
-                "after {place}: the server still works for somebody who is gone, {:?} later",
-                began.elapsed()
-            );
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-}
-
-async fn connect(url: &str) -> Client {
-    let connect = tokio_postgres::connect(&format!("{url}?application_name=holder"), tokio_postgres::NoTls).await;
-    let (client, connection) = connect.unwrap();
-    tokio::spawn(connection);
-    client
 }
