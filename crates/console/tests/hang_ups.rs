@@ -3,7 +3,7 @@
 //! a body is held, and PostgreSQL does nothing for the caller any more; the next caller is served at once; at last every
 //! row is there once.
 //!
-//! Found: with a version that began a transaction before it knew that it had, a hang-up during `BEGIN` left the
+//! The black-box suite found by random times what is looked for here at each place: a hang-up during `BEGIN` left the
 //! transaction open, with the lock of all changes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -5,8 +5,8 @@
 //! Found: a transaction whose `BEGIN` was abandoned went back to the pool open, with the lock that all changes take (35
 //! of 40 rounds). After that was mended, an abandoned statement still went on by itself, in its place before everybody
 //! else's, until the database's timeout: waiting for a lock, with the locks that it had, and on a connection that was
-//! either handed to the next caller (who waited behind it) or missing in the pool's count: 12 callers who hung up were
-//! 12 connections more than the limit.
+//! either handed to the next caller (who waited behind it) or missing in the pool's count: 12 callers who hung up left
+//! 12 connections where 4 are the limit.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
