@@ -92,7 +92,7 @@ impl World {
             api_base_url: "http://localhost/v1".into(),
             api_description: "{}".into(),
         };
-        let console = Console::new(settings, store.clone(), api.clone()).unwrap();
+        let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
 
         let operator = Viewer::operator();
         let link = store.invite(operator.admin().unwrap(), Role::Admin, "Ada", DAY).await.unwrap();
