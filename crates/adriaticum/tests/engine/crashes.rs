@@ -143,6 +143,38 @@ fn an_engine_that_is_resumed_finishes_its_requests() {
     assert!(service.log().contains("the engine responds again"), "{}", service.log());
 }
 
+/// As with a tool that limits its time, or on a machine whose cores others use: slow is not hung.
+#[test]
+fn an_engine_that_gets_a_tenth_of_the_time_is_left_alone() {
+    let _alone = run_alone();
+    let service = EmbeddedBuilder::new().start();
+    let key = service.key();
+    let engine = service.engine_pid().expect("an engine");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                kill_process(engine, Signal::STOP).unwrap();
+                thread::sleep(Duration::from_millis(270));
+                kill_process(engine, Signal::CONT).unwrap();
+                thread::sleep(Duration::from_millis(30));
+            }
+        });
+        let began = Instant::now();
+        let mut at = 0;
+        let responses: Vec<_> = std::iter::from_fn(|| {
+            at += 1;
+            let chat = Conversation::user(format!("Tell a story about {at} cats.")).max_tokens(8);
+            (began.elapsed() < Duration::from_secs(15)).then(|| service.complete(&key, &chat))
+        })
+        .collect();
+        over.store(true, Relaxed);
+        assert!(responses.iter().all(|response| response.status == 200), "{responses:?}");
+    });
+    assert_eq!(service.engine_pid(), Some(engine));
+    assert!(!service.log().contains("the engine does not respond"), "{}", service.log());
+}
+
 #[test]
 fn requests_during_startup_are_completed_or_told_to_retry() {
     let _alone = run_alone();
