@@ -18,7 +18,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     let store = open_store(settings).await?;
     match command {
         KeysCommand::Create { name, without_completions, expires } => {
-            let expires_at = expires.map(|life| now() + life);
+            let expires_at = expires.map(|life| store.now() + life);
             let new = NewKey { name, completions: !without_completions, expires_at };
             let key = store.create_key(&Viewer::operator(), new).await?;
             print_line(key.reveal())?;

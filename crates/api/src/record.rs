@@ -45,7 +45,7 @@ impl<'w> RequestRecord<'w> {
     pub(crate) fn open(worker: &'w Worker, headers: Option<&HeaderMap>) -> Self {
         Self {
             worker,
-            id: RequestId::now(),
+            id: RequestId::arrived_at(worker.api.ledger.now_micros()),
             arrived: Instant::now(),
             trace: RequestTrace::begin(worker.api.tracer.as_ref(), headers),
             caller: None,

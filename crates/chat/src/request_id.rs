@@ -24,10 +24,15 @@ impl RequestId {
     /// The id of a request that arrives now. It is unique, not secret, so the random bits need not be unguessable.
     pub fn now() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at_micros(since_epoch.as_micros() as u64, fastrand::u64(..))
+        Self::arrived_at(since_epoch.as_micros() as u64)
     }
 
-    /// The id of a request that arrived at a time in microseconds since 1970. UUIDv7's first random field holds the
+    /// The id of a request that arrived at a time in microseconds since 1970, by whichever clock counts.
+    pub fn arrived_at(micros: u64) -> Self {
+        Self::at_micros(micros, fastrand::u64(..))
+    }
+
+    /// The id at a time in microseconds since 1970 with that random part. UUIDv7's first random field holds the
     /// fraction of the millisecond in 4096ths, so that ids of one millisecond are ordered, too.
     pub fn at_micros(micros: u64, random: u64) -> Self {
         let fraction = ((micros % 1000) * 4096 / 1000) as u16;

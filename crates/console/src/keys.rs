@@ -251,7 +251,7 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         }
     };
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
-    let expires_at = days.map(|days| now() + days * DAY);
+    let expires_at = days.map(|days| user.console.store.now() + days * DAY);
     let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at };
     let key = user.console.store.create_key(user.viewer(), new).await?;
     let content = html! {

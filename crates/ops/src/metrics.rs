@@ -93,6 +93,18 @@ const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
         kind: MetricType::Counter,
         read: |ledger| ledger.not_recorded as f64,
     },
+    Metric {
+        name: "adriaticum_ledger_clock_disagreement_seconds",
+        help: "How far the database's clock is ahead of the time by which old rows are deleted",
+        kind: MetricType::Gauge,
+        read: |ledger| ledger.clock_disagreement_seconds as f64,
+    },
+    Metric {
+        name: "adriaticum_clock_ahead_seconds",
+        help: "How far this machine's clock is ahead of the PostgreSQL server's",
+        kind: MetricType::Gauge,
+        read: |ledger| ledger.machine_clock_ahead_seconds,
+    },
 ];
 
 /// Of each runtime that is our own engine.

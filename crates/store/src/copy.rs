@@ -4,10 +4,11 @@
 //! A copy can be repeated as long as nobody has used the earlier one, which is then replaced.
 
 use std::path::Path;
+use std::time::SystemTime;
 
+use crate::StoreError;
 use crate::postgres::{Import, PostgresSettings};
 use crate::sqlite::Export;
-use crate::{StoreError, now};
 
 /// Rows that are sent together.
 const BATCH_ROWS: usize = 1_000;
@@ -70,7 +71,7 @@ pub async fn copy(
         let told = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
         return Err(CopyError::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
     }
-    import.finish(from, now()).await?;
+    import.finish(from, SystemTime::now().into()).await?;
     Ok(copied)
 }
 

@@ -1,6 +1,6 @@
 //! Counters of the ledger's writer, for metrics.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use histogram::{Histogram, Snapshot};
@@ -23,6 +23,10 @@ pub struct LedgerStats {
     pub panics: u64,
     /// Rows that were not written, including those that nobody waited for.
     pub not_recorded: u64,
+    /// How far the database's clock is ahead of the time by which old rows are deleted.
+    pub clock_disagreement_seconds: i64,
+    /// How far this machine's clock is ahead of the database server's; 0 with SQLite.
+    pub machine_clock_ahead_seconds: f64,
 }
 
 pub(crate) struct LedgerCounters {
@@ -32,6 +36,7 @@ pub(crate) struct LedgerCounters {
     failed_commits: AtomicU64,
     panics: AtomicU64,
     not_recorded: AtomicU64,
+    clock_disagreement_seconds: AtomicI64,
 }
 
 impl Default for LedgerCounters {
@@ -43,6 +48,7 @@ impl Default for LedgerCounters {
             failed_commits: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             not_recorded: AtomicU64::new(0),
+            clock_disagreement_seconds: AtomicI64::new(0),
         }
     }
 }
@@ -56,6 +62,8 @@ impl LedgerCounters {
             failed_commits: self.failed_commits.load(Relaxed),
             panics: self.panics.load(Relaxed),
             not_recorded: self.not_recorded.load(Relaxed),
+            clock_disagreement_seconds: self.clock_disagreement_seconds.load(Relaxed),
+            machine_clock_ahead_seconds: 0.0,
         }
     }
 
@@ -79,6 +87,10 @@ impl LedgerCounters {
 
     pub(crate) fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn set_clock_disagreement(&self, seconds: i64) {
+        self.clock_disagreement_seconds.store(seconds, Relaxed);
     }
 
     pub(crate) fn rows_lost(&self, rows: usize) {

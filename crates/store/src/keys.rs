@@ -5,7 +5,7 @@ use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 use crate::id::AccountId;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
-use crate::{Backend, Store, StoreError, now};
+use crate::{Backend, Store, StoreError};
 
 /// An authenticated caller. Exists only for a key that was just found active in the database.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Store {
     /// Asks the database every time, so that a key revoked by any process is refused by the next request.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
         let found = dispatch!(self, find_key(key.id()))?;
-        Ok(verify(key, found, now()))
+        Ok(verify(key, found, self.now()))
     }
 
     /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.

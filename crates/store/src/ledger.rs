@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 use tokio::sync::oneshot;
 
+use crate::StoreError;
+use crate::clock::StoreClock;
 use crate::counters::{LedgerCounters, LedgerStats};
+use crate::pruning::{ClockReading, Deleted, Due, Pruner};
 use crate::rollup::{Entry, Rollups};
-use crate::{StoreError, now};
 
 /// More are refused.
 const MAX_QUEUED_ROWS: usize = 16_384;
@@ -33,9 +35,6 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// How long after a commit its timings are written, unless another commit takes them along.
 const TIMINGS_DELAY: Duration = Duration::from_millis(100);
-/// How often old rows are deleted, and how soon again if a batch did not get them all.
-const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
-const PRUNE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Proof that a request's row is durable. Only the ledger makes one.
 #[derive(Debug)]
@@ -71,11 +70,17 @@ pub struct Ledger {
     commands: SyncSender<WriterCommand>,
     health: Arc<Health>,
     counters: Arc<LedgerCounters>,
+    clock: Arc<StoreClock>,
 }
 
 impl Ledger {
     pub fn stats(&self) -> LedgerStats {
-        self.counters.snapshot()
+        LedgerStats { machine_clock_ahead_seconds: self.clock.machine_ahead_seconds(), ..self.counters.snapshot() }
+    }
+
+    /// The time that rows are recorded by, in microseconds since 1970.
+    pub fn now_micros(&self) -> u64 {
+        self.clock.now_micros()
     }
 
     /// Whether the last write succeeded, and no commit hangs.
@@ -142,8 +147,16 @@ pub(crate) trait LedgerBackend: Send {
     /// Writes something as large as a group, to find out whether writing works.
     fn probe(&mut self) -> Result<(), CommitError>;
 
-    /// Deletes a batch of the rows before that id; `true` if there may be more.
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError>;
+    fn read_clock(&mut self) -> Result<ClockReading, CommitError>;
+
+    /// Stores the ledger's own time, unless another process has changed it from what it was.
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError>;
+
+    /// Deletes the sessions and links that have ended. Nothing shows them any more.
+    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError>;
+
+    /// Deletes a batch of the rows that are due.
+    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError>;
 
     /// Gives up the connection, which a panic may have left in any state. The next call opens another.
     fn disconnect(&mut self);
@@ -161,6 +174,7 @@ pub(crate) struct CommitError(pub(crate) String);
 
 pub(crate) fn start(
     backend: Box<dyn LedgerBackend>,
+    clock: Arc<StoreClock>,
     retention: Duration,
 ) -> Result<(Ledger, LedgerWriter), StoreError> {
     let (commands, received) = sync_channel(MAX_QUEUED_ROWS);
@@ -168,16 +182,16 @@ pub(crate) fn start(
     let writer = Writer {
         health: health.clone(),
         counters: counters.clone(),
+        clock: clock.clone(),
         backend,
-        retention,
         group: Vec::with_capacity(MAX_GROUP_ROWS),
         timings: None,
-        next_prune: Instant::now(),
+        pruner: Pruner::new(retention),
         stopping: false,
     };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
-    Ok((Ledger { commands: commands.clone(), health, counters }, LedgerWriter { commands, thread }))
+    Ok((Ledger { commands: commands.clone(), health, counters, clock }, LedgerWriter { commands, thread }))
 }
 
 type ResultSender = oneshot::Sender<Result<(), RecordError>>;
@@ -222,12 +236,12 @@ pub(crate) struct CommitTimings {
 struct Writer {
     health: Arc<Health>,
     counters: Arc<LedgerCounters>,
+    clock: Arc<StoreClock>,
     backend: Box<dyn LedgerBackend>,
-    retention: Duration,
     /// The rows in hand.
     group: Vec<QueuedRow>,
     timings: Option<CommitTimings>,
-    next_prune: Instant,
+    pruner: Pruner,
     stopping: bool,
 }
 
@@ -242,6 +256,8 @@ impl Writer {
 
     /// Waits for something to do, and does it.
     fn run_once(&mut self, commands: &Receiver<WriterCommand>) {
+        // Before the first row, which says nothing about the time that has passed since the last.
+        self.prune_if_due();
         match commands.recv_timeout(self.idle_timeout()) {
             Ok(WriterCommand::Record(row)) => self.group.push(row),
             Ok(WriterCommand::Stop) | Err(RecvTimeoutError::Disconnected) => self.stopping = true,
@@ -260,9 +276,6 @@ impl Writer {
         }
         if idle || self.stopping {
             self.run_idle_tasks();
-        }
-        if !self.stopping {
-            self.prune_if_due();
         }
     }
 
@@ -294,7 +307,7 @@ impl Writer {
         } else if self.timings.is_some() {
             TIMINGS_DELAY
         } else {
-            self.next_prune.saturating_duration_since(Instant::now())
+            self.pruner.wait()
         }
     }
 
@@ -325,7 +338,8 @@ impl Writer {
             rollups.add_persist(&row.entry, now - row.queued_at);
             row.reply(Ok(()));
         }
-        self.timings = Some(CommitTimings { commit: committed.commit, persisted_at_micros: now_micros(), rollups });
+        self.timings =
+            Some(CommitTimings { commit: committed.commit, persisted_at_micros: self.clock.now_micros(), rollups });
     }
 
     /// Runs when no row is queued.
@@ -341,15 +355,20 @@ impl Writer {
 
     /// Deletes a batch of old rows, also while new rows keep coming.
     fn prune_if_due(&mut self) {
-        if !self.health.is_healthy() || self.next_prune > Instant::now() {
+        if !self.health.is_healthy() || !self.pruner.is_due() {
             return;
         }
-        let oldest = now().saturating_sub(self.retention);
         self.health.commit_started(); // rows wait while this runs
-        let pruned = self.backend.prune(RequestId::first_at(oldest));
-        self.health.commit_finished(pruned.is_ok());
+        let pruned = self.pruner.run(&mut *self.backend, &self.clock, &self.counters);
+        let can_write = pruned.is_ok() || self.backend.probe().is_ok();
+        self.health.commit_finished(can_write);
         match pruned {
-            Ok(more) => self.next_prune = Instant::now() + if more { PRUNE_BATCH_INTERVAL } else { PRUNE_INTERVAL },
+            Ok(()) => {}
+            // Rows can be recorded all the same.
+            Err(failure) if can_write => {
+                tracing::warn!(cause = %failure, "old rows could not be deleted; it is tried again in a minute");
+                self.pruner.postpone();
+            }
             Err(failure) => self.mark_failing(failure),
         }
     }
@@ -371,10 +390,6 @@ impl Writer {
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-fn now_micros() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
 /// Shared between the writer and those who ask whether to start a request.
@@ -437,7 +452,7 @@ mod tests {
         fn on(store: &Store) -> (Box<Self>, Arc<AtomicBool>) {
             let backend: Box<dyn LedgerBackend> = match &store.backend {
                 Backend::Sqlite(backend) => backend.open_ledger(),
-                Backend::Postgres(backend) => backend.open_ledger(),
+                Backend::Postgres(backend) => backend.open_ledger(store.clock.clone()),
             };
             let broken = Arc::new(AtomicBool::new(false));
             (Box::new(Self { backend, broken: broken.clone() }), broken)
@@ -459,8 +474,20 @@ mod tests {
             self.backend.probe()
         }
 
-        fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
-            self.backend.prune(before)
+        fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+            self.backend.read_clock()
+        }
+
+        fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+            self.backend.store_time(before, time)
+        }
+
+        fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
+            self.backend.delete_ended(due)
+        }
+
+        fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+            self.backend.prune(due)
         }
 
         fn disconnect(&mut self) {
@@ -496,7 +523,7 @@ mod tests {
         for database in [Database::Sqlite(folder.path().join("test.db")), Database::Postgres(server)] {
             let store = Store::open(&database).await.unwrap();
             let (backend, broken) = Flawed::on(&store);
-            let (ledger, writer) = start(backend, RETENTION).unwrap();
+            let (ledger, writer) = start(backend, store.clock.clone(), RETENTION).unwrap();
             let first = ledger.record(entry()).await.unwrap();
 
             broken.store(true, Ordering::SeqCst);
@@ -525,7 +552,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap();
         let (backend, broken) = Flawed::on(&store);
-        let (ledger, writer) = start(backend, RETENTION).unwrap();
+        let (ledger, writer) = start(backend, store.clock.clone(), RETENTION).unwrap();
         broken.store(true, Ordering::SeqCst);
         ledger.enqueue(entry()).unwrap();
         writer.stop();

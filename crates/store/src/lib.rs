@@ -30,6 +30,7 @@ macro_rules! dispatch_report {
 
 mod accounts;
 mod audit;
+mod clock;
 mod copy;
 mod counters;
 mod id;
@@ -39,7 +40,9 @@ mod ledger;
 mod links;
 mod person_name;
 mod postgres;
+mod pruning;
 mod report;
+mod retention;
 mod rollup;
 mod sessions;
 mod sql;
@@ -51,7 +54,7 @@ mod viewer;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use chat::{RequestId, Timestamp};
 
@@ -75,6 +78,7 @@ pub use usage::{
 };
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
+use clock::StoreClock;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -98,6 +102,7 @@ impl fmt::Display for Database {
 
 pub struct Store {
     backend: Backend,
+    clock: Arc<StoreClock>,
 }
 
 enum Backend {
@@ -154,25 +159,36 @@ impl StoreError {
 impl Store {
     /// Opens a database, and creates or migrates its tables as needed.
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
-        let backend = match database {
-            Database::Sqlite(path) => Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?)),
-            Database::Postgres(settings) => Backend::Postgres(Postgres::open(settings).await?),
-        };
-        Ok(Self { backend })
+        match database {
+            Database::Sqlite(path) => {
+                let backend = Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?));
+                Ok(Self { backend, clock: Arc::new(StoreClock::this_machine()) })
+            }
+            Database::Postgres(settings) => {
+                let (backend, clock) = Postgres::open(settings).await?;
+                Ok(Self { backend: Backend::Postgres(backend), clock: Arc::new(StoreClock::server(clock)) })
+            }
+        }
+    }
+
+    /// The time by which keys, sessions and links expire.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let backend: Box<dyn ledger::LedgerBackend> = match &self.backend {
             Backend::Sqlite(backend) => backend.open_ledger(),
-            Backend::Postgres(backend) => backend.open_ledger(),
+            Backend::Postgres(backend) => backend.open_ledger(self.clock.clone()),
         };
-        ledger::start(backend, retention)
+        ledger::start(backend, self.clock.clone(), retention)
     }
 
     /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
-        dispatch_report!(self, usage(viewer, query, now()))
+        let now = self.now();
+        dispatch_report!(self, usage(viewer, query, now))
     }
 
     pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
@@ -198,8 +214,4 @@ impl Store {
     pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         dispatch!(self, check_integrity())
     }
-}
-
-fn now() -> Timestamp {
-    SystemTime::now().into()
 }

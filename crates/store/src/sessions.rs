@@ -9,7 +9,7 @@ use crate::id::{AccountId, SessionId};
 use crate::sql::{Row, params};
 use crate::token::Token;
 use crate::viewer::Viewer;
-use crate::{Store, StoreError, now};
+use crate::{Store, StoreError};
 
 const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(7 * 86_400);
@@ -56,9 +56,6 @@ impl Store {
             let found = find_account(transaction, account).await?;
             let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
             let (token, id, now) = (Token::generate()?, SessionId::generate()?, transaction.now());
-            let [began, seen] = oldest_valid(now);
-            let ended = "DELETE FROM sessions WHERE created_at < $1 OR seen_at < $2";
-            transaction.execute(ended, params![began, seen]).await?;
             let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at)
                 VALUES ($1, $2, $3, $4, $5, $6, $6)";
             let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
@@ -78,7 +75,7 @@ impl Store {
             "SELECT {ACCOUNT_COLUMNS}, sessions.id, seen_at FROM sessions JOIN accounts ON accounts.id = account
              WHERE digest = $1 AND disabled_at IS NULL AND sessions.created_at >= $2 AND seen_at >= $3"
         );
-        let (digest, now) = (token.digest(), now());
+        let (digest, now) = (token.digest(), self.now());
         let [began, seen] = oldest_valid(now);
         let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| Ok((account(row)?, row.get(7)?, row.get::<Timestamp>(8)?));
@@ -96,7 +93,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(Vec::new()) };
         let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
-        let [began, seen] = oldest_valid(now());
+        let [began, seen] = oldest_valid(self.now());
         let record = |row: &Row<'_>| {
             Ok(SessionRecord {
                 id: row.get(0)?,
@@ -135,7 +132,10 @@ impl Store {
     }
 }
 
+/// Sessions that are no longer valid, by `oldest_valid`. Run by the ledger: nothing is deleted on the word of one clock.
+pub(crate) const DELETE_ENDED: &str = "DELETE FROM sessions WHERE created_at < $1 OR seen_at < $2";
+
 /// The oldest `created_at` and `seen_at` of a session that is still valid.
-fn oldest_valid(now: Timestamp) -> [Timestamp; 2] {
+pub(crate) fn oldest_valid(now: Timestamp) -> [Timestamp; 2] {
     [now.saturating_sub(SESSION_LIFETIME), now.saturating_sub(SESSION_IDLE_TIMEOUT)]
 }

@@ -13,7 +13,7 @@ use crate::id::Id;
 use crate::postgres::PooledClient;
 use crate::sqlite::PooledConnection;
 use crate::viewer::Role;
-use crate::{Backend, Store, StoreError, now};
+use crate::{Backend, Store, StoreError};
 
 /// A connection from the pool of either database. Whenever it is dropped, the pool hands it out again only once it does
 /// nothing any more and is in no transaction.
@@ -71,7 +71,7 @@ pub(crate) struct Transaction<'a> {
 impl<'a> Transaction<'a> {
     /// Nobody else can use the connection until the transaction has ended.
     async fn begin(store: &'a Store) -> Result<Self, StoreError> {
-        let now = now();
+        let now = store.now();
         let connection = match &store.backend {
             Backend::Sqlite(backend) => Connection::Sqlite(backend.begin_change()?),
             Backend::Postgres(backend) => Connection::Postgres(backend.begin_change().await?),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Cluster, FakeRuntime, ServiceBuilder, TIMEOUT, wait_for_within};
+use crate::{Cluster, FakeRuntime, ServiceBuilder, ShiftedClock, TIMEOUT, wait_for_within};
 
 /// The program under test. Only a test binary knows the path: `env!("CARGO_BIN_EXE_adriaticum")`.
 #[derive(Debug, Clone, Copy)]
@@ -140,6 +140,17 @@ impl Installation {
         let variable = variable(setting);
         self.settings.retain(|(name, _)| *name != variable);
         self.settings.push((variable, value.to_owned()));
+    }
+
+    /// Has the program go by another clock than this machine's.
+    pub fn set_clock(&mut self, clock: &ShiftedClock) {
+        self.unset_clock();
+        self.settings.extend(clock.environment());
+    }
+
+    /// Has the program go by this machine's clock again.
+    pub fn unset_clock(&mut self) {
+        self.settings.retain(|(name, _)| !ShiftedClock::VARIABLES.contains(&name.as_str()));
     }
 
     pub(crate) fn setting(&self, setting: &str) -> Option<String> {

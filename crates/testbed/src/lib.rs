@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
+mod clock;
 mod conversation;
 mod database_watch;
 mod engine;
@@ -28,6 +29,7 @@ pub mod file_server;
 pub mod gguf;
 
 pub use client::{Connection, Request, chat_body, read_request};
+pub use clock::ShiftedClock;
 pub use conversation::{Conversation, words};
 pub use database_watch::DatabaseWatch;
 pub use engine::{Engine, EngineCompletion, EngineStatus};
@@ -38,7 +40,7 @@ pub use http2::{HalfSent, Http2Body, Http2Client, Http2Request};
 pub use installation::{Installation, Output, Program, on_postgres};
 pub use model::{cache_folder, with_pre_tokenizer};
 pub use port::free_port;
-pub use postgres::Cluster;
+pub use postgres::{Cluster, Session};
 pub use random::{Rng, seeded_rng};
 pub use response::{ApiError, Completion, Response, is_request_id};
 pub use service::{Service, ServiceBuilder};

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Connection, Installation, Request, Response, chat_body};
+use crate::{Connection, Installation, Request, Response, ShiftedClock, chat_body};
 
 /// A service to be started.
 pub struct ServiceBuilder(Installation);
@@ -26,6 +26,12 @@ impl ServiceBuilder {
     /// Uses SQLite whatever the suite runs on, for what only SQLite does.
     pub fn on_sqlite(mut self) -> Self {
         self.0.use_sqlite();
+        self
+    }
+
+    /// Has it go by another clock than this machine's.
+    pub fn clock(mut self, clock: &ShiftedClock) -> Self {
+        self.0.set_clock(clock);
         self
     }
 
@@ -195,6 +201,11 @@ impl Service {
     /// Changes a setting for the next start.
     pub fn set(&mut self, setting: &str, value: &str) {
         self.installation.set(setting, value);
+    }
+
+    /// Has it, and the commands from now on, go by this machine's clock.
+    pub fn unset_clock(&mut self) {
+        self.installation.unset_clock();
     }
 
     /// Serves the same installation again, on a new port.

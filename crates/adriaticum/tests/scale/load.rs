@@ -61,6 +61,10 @@ impl Load {
         *self.addresses.lock().unwrap() = addresses.to_owned();
     }
 
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().unwrap().clone()
+    }
+
     /// Waits for so many more outcomes that satisfy a condition.
     pub(crate) fn wait_for_outcomes(&self, count: usize, wanted: impl Fn(&Outcome) -> bool) {
         let before = self.outcomes().len();
@@ -94,16 +98,25 @@ impl Load {
     /// requests that were not acknowledged.
     pub(crate) fn assert_nothing_lost_or_doubled(&self, installation: &Installation) {
         let rows = installation.rows();
-        let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
-        assert_eq!(by_id.len(), rows.len(), "no row stands twice");
-        for outcome in self.outcomes().iter().filter(|outcome| outcome.status == 200) {
-            let row = by_id.get(outcome.id.as_str()).unwrap_or_else(|| panic!("{outcome:?} was acknowledged and lost"));
-            assert_eq!(row["status"], 200, "{row}");
-        }
+        self.assert_acknowledged_once(&rows);
         let sums = installation.usage();
         assert_eq!(sums["requests"], rows.len(), "the sums know the same rows");
         let tokens: u64 = rows.iter().filter_map(|row| row["total_tokens"].as_u64()).sum();
         assert_eq!(sums["total_tokens"].as_u64().unwrap_or(0), tokens);
+    }
+
+    /// Every acknowledged completion is among these rows, once.
+    pub(crate) fn assert_acknowledged_once(&self, rows: &[Value]) {
+        let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
+        assert_eq!(by_id.len(), rows.len(), "no row stands twice");
+        let outcomes = self.outcomes();
+        let acknowledged = outcomes.iter().filter(|outcome| outcome.status == 200);
+        let lost: Vec<_> = acknowledged.clone().filter(|outcome| !by_id.contains_key(outcome.id.as_str())).collect();
+        let (count, all) = (lost.len(), acknowledged.clone().count());
+        assert!(lost.is_empty(), "{count} of {all} were acknowledged and lost, among them {:?}", lost[0]);
+        for outcome in acknowledged {
+            assert_eq!(by_id[outcome.id.as_str()]["status"], 200, "{outcome:?}");
+        }
     }
 
     fn call(&self, caller: usize) {

@@ -2,9 +2,11 @@
 //! fails. Whatever fails, nothing that was acknowledged is lost, and nothing counts twice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clocks;
 mod database;
 mod load;
 mod migrate;
+mod proxy;
 mod replicas;
 mod runtimes;
 

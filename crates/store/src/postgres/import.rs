@@ -10,10 +10,10 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{CHANGE_LOCK, create_partitions, migrate};
+use super::schema::{CHANGE_LOCK, DAY_MILLIS, DAYS_AHEAD, create_partitions, migrate};
 use super::server::{Server, Session};
 use super::usage::everything;
-use super::{PostgresSettings, number, signed, text};
+use super::{PostgresSettings, number, server_micros, signed, text};
 use crate::copy::{Cell, ColumnType, CopyError, Table};
 use crate::{StoreError, UsageReport};
 
@@ -39,8 +39,11 @@ impl Import {
     /// Creates partitions for those days, and empties all tables. Fails if they hold what no copy has written.
     pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), CopyError> {
         if let Some((first, last)) = days {
-            let first = first.max((last + 1).saturating_sub(MAX_DAYS));
-            create_partitions(&mut self.client, first, last + 2 - first).await?; // a commit may be on the day after
+            // A row that a wrong clock has put into another year must not decide where the others go.
+            let today = server_micros(&*self.client).await? / 1000 / DAY_MILLIS;
+            let first = first.max((today + 1).saturating_sub(MAX_DAYS));
+            let last = last.min(today + DAYS_AHEAD) + 1; // a commit may be on the day after
+            create_partitions(&mut self.client, first, (last + 1).saturating_sub(first)).await?;
         }
         let target = self.lock().await?;
         let found = target.fingerprint().await?;

@@ -5,20 +5,25 @@
 //! on another one; rows that did get committed are not counted again.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
 use super::columns::{Columns, FigureColumns, fits};
-use super::number;
 use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::{Server, Session};
+use super::{count, count_if_any, number, signed};
+use crate::StoreError;
+use crate::clock::StoreClock;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
+use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
-use crate::{StoreError, now};
+use crate::{links, sessions};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -27,7 +32,10 @@ const PRUNE_BATCH_ROWS: i64 = 500;
 
 pub(crate) struct PostgresLedger {
     server: Server,
+    clock: Arc<StoreClock>,
     open: Option<LedgerConnection>,
+    /// The last day that was found to have no partition of its own.
+    day_without_partition: Option<u64>,
 }
 
 struct LedgerConnection {
@@ -40,8 +48,8 @@ struct LedgerConnection {
 }
 
 impl PostgresLedger {
-    pub(super) fn new(server: Server) -> Self {
-        Self { server, open: None }
+    pub(super) fn new(server: Server, clock: Arc<StoreClock>) -> Self {
+        Self { server, clock, open: None, day_without_partition: None }
     }
 
     /// Runs something on the connection, and reconnects first if there is none. After any failure the connection is
@@ -68,11 +76,13 @@ impl PostgresLedger {
     }
 
     fn commit_rows(&mut self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
-        let first = self.with(async |open| open.commit(rows, timings).await);
+        let id = next_commit_id(self.clock.now_micros());
+        let first = self.with(async |open| open.commit(id, rows, timings).await);
         match first {
             Err(error) if is_transient(&error) => {
                 tracing::info!(cause = %error, "retrying the commit of the ledger on a new connection");
-                self.with(async |open| open.commit(rows, timings).await)
+                let id = next_commit_id(self.clock.now_micros());
+                self.with(async |open| open.commit(id, rows, timings).await)
             }
             other => other,
         }
@@ -115,32 +125,57 @@ impl LedgerBackend for PostgresLedger {
         written.map(drop).map_err(|error| CommitError(error.to_string()))
     }
 
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
-        let pruned = self.with(async |open| {
-            let client = &mut open.client;
-            create_coming_partitions(client).await?;
-            let before_millis = before.unix_micros() / 1000;
-            drop_partitions_before(client, before_millis / DAY_MILLIS).await?;
-            // With a retention of days, the rest of the oldest day may stay until the day is over.
-            let among = if before_millis + 2 * DAY_MILLIS < now().as_millis() { "_others" } else { "" };
-            let old = format!(
-                "DELETE FROM requests WHERE id IN (
-                     SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
-            );
-            let id = Uuid::from_bytes(before.to_bytes());
-            let deleted = client.execute_typed(&old, &[(&id, Type::UUID), number(&PRUNE_BATCH_ROWS)]).await?;
-            let old = format!(
-                "DELETE FROM commits WHERE id IN (
-                     SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
-            );
-            client
-                .execute_typed(&old, &[number(&first_commit_id_at(before.unix_micros())), number(&PRUNE_BATCH_ROWS)])
-                .await?;
-            Ok(deleted == PRUNE_BATCH_ROWS as u64)
+    fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+        let clock = self.clock.clone();
+        let read = self.with(async |open| {
+            let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+                (SELECT time FROM retention_clock)";
+            let asked = Instant::now();
+            let row = open.client.query_typed_one(read, &[]).await?;
+            let (server, stored) = (count(&row, 0)?, count_if_any(&row, 1)?.map(Timestamp::from_millis));
+            clock.correct(server, asked, Instant::now());
+            let newest_row = match stored {
+                Some(_) => None,
+                None => open.client.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
+            };
+            let newest_row = newest_row.map(|row| request_id(&row)).transpose()?.map(RequestId::timestamp);
+            Ok(ClockReading { clock: Timestamp::from_micros(server), stored, newest_row })
         });
+        read.map_err(|error| CommitError(error.to_string()))
+    }
+
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+        let [before, time] = [before, Some(time)].map(|time| time.map(|time| signed(time.as_millis())));
+        let stored = self.with(async |open| {
+            let store = "INSERT INTO retention_clock AS stored VALUES (1, $2)
+                ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE stored.time = $1";
+            Ok(open.client.execute_typed(store, &[number(&before), number(&time)]).await?)
+        });
+        stored.map(drop).map_err(|error| CommitError(error.to_string()))
+    }
+
+    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
+        let [began, seen] = sessions::oldest_valid(due.now).map(|time| signed(time.as_millis()));
+        let now = signed(due.now.as_millis());
+        let deleted = self.with(async |open| {
+            open.client.execute_typed(sessions::DELETE_ENDED, &[number(&began), number(&seen)]).await?;
+            Ok(open.client.execute_typed(links::DELETE_ENDED, &[number(&now)]).await?)
+        });
+        deleted.map(drop).map_err(|error| CommitError(error.to_string()))
+    }
+
+    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+        let mut left_out = None;
+        let pruned = self.with(async |open| {
+            left_out = create_coming_partitions(&mut open.client, due.clock.as_millis() / DAY_MILLIS).await?;
+            prune(&mut open.client, due).await
+        });
+        if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
+            tracing::warn!(day, "many rows of this coming day are in the default partition already, and it stays so");
+        }
         match pruned {
             // Somebody reads these rows, or another replica deletes them: try again next time.
-            Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
+            Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Deleted::default()),
             other => other.map_err(|error| CommitError(error.to_string())),
         }
     }
@@ -148,6 +183,35 @@ impl LedgerBackend for PostgresLedger {
     fn disconnect(&mut self) {
         self.open = None;
     }
+}
+
+async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
+    let before = due.rows_before;
+    let mut deleted = drop_partitions_before(client, before.as_millis() / DAY_MILLIS).await?;
+    // With a retention of days, the rest of the oldest day may stay until the day is over.
+    let among = if before.as_millis() + 2 * DAY_MILLIS < due.now.as_millis() { "_others" } else { "" };
+    let old = format!(
+        "DELETE FROM requests WHERE id IN (
+             SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id"
+    );
+    let id = Uuid::from_bytes(RequestId::first_at(before).to_bytes());
+    let rows = client.query_typed(&old, &[(&id, Type::UUID), number(&PRUNE_BATCH_ROWS)]).await?;
+    for row in &rows {
+        let at = request_id(row)?.timestamp();
+        deleted.add(1, at, at);
+    }
+    deleted.more = rows.len() as i64 == PRUNE_BATCH_ROWS;
+    let old = format!(
+        "DELETE FROM commits WHERE id IN (
+             SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    );
+    let first = first_commit_id_at(before.as_millis().saturating_mul(1000));
+    client.execute_typed(&old, &[number(&first), number(&PRUNE_BATCH_ROWS)]).await?;
+    Ok(deleted)
+}
+
+fn request_id(row: &Row) -> Result<RequestId, StoreError> {
+    Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()))
 }
 
 impl LedgerConnection {
@@ -164,8 +228,13 @@ impl LedgerConnection {
     }
 
     /// Commits rows, and returns the commit's id.
-    async fn commit(&mut self, rows: &[&Entry], timings: Option<&CommitTimings>) -> Result<i64, StoreError> {
-        let (commit, mut rollups) = (next_commit_id(), Rollups::default());
+    async fn commit(
+        &mut self,
+        commit: i64,
+        rows: &[&Entry],
+        timings: Option<&CommitTimings>,
+    ) -> Result<i64, StoreError> {
+        let mut rollups = Rollups::default();
         // First what no other replica touches. Only here is known which rows, or the timings, were written before.
         let begin = begin(commit);
         let (begun, noted, inserted) = tokio::join!(
@@ -211,8 +280,7 @@ impl LedgerConnection {
         }
         let columns = Columns::of(rows);
         let inserted = self.client.query(&self.insert, &columns.parameters(&commit)).await?;
-        let id = |row: &Row| Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()));
-        inserted.iter().map(id).collect()
+        inserted.iter().map(request_id).collect()
     }
 
     async fn touch_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
@@ -332,8 +400,8 @@ const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
 
 /// An id for the next commit: ordered by time, so that its table grows at its end, and with a random part, so that
 /// replicas rarely choose the same.
-fn next_commit_id() -> i64 {
-    let id = RequestId::now();
+fn next_commit_id(now_micros: u64) -> i64 {
+    let id = RequestId::arrived_at(now_micros);
     first_commit_id_at(id.unix_micros()) | i64::from(u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & 0x3ff)
 }
 
@@ -380,7 +448,7 @@ mod tests {
     async fn a_group_whose_transaction_did_not_begin_writes_nothing() {
         let url = testbed::Cluster::shared().create_database();
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 1, timeout: Duration::from_secs(5) };
-        let database = Postgres::open(&settings).await.unwrap();
+        let (database, _clock) = Postgres::open(&settings).await.unwrap();
         let mut open = LedgerConnection::new(&database.server).await.unwrap();
         let entry = Entry {
             request_id: RequestId::now(),
@@ -394,14 +462,15 @@ mod tests {
         let rows = async |open: &LedgerConnection| {
             open.client.query_typed("SELECT id FROM requests", &[]).await.unwrap().len()
         };
-        let recorded = open.commit(&[&entry], None).await.unwrap();
+        let next_commit_id = || next_commit_id(RequestId::now().unix_micros());
+        let recorded = open.commit(next_commit_id(), &[&entry], None).await.unwrap();
         let timings = CommitTimings { commit: recorded, persisted_at_micros: 1, rollups: Rollups::default() };
         let another = Entry { request_id: RequestId::now(), ..entry.clone() };
         let commit = next_commit_id();
         assert!(open.insert(commit, &[&another]).await.unwrap().is_empty());
         assert!(!open.save_timings(commit, Some(&timings)).await.unwrap());
         assert_eq!(rows(&open).await, 1);
-        open.commit(&[&another], Some(&timings)).await.unwrap();
+        open.commit(next_commit_id(), &[&another], Some(&timings)).await.unwrap();
         assert_eq!(rows(&open).await, 2);
     }
 }

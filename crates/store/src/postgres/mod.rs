@@ -17,14 +17,15 @@ mod usage;
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
-use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{GenericClient, Row};
 
+use crate::clock::{ServerClock, StoreClock};
 use crate::keys::StoredKey;
 use crate::{StoreError, sql};
 
@@ -55,9 +56,13 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     /// Connects, and migrates the tables.
-    pub(crate) async fn open(settings: &PostgresSettings) -> Result<Self, StoreError> {
+    pub(crate) async fn open(settings: &PostgresSettings) -> Result<(Self, ServerClock), StoreError> {
         let server = Server::new(settings)?;
-        schema::migrate(&mut *server.connect().await?).await?;
+        let mut session = server.connect().await?;
+        schema::migrate(&mut session).await?;
+        let asked = Instant::now();
+        let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
+        drop(session);
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
         let pool = Pool::builder(Manager(server.clone()))
             .max_size(settings.connections)
@@ -65,11 +70,12 @@ impl Postgres {
             .runtime(deadpool::Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Self { keys: KeyLookup::new(server.clone()), changes: Arc::new(Semaphore::new(1)), pool, server })
+        let changes = Arc::new(Semaphore::new(1));
+        Ok((Self { keys: KeyLookup::new(server.clone()), changes, pool, server }, clock))
     }
 
-    pub(crate) fn open_ledger(&self) -> Box<PostgresLedger> {
-        Box::new(PostgresLedger::new(self.server.clone()))
+    pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<PostgresLedger> {
+        Box::new(PostgresLedger::new(self.server.clone(), clock))
     }
 
     /// Server settings that could lose rows.
@@ -86,6 +92,12 @@ impl Postgres {
         let row = self.keys.find_key(id.as_str()).await?;
         row.as_ref().map(|row| StoredKey::read(&sql::Row::Postgres(row))).transpose()
     }
+}
+
+/// The server's clock, in microseconds since 1970.
+async fn server_micros(client: &impl GenericClient) -> Result<u64, StoreError> {
+    let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    count(&client.query_typed_one(read, &[]).await?, 0)
 }
 
 /// A parameter with its type, so that a statement needs no separate round trip to prepare it.

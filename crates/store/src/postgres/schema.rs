@@ -2,11 +2,12 @@
 //! migrates, so a migration only adds tables, or columns that may be empty.
 
 use chat::{RequestId, Timestamp};
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::ledger::first_commit_id_at;
-use super::{number, text};
-use crate::{StoreError, now};
+use super::{number, server_micros, text};
+use crate::StoreError;
+use crate::pruning::Deleted;
 
 const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. What the SQLite tables of the same names say
@@ -160,6 +161,11 @@ const MIGRATIONS: &[&str] = &[
         subject text NOT NULL
     );
     "#,
+    // The ledger's own time, by which old rows are deleted.
+    "CREATE TABLE retention_clock (
+        id smallint NOT NULL PRIMARY KEY CHECK (id = 1),
+        time bigint NOT NULL
+    )",
 ];
 
 /// Advisory locks, with numbers that nobody else is likely to use.
@@ -168,8 +174,12 @@ pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
 const PARTITION_LOCK: i64 = 0x6164_7269_6100_0003;
 
 /// How many days have partitions in advance, including today.
-const DAYS_AHEAD: u64 = 3;
+pub(super) const DAYS_AHEAD: u64 = 3;
 pub(super) const DAY_MILLIS: u64 = 86_400_000;
+/// More rows of a coming day stay where they are: requests wait while they move.
+const MAX_MOVED_ROWS: u64 = 10_000;
+/// A larger partition's rows are estimated for the log when it is dropped.
+const MAX_COUNTED_ROWS: u64 = 100_000;
 
 /// Migrates under a lock, because many replicas may start at once.
 pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
@@ -191,12 +201,16 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
         transaction.batch_execute(&note).await?;
         transaction.commit().await?;
     }
-    create_coming_partitions(client).await
+    let today = server_micros(client).await? / 1000 / DAY_MILLIS;
+    create_coming_partitions(client, today).await.map(drop)
 }
 
-/// Creates the partitions for today and the coming days.
-pub(super) async fn create_coming_partitions(client: &mut Client) -> Result<(), StoreError> {
-    create_partitions(client, now().as_millis() / DAY_MILLIS, DAYS_AHEAD).await
+/// Creates the partitions for that day and those after it; the last day that got none.
+pub(super) async fn create_coming_partitions(client: &mut Client, today: u64) -> Result<Option<u64>, StoreError> {
+    if table_exists(client, &partition_name("requests", today + DAYS_AHEAD - 1)).await? {
+        return Ok(None);
+    }
+    create_partitions(client, today, DAYS_AHEAD).await
 }
 
 /// `None` in an empty database.
@@ -215,56 +229,83 @@ async fn table_exists(client: &impl GenericClient, table: &str) -> Result<bool, 
     Ok(client.query_typed(find, &[text(&table)]).await?.first().is_some_and(|row| row.get(0)))
 }
 
-/// Creates the partitions for some days, counted since 1970. A day that has rows in the default partition gets none.
-pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<(), StoreError> {
-    if table_exists(client, &partition_name("requests", first + count - 1)).await? {
-        return Ok(());
-    }
+/// Creates the partitions for some days, counted since 1970. Rows that a wrong clock has put there before their time
+/// move from the default partition to that of their day. A day with too many of them gets none, and is returned.
+pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
+    let mut left_out = None;
     for day in first..first + count {
         let transaction = client.transaction().await?;
         transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[number(&PARTITION_LOCK)]).await?;
         if table_exists(&transaction, &partition_name("requests", day)).await? {
             continue;
         }
-        let [from, to] = [day, day + 1].map(|day| RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS)));
-        let [requests_from, requests_to] = [from, to].map(|id| uuid::Uuid::from_bytes(id.to_bytes()));
-        let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_id_at(day * DAY_MILLIS * 1000));
-        let make = format!(
-            "CREATE TABLE {} PARTITION OF requests FOR VALUES FROM ('{requests_from}') TO ('{requests_to}');
-             CREATE TABLE {} PARTITION OF commits FOR VALUES FROM ({commits_from}) TO ({commits_to})",
-            partition_name("requests", day),
-            partition_name("commits", day),
-        );
-        match transaction.batch_execute(&make).await {
-            Ok(()) => transaction.commit().await?,
-            Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::CHECK_VIOLATION) => {
-                tracing::warn!(day, "rows of this day are in the default partition and stay there");
-            }
-            Err(other) => return Err(other.into()),
+        if !create_partition(&transaction, day).await? {
+            left_out = Some(day);
+            continue;
+        }
+        transaction.commit().await?;
+    }
+    Ok(left_out)
+}
+
+/// `false` if too many rows would have to move.
+async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<bool, StoreError> {
+    let [from, to] = [day, day + 1].map(|day| RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS)));
+    let [from, to] = [from, to].map(|id| format!("'{}'", uuid::Uuid::from_bytes(id.to_bytes())));
+    let [commits_from, commits_to] = [day, day + 1].map(|day| first_commit_id_at(day * DAY_MILLIS * 1000).to_string());
+    for (table, from, to) in [("requests", from, to), ("commits", commits_from, commits_to)] {
+        let (name, within) = (partition_name(table, day), format!("id >= {from} AND id < {to}"));
+        let early =
+            format!("SELECT count(*) FROM (SELECT FROM {table}_others WHERE {within} LIMIT {MAX_MOVED_ROWS}) AS early");
+        let create = match super::count(&transaction.query_typed_one(&early, &[]).await?, 0)? {
+            0 => format!("CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"),
+            MAX_MOVED_ROWS.. => return Ok(false),
+            1.. => format!(
+                "CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS);
+                 WITH early AS (DELETE FROM {table}_others WHERE {within} RETURNING *)
+                     INSERT INTO {name} SELECT * FROM early;
+                 ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"
+            ),
+        };
+        match transaction.batch_execute(&create).await {
+            // A row has come since they were counted: next time.
+            Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::CHECK_VIOLATION) => return Ok(false),
+            created => created?,
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Drops the partitions of all days before that one, counted since 1970.
-pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<(), StoreError> {
+pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<Deleted, StoreError> {
+    let mut dropped = Deleted::default();
     let transaction = client.transaction().await?;
     // One replica is enough, and requests should not wait long behind somebody who reads.
     transaction.batch_execute("SET LOCAL lock_timeout = 500").await?;
     let lock = transaction.query_typed("SELECT pg_try_advisory_xact_lock($1)", &[number(&PARTITION_LOCK)]).await?;
     if !lock.first().is_some_and(|row| row.get(0)) {
-        return Ok(());
+        return Ok(dropped);
     }
-    let parts = "SELECT relname::text FROM pg_class JOIN pg_inherits ON inhrelid = pg_class.oid
+    let parts = "SELECT relname::text, reltuples::bigint FROM pg_class JOIN pg_inherits ON inhrelid = pg_class.oid
         WHERE inhparent IN ('requests'::regclass, 'commits'::regclass)";
     for part in transaction.query_typed(parts, &[]).await? {
-        let name: &str = part.try_get(0)?;
-        let day = name.rsplit_once('_').and_then(|(_, day)| day.parse::<u64>().ok());
-        if day.is_some_and(|day| day < first) {
-            transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
+        let (name, estimate): (&str, i64) = (part.try_get(0)?, part.try_get(1)?);
+        let Some((table, day)) = name.rsplit_once('_') else { continue };
+        let Some(day) = day.parse::<u64>().ok().filter(|&day| day < first) else { continue };
+        if table == "requests" {
+            let rows = match u64::try_from(estimate) {
+                Ok(many @ MAX_COUNTED_ROWS..) => many,
+                _ => {
+                    super::count(&transaction.query_typed_one(&format!("SELECT count(*) FROM {name}"), &[]).await?, 0)?
+                }
+            };
+            let [start, end] = [day, day + 1].map(|day| Timestamp::from_millis(day * DAY_MILLIS));
+            dropped.add(rows, start, end);
         }
+        transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
     }
-    Ok(transaction.commit().await?)
+    transaction.commit().await?;
+    Ok(dropped)
 }
 
 fn partition_name(table: &str, day: u64) -> String {

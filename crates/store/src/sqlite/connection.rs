@@ -115,7 +115,7 @@ impl Drop for PooledConnection<'_> {
 }
 
 /// A statement with SQLite's `?1` instead of `$1`, which SQLite would number by first appearance.
-fn numbered(sql: &str) -> String {
+pub(super) fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
 

@@ -1,23 +1,28 @@
 //! SQLite's side of the ledger: one transaction for a group of rows and all their roll-ups.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use chat::RequestId;
+use chat::{RequestId, Timestamp};
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, ErrorCode, Statement, Transaction, TransactionBehavior, ffi, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, ffi, params};
 
+use super::connection::numbered;
 use super::{connect, settle};
 use crate::StoreError;
 use crate::latency::merge_encoded;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
+use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
+use crate::{links, sessions};
 
 /// Pages of write-ahead log (16 MiB) after which it is checkpointed.
 const CHECKPOINT_PAGES: i64 = 4096;
 /// More than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
-const PRUNE_BATCH_ROWS: usize = 500;
+const PRUNE_BATCH_ROWS: u64 = 500;
+/// A commit that is further ahead of the clock was timed by a clock that was wrong.
+const CLOCK_PRECISION: Duration = Duration::from_secs(86_400);
 
 pub(crate) struct SqliteLedger {
     path: PathBuf,
@@ -63,8 +68,30 @@ impl LedgerBackend for SqliteLedger {
         })
     }
 
-    fn prune(&mut self, before: RequestId) -> Result<bool, CommitError> {
-        self.with(|connection| prune(connection, before))
+    fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+        self.with(|connection| Ok(read_clock(connection)?))
+    }
+
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+        self.with(|connection| {
+            let store = "INSERT INTO retention_clock (id, time) VALUES (1, ?2)
+                ON CONFLICT DO UPDATE SET time = excluded.time WHERE time = ?1";
+            connection.execute(store, params![before.map(Timestamp::as_millis), time.as_millis()])?;
+            Ok(())
+        })
+    }
+
+    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
+        self.with(|connection| {
+            let [began, seen] = sessions::oldest_valid(due.now).map(Timestamp::as_millis);
+            connection.execute(&numbered(sessions::DELETE_ENDED), params![began, seen])?;
+            connection.execute(&numbered(links::DELETE_ENDED), [due.now.as_millis()])?;
+            Ok(())
+        })
+    }
+
+    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+        self.with(|connection| prune(connection, due))
     }
 
     fn disconnect(&mut self) {
@@ -117,22 +144,53 @@ fn commit(
     Ok(committed)
 }
 
-fn prune(connection: &mut Connection, before: RequestId) -> Result<bool, WriteError> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let deleted = transaction
-        .prepare_cached(
-            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
-        )?
-        .execute(params![before.to_bytes(), PRUNE_BATCH_ROWS])?;
-    transaction
-        .prepare_cached(
-            "DELETE FROM commits WHERE id IN (SELECT id FROM commits ORDER BY id LIMIT ?1)
-             AND persisted_at_us < ?2",
-        )?
-        .execute(params![PRUNE_BATCH_ROWS, before.unix_micros()])?;
-    transaction.commit()?;
-    Ok(deleted == PRUNE_BATCH_ROWS)
+fn read_clock(connection: &Connection) -> Result<ClockReading, rusqlite::Error> {
+    let millis = |row: &rusqlite::Row<'_>| Ok(Timestamp::from_millis(row.get(0)?));
+    let stored = connection.query_row("SELECT time FROM retention_clock", [], millis).optional()?;
+    let newest_row = match stored {
+        Some(_) => None,
+        None => connection.query_row("SELECT max(id) FROM requests", [], |row| row.get::<_, Option<[u8; 16]>>(0))?,
+    };
+    let newest_row = newest_row.map(|id| RequestId::from_bytes(id).timestamp());
+    Ok(ClockReading { clock: SystemTime::now().into(), stored, newest_row })
 }
+
+fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut deleted = Deleted::default();
+    let batch = transaction
+        .prepare_cached(
+            "SELECT count(*), min(id), max(id) FROM (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .query_row(params![RequestId::first_at(due.rows_before).to_bytes(), PRUNE_BATCH_ROWS], |row| {
+            Ok((row.get::<_, u64>(0)?, row.get::<_, Option<[u8; 16]>>(1)?, row.get::<_, Option<[u8; 16]>>(2)?))
+        })?;
+    if let (rows, Some(oldest), Some(newest)) = batch {
+        transaction.prepare_cached("DELETE FROM requests WHERE id <= ?1")?.execute([newest])?;
+        let [oldest, newest] = [oldest, newest].map(|id| RequestId::from_bytes(id).timestamp());
+        deleted.add(rows, oldest, newest);
+        deleted.more = rows == PRUNE_BATCH_ROWS;
+    }
+    let commits = transaction.prepare_cached(DELETE_COMMITS)?.execute(params![
+        PRUNE_BATCH_ROWS,
+        micros(due.rows_before),
+        micros(due.clock + CLOCK_PRECISION),
+    ])?;
+    transaction.commit()?;
+    deleted.more |= commits as u64 == PRUNE_BATCH_ROWS;
+    Ok(deleted)
+}
+
+fn micros(time: Timestamp) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
+}
+
+/// Commits are numbered in the order in which they were made. Of the first ones, those before the first that is young
+/// enough go, whatever time they have: a killed process leaves its last one without any, and a clock that was set wrong
+/// leaves times of another year. The newest stay: their time may be about to be written.
+const DELETE_COMMITS: &str = "WITH first (id, at) AS (SELECT id, persisted_at_us FROM commits ORDER BY id LIMIT ?1)
+    DELETE FROM commits WHERE id IN (SELECT id FROM first)
+        AND id < ifnull((SELECT min(id) FROM first WHERE at BETWEEN ?2 AND ?3), (SELECT max(id) - 16 FROM commits))";
 
 /// Whether other rows can still go into the same transaction.
 fn is_row_error(error: &rusqlite::Error) -> bool {

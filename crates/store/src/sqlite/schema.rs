@@ -130,6 +130,11 @@ const MIGRATIONS: &[&str] = &[
     "ALTER TABLE requests ADD COLUMN score REAL;
     ALTER TABLE requests ADD COLUMN scorer INTEGER;
     ALTER TABLE requests ADD COLUMN sources INTEGER;",
+    // The ledger's own time, by which old rows are deleted.
+    "CREATE TABLE retention_clock (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        time INTEGER NOT NULL
+    ) STRICT;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

@@ -7,6 +7,7 @@ use store::{
     CopyError, Database, GroundingRecord, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role, Step,
 };
 use store::{Store, UsageQuery, Viewer};
+use testbed::Cluster;
 
 use crate::database::{TestDatabase, entry, new_key};
 
@@ -25,6 +26,9 @@ async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
     assert_eq!((requests.rows, requests.sums), (300, 14));
     assert_eq!(fingerprint(&source), before);
     assert_same(&original, &target.open().await).await;
+    let url = target.database.to_string();
+    let others = Cluster::shared().sql(url.rsplit_once('/').unwrap().1, "SELECT count(*) FROM requests_others");
+    assert_eq!(others, "6", "only what is too old for a partition of its own day is in the default one");
 
     // After more changes the copy is repeated.
     fill(&original).await;

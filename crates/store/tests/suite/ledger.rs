@@ -259,6 +259,34 @@ async fn old_rows_are_pruned_and_their_sums_stay(database: TestDatabase) {
     writer.stop();
 }
 
+/// A killed process leaves its last commit without a time. Many of them must not keep older ones from being deleted.
+#[tokio::test]
+async fn commits_of_killed_processes_are_deleted_with_the_rest() {
+    let fixture = Fixture::new(TestDatabase::sqlite()).await;
+    let Database::Sqlite(path) = &fixture.database.database else { panic!("a file") };
+    let file = rusqlite::Connection::open(path).unwrap();
+    file.execute_batch(
+        "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 600)
+             INSERT INTO commits (persisted_at_us) SELECT NULL FROM number;
+         WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 600)
+             INSERT INTO commits (persisted_at_us) SELECT 1000000 FROM number;",
+    )
+    .unwrap();
+    let young = now().as_millis() * 1000;
+    file.execute("INSERT INTO commits (persisted_at_us) VALUES (?1), (?1), (?1)", [young]).unwrap();
+    let (_ledger, writer) = fixture.ledger();
+    let mut left = u64::MAX;
+    for _ in 0..500 {
+        left = file.query_row("SELECT count(*) FROM commits", [], |row| row.get(0)).unwrap();
+        if left == 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(left, 3, "of 1,200 commits that were due, and 3 that were not");
+    writer.stop();
+}
+
 async fn one_refused_row_does_not_fail_the_rest_of_its_group(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();

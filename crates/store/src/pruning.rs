@@ -1,0 +1,190 @@
+//! Deletes what is older than its retention, a batch at a time, and logs what it deleted. What is old is decided by
+//! `RetentionClock`; this feeds it with the database's clock and with the time that has really passed.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use chat::Timestamp;
+
+use crate::clock::StoreClock;
+use crate::counters::LedgerCounters;
+use crate::ledger::{CommitError, LedgerBackend};
+use crate::retention::RetentionClock;
+
+/// How often old rows are deleted, and how soon again if a batch did not get them all.
+const INTERVAL: Duration = Duration::from_secs(60);
+const BATCH_INTERVAL: Duration = Duration::from_millis(50);
+/// How far the ledger's time may have moved before it is stored again.
+const STORE_INTERVAL: Duration = Duration::from_secs(900);
+
+/// What the database knows about the time.
+pub(crate) struct ClockReading {
+    /// Its clock.
+    pub(crate) clock: Timestamp,
+    /// The ledger's own time, as it was last stored by any process.
+    pub(crate) stored: Option<Timestamp>,
+    /// Only if no time is stored.
+    pub(crate) newest_row: Option<Timestamp>,
+}
+
+/// What may be deleted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// Rows before this.
+    pub(crate) rows_before: Timestamp,
+    /// The time by which sessions and links have ended.
+    pub(crate) now: Timestamp,
+    /// The database's clock, by which new days get their partitions.
+    pub(crate) clock: Timestamp,
+}
+
+/// What was deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Deleted {
+    pub(crate) rows: u64,
+    /// The times of the oldest and the newest of these rows.
+    pub(crate) period: Option<(Timestamp, Timestamp)>,
+    /// Whether there may be more.
+    pub(crate) more: bool,
+}
+
+impl Deleted {
+    pub(crate) fn add(&mut self, rows: u64, oldest: Timestamp, newest: Timestamp) {
+        self.rows += rows;
+        let (first, last) = self.period.unwrap_or((oldest, newest));
+        self.period = Some((first.min(oldest), last.max(newest)));
+    }
+}
+
+pub(crate) struct Pruner {
+    retention: Duration,
+    next: Instant,
+    /// `None` until the database's clock was read.
+    watch: Option<Watch>,
+    /// What the last reading allows, while batches of it remain.
+    due: Option<Due>,
+    /// Since the last log line.
+    deleted: Deleted,
+    disputed: bool,
+}
+
+struct Watch {
+    clock: RetentionClock,
+    read_at: Instant,
+    stored: Timestamp,
+}
+
+impl Pruner {
+    pub(crate) fn new(retention: Duration) -> Self {
+        let deleted = Deleted::default();
+        Self { retention, next: Instant::now(), watch: None, due: None, deleted, disputed: false }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.next <= Instant::now()
+    }
+
+    pub(crate) fn wait(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Tries again later.
+    pub(crate) fn postpone(&mut self) {
+        self.next = Instant::now() + INTERVAL;
+        self.due = None;
+    }
+
+    /// Deletes a batch of what is due.
+    pub(crate) fn run(
+        &mut self,
+        backend: &mut dyn LedgerBackend,
+        store_clock: &StoreClock,
+        counters: &LedgerCounters,
+    ) -> Result<(), CommitError> {
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                let due = self.read_clock(backend, store_clock, counters)?;
+                backend.delete_ended(due)?;
+                due
+            }
+        };
+        let batch = backend.prune(due)?;
+        if let Some((oldest, newest)) = batch.period {
+            self.deleted.add(batch.rows, oldest, newest);
+        }
+        self.due = batch.more.then_some(due);
+        self.next = Instant::now() + if batch.more { BATCH_INTERVAL } else { INTERVAL };
+        if !batch.more {
+            self.log_deleted();
+        }
+        Ok(())
+    }
+
+    fn read_clock(
+        &mut self,
+        backend: &mut dyn LedgerBackend,
+        store_clock: &StoreClock,
+        counters: &LedgerCounters,
+    ) -> Result<Due, CommitError> {
+        let ClockReading { clock, stored, newest_row } = backend.read_clock()?;
+        let now = Instant::now();
+        let watch = match &mut self.watch {
+            Some(watch) => {
+                let moved = stored.filter(|&stored| stored != watch.stored);
+                watch.clock.advance(clock, now.duration_since(watch.read_at), moved);
+                watch.stored = moved.unwrap_or(watch.stored);
+                watch.read_at = now;
+                watch
+            }
+            None => {
+                let clock = RetentionClock::resume(stored, newest_row, clock);
+                let stored = stored.unwrap_or_default();
+                self.watch.insert(Watch { clock, read_at: now, stored })
+            }
+        };
+        let time = watch.clock.time();
+        let moved = time.duration_since(watch.stored).max(watch.stored.duration_since(time));
+        if stored.is_none() || moved >= STORE_INTERVAL {
+            backend.store_time(stored, time)?;
+            watch.stored = time;
+        }
+        store_clock.set_floor(watch.clock.floor());
+        counters.set_clock_disagreement(watch.clock.disagreement_seconds());
+        let agreed = watch.clock.agreed();
+        if watch.clock.is_disputed() != self.disputed {
+            self.disputed = !self.disputed;
+            log_dispute(self.disputed, clock, time);
+        }
+        Ok(Due { rows_before: agreed.saturating_sub(self.retention), now: agreed, clock })
+    }
+
+    fn log_deleted(&mut self) {
+        let Deleted { rows, period, .. } = std::mem::take(&mut self.deleted);
+        if let Some((oldest, newest)) = period {
+            let (from, to) = (utc(oldest), utc(newest));
+            tracing::info!(rows, %from, %to, "deleted rows that are older than `ledger.retention`");
+        }
+    }
+}
+
+fn log_dispute(disputed: bool, clock: Timestamp, time: Timestamp) {
+    let (clock, time) = (utc(clock), utc(time));
+    if disputed {
+        tracing::warn!(
+            %clock,
+            %time,
+            "the database's clock and the time known to the ledger are more than a day apart: the clock was set, or the \
+             service was stopped; rows are deleted by the earlier of the two, and the ledger follows a steady clock by \
+             a day an hour"
+        );
+    } else {
+        tracing::info!(%clock, "the database's clock and the time known to the ledger agree again");
+    }
+}
+
+fn utc(time: Timestamp) -> humantime::Rfc3339Timestamp {
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(time.as_millis().min(MAX_MILLIS)))
+}
+
+/// The end of the year 9999, which is as far as the format goes.
+const MAX_MILLIS: u64 = 253_402_300_799_000;
