@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::JoinHandle;
 
@@ -53,13 +53,13 @@ impl Body for Http2Body {
     }
 }
 
-/// A request whose body is half sent.
-pub struct HalfSent {
+/// The response to a request that is being sent, or was half sent.
+pub struct PendingResponse {
     is_sent: Arc<AtomicBool>,
     response: JoinHandle<Option<Response>>,
 }
 
-impl HalfSent {
+impl PendingResponse {
     /// Whether the other side has taken everything that there is, or has responded.
     pub fn is_over(&self) -> bool {
         self.is_sent.load(Ordering::Relaxed) || self.response.is_finished()
@@ -83,12 +83,23 @@ impl Http2Client {
 
     /// A connection from another of this machine's addresses.
     pub fn connect_from(source: IpAddr, address: SocketAddr) -> Self {
+        Self::with_window(source, address, None)
+    }
+
+    /// A connection whose flow control lets no byte of a response's body through.
+    pub fn connect_without_reading(source: IpAddr, address: SocketAddr) -> Self {
+        Self::with_window(source, address, Some(0))
+    }
+
+    fn with_window(source: IpAddr, address: SocketAddr, stream_window: Option<u32>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let sender = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.bind(SocketAddr::new(source, 0)).unwrap();
             let socket = socket.connect(address).await.unwrap();
-            let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+            let mut builder = Builder::new(TokioExecutor::new());
+            builder.initial_stream_window_size(stream_window);
+            let (sender, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();
             tokio::spawn(connection);
             sender
         });
@@ -110,15 +121,20 @@ impl Http2Client {
         asking.into_iter().map(|asking| self.runtime.block_on(asking).unwrap().expect("a response")).collect()
     }
 
-    /// Sends a request's head and body, but not the body's end.
-    pub fn send_half(&self, mut request: Http2Request) -> HalfSent {
-        request.body_mut().is_half = true;
-        HalfSent { is_sent: request.body().is_sent.clone(), response: self.begin(request) }
+    /// Begins to send a request.
+    pub fn start(&self, request: Http2Request) -> PendingResponse {
+        PendingResponse { is_sent: request.body().is_sent.clone(), response: self.begin(request) }
     }
 
-    /// The response to what was half sent, if the connection stays open for so long.
-    pub fn response(&self, half: HalfSent) -> Option<Response> {
-        self.runtime.block_on(half.response).unwrap()
+    /// Sends a request's head and body, but not the body's end.
+    pub fn send_half(&self, mut request: Http2Request) -> PendingResponse {
+        request.body_mut().is_half = true;
+        self.start(request)
+    }
+
+    /// The response, if the connection stays open for so long.
+    pub fn response(&self, pending: PendingResponse) -> Option<Response> {
+        self.runtime.block_on(pending.response).unwrap()
     }
 
     /// Sends a request and resets its stream as soon as `until` returns.

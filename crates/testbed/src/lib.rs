@@ -36,7 +36,7 @@ pub use engine::{Engine, EngineCompletion, EngineStatus};
 pub use fake_runtime::{Behaviour, FakeRuntime, unreachable_url};
 pub use fake_search::FakeSearch;
 pub use hang_up::drop_when_pending;
-pub use http2::{HalfSent, Http2Body, Http2Client, Http2Request};
+pub use http2::{Http2Body, Http2Client, Http2Request, PendingResponse};
 pub use installation::{Installation, Output, Program, on_postgres};
 pub use model::{cache_folder, with_pre_tokenizer};
 pub use port::free_port;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use testbed::{
-    Behaviour, Connection, FakeRuntime, HalfSent, Http2Client, Request, Response, Service, chat_body, wait_for,
+    Behaviour, Connection, FakeRuntime, Http2Client, PendingResponse, Request, Response, Service, chat_body, wait_for,
 };
 
 use crate::ADRIATICUM;
@@ -39,10 +39,10 @@ fn ordinary() -> String {
 }
 
 /// Sends all bodies of one HTTP/2 connection but their ends, and waits until the service has taken or refused them.
-fn send_half_bodies(client: &Http2Client, key: &str) -> Vec<HalfSent> {
+fn send_half_bodies(client: &Http2Client, key: &str) -> Vec<PendingResponse> {
     let halves = (0..STREAMS).map(|_| client.send_half(Http2Client::request(key, vec![b' '; HALF_BYTES])));
     let halves: Vec<_> = halves.collect();
-    wait_for("the half bodies being sent", || halves.iter().all(HalfSent::is_over).then_some(()));
+    wait_for("the half bodies being sent", || halves.iter().all(PendingResponse::is_over).then_some(()));
     halves
 }
 
@@ -68,7 +68,7 @@ fn half_sent_bodies_over_http2_hold_no_more_memory_than_the_budget() {
     for response in client.send((0..3).map(|_| Http2Client::request(&modest, ordinary())).collect()) {
         response.completion();
     }
-    let (answered, waiting): (Vec<_>, Vec<_>) = halves.into_iter().partition(HalfSent::is_answered);
+    let (answered, waiting): (Vec<_>, Vec<_>) = halves.into_iter().partition(PendingResponse::is_answered);
     assert!(answered.len() >= STREAMS / 2, "{} are refused, {} wait", answered.len(), waiting.len());
     answered.into_iter().for_each(|half| assert_refused(&client.response(half).unwrap()));
     drop((client, waiting));

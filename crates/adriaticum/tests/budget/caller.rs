@@ -1,0 +1,72 @@
+//! The well-behaved caller: one request after the other, with a key and an address of its own.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use testbed::{Connection, Request, Service, chat_body};
+
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+const MIN_REQUESTS: usize = 300;
+const MIN_TIME: Duration = Duration::from_millis(1500);
+/// A new connection for every so many requests.
+const REQUESTS_PER_CONNECTION: usize = 10;
+/// The 99th percentile may be so many times that in quiet.
+const MAX_RATIO: u32 = 3;
+/// Attackers, service and caller share the test's machine: below this, it is the machine that is measured.
+const NOISE: Duration = Duration::from_millis(250);
+
+pub(crate) struct Caller<'a> {
+    service: &'a Service,
+    request: Vec<u8>,
+}
+
+impl<'a> Caller<'a> {
+    pub(crate) fn new(service: &'a Service) -> Self {
+        // Nothing that Search is asked for.
+        let body = chat_body("Write a short poem about the sea.");
+        Self { service, request: Request::chat(&service.key(), body).bytes() }
+    }
+
+    pub(crate) fn measure(&mut self) -> Latencies {
+        let (began, mut times, mut failed) = (Instant::now(), Vec::new(), 0);
+        while times.len() < MIN_REQUESTS || began.elapsed() < MIN_TIME {
+            let mut connection = Connection::connect_from(ADDRESS, self.service.address());
+            for _ in 0..REQUESTS_PER_CONNECTION {
+                let sent = Instant::now();
+                let is_sent = connection.send_while_open(&self.request);
+                let response = if is_sent { connection.try_response() } else { None };
+                times.push(sent.elapsed());
+                if response.is_none_or(|response| response.status != 200) {
+                    failed += 1;
+                    break;
+                }
+            }
+        }
+        times.sort_unstable();
+        Latencies { times, failed }
+    }
+}
+
+pub(crate) struct Latencies {
+    times: Vec<Duration>,
+    pub(crate) failed: usize,
+}
+
+impl Latencies {
+    fn percentile(&self, percent: usize) -> Duration {
+        self.times[(self.times.len() - 1) * percent / 100]
+    }
+
+    /// Whether nobody would notice the difference.
+    pub(crate) fn are_like(&self, quiet: &Self) -> bool {
+        self.percentile(99) <= (MAX_RATIO * quiet.percentile(99)).max(NOISE)
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, high] = [50, 99].map(|percent| self.percentile(percent).as_secs_f64() * 1e3);
+        write!(f, "p50 {median:5.1} ms, p99 {high:6.1} ms of {:5}", self.times.len())
+    }
+}

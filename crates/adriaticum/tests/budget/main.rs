@@ -1,0 +1,105 @@
+//! A budget of memory: the service has to stay within the 512 MiB that the Helm chart gives it, while hostile callers and
+//! visitors do their worst and one well-behaved caller goes on as if nothing happened.
+//!
+//! What is measured is the process's own peak of resident memory (`VmHWM`), which the system keeps exactly and which
+//! needs no privilege; a runtime that is not the embedded engine answers. Each attack is tried alone, then all at the
+//! same time. `TEST_ROUNDS` (1) repeats the whole.
+//!
+//! Found on the program before this suite, in one run: 40 sign-ins at once took 655 MiB for good (every hash had a block
+//! of its own); half-sent bodies of two keys took 300 MiB while no request counted as in flight; search results
+//! of nested tags held up the well-behaved caller for a second.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod attacks;
+mod caller;
+
+use std::time::Instant;
+
+use testbed::{Behaviour, FakeRuntime, FakeSearch, Program, Service, wait_for};
+
+use crate::attacks::{ATTACKS, Attack, Target, hostile_results};
+use crate::caller::{Caller, Latencies};
+
+const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
+
+/// `resources.limits.memory` in the chart's values.
+const CHART_LIMIT_BYTES: u64 = 512 << 20;
+
+#[test]
+fn one_caller_is_served_as_ever_and_memory_stays_within_the_charts_limit_whatever_others_do() {
+    let rounds: usize = std::env::var("TEST_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number"));
+    raise_file_limit();
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let search = FakeSearch::finding(&hostile_results());
+    let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
+    let target = Target::new(&service);
+    let mut caller = Caller::new(&service);
+    caller.measure(); // warms up
+    let quiet = caller.measure();
+    println!("{:<42} {quiet}   {} MiB", "quiet", mebibytes(service.peak_bytes()));
+
+    let mut faults = Vec::new();
+    for _ in 0..rounds {
+        for attack in ATTACKS {
+            suffer(attack.name, &[attack], &target, &mut caller, &quiet, &mut faults);
+        }
+        suffer("all at the same time", &ATTACKS.iter().collect::<Vec<_>>(), &target, &mut caller, &quiet, &mut faults);
+    }
+    wait_until_over(&service, &mut faults);
+    println!("{:<42} {}   {} MiB", "quiet again", caller.measure(), mebibytes(service.resident_bytes()));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Measures the well-behaved caller under attack, and adds what is wrong.
+fn suffer(
+    name: &str,
+    attacks: &[&Attack],
+    target: &Target<'_>,
+    caller: &mut Caller<'_>,
+    quiet: &Latencies,
+    faults: &mut Vec<String>,
+) {
+    let began = Instant::now();
+    let running: Vec<_> = attacks.iter().map(|attack| (attack.begin)(target)).collect();
+    let latencies = caller.measure();
+    let (peak, now) = (target.service.peak_bytes(), target.service.resident_bytes());
+    drop(running);
+    println!(
+        "{name:<42} {latencies}   {} MiB, at most {} MiB, in {:.1} s",
+        mebibytes(now),
+        mebibytes(peak),
+        began.elapsed().as_secs_f64()
+    );
+    if peak > CHART_LIMIT_BYTES {
+        faults.push(format!("{name}: {} MiB of memory", mebibytes(peak)));
+    }
+    if latencies.failed > 0 {
+        faults.push(format!("{name}: {} requests of the well-behaved caller failed", latencies.failed));
+    }
+    if !latencies.are_like(quiet) {
+        faults.push(format!("{name}: the well-behaved caller had {latencies}, after {quiet} in quiet"));
+    }
+}
+
+/// Whatever the attackers held is given back once they are gone.
+fn wait_until_over(service: &Service, faults: &mut Vec<String>) {
+    if let Some(held) = service.metric("adriaticum_body_memory_bytes") {
+        println!("{} MiB of bodies held at the end of the attacks", mebibytes(held as u64));
+        wait_for("the bodies' memory", || (service.metric("adriaticum_body_memory_bytes") == Some(0.0)).then_some(()));
+    } else {
+        faults.push("no metric tells what bodies hold".into());
+    }
+    wait_for("requests in flight", || (service.metric("adriaticum_requests_in_flight") == Some(0.0)).then_some(()));
+}
+
+fn mebibytes(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+/// The attackers are this process, and have thousands of connections.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
