@@ -122,7 +122,7 @@ settings! {
     /// max. completions in flight
     max_requests: usize = "1024" => count;
     /// max. memory for the bodies of requests that arrive or are in flight
-    max_body_memory: usize = "64MiB" => bytes;
+    max_body_memory: usize = "32MiB" => bytes;
     /// how long a request's head may take to arrive
     head_timeout: Duration = "10s" => duration;
     /// how long the next part of a body may take to arrive

@@ -14,7 +14,7 @@ const REQUESTS_PER_CONNECTION: usize = 10;
 /// The 99th percentile may be so many times that in quiet.
 const MAX_RATIO: u32 = 3;
 /// Attackers, service and caller share the test's machine: below this, it is the machine that is measured.
-const NOISE: Duration = Duration::from_millis(250);
+const NOISE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Caller<'a> {
     service: &'a Service,
