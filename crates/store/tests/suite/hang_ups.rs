@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, Database, Email, Ledger, LinkId, NewAccount, NewKey, Origin, Period, PersonName,
-    PostgresSettings, RequestQuery, Role, Session, SessionId, Step, Store, StoreError, Token, UsageQuery, Viewer,
+    AccountError, AccountId, Database, Email, Ledger, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
+    PersonName, PostgresSettings, RequestQuery, Role, Session, SessionId, Step, Store, StoreError, Token, UsageQuery,
+    Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -98,6 +99,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     end_session(&world.session.viewer, fresh.session),
     end_other_sessions(&world.session.viewer, world.session.id),
     audit(world.session.viewer.admin().unwrap(), u64::from(u32::MAX), 10),
+    record_wrong_passwords(&wrong_password()),
     usage(&world.session.viewer, &everything()),
     usage_by_key(&world.session.viewer, everything().period),
     requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
@@ -167,6 +169,16 @@ fn new_key() -> NewKey {
 
 fn origin() -> Origin {
     Origin { address: ADDRESS.into(), agent: "a browser".into() }
+}
+
+fn wrong_password() -> WrongPasswords {
+    WrongPasswords {
+        at: PasswordTry::SignIn,
+        address: ADDRESS.into(),
+        account: Some(email("ada")),
+        several_accounts: false,
+        count: 1,
+    }
 }
 
 fn everything() -> UsageQuery {
