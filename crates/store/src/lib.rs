@@ -136,6 +136,8 @@ pub enum StoreError {
     ReadOnly,
     #[error("another program has locked the file")]
     Locked,
+    #[error("the file's folder cannot be synced: {0}")]
+    Folder(#[source] std::io::Error),
     /// Recorded requests could be lost in a power cut.
     #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
     SettingRefused { setting: &'static str, wanted: &'static str, found: String },

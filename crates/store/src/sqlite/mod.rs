@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use chat::KeyId;
 use parking_lot::Mutex;
+use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use tokio::sync::Semaphore;
@@ -106,6 +107,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     if connection.is_readonly(MAIN_DB)? {
         return Err(StoreError::ReadOnly);
     }
+    // Where the log's index could only be read, closing the last connection would delete a log that nobody has read.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     for &(setting, value, reported) in SETTINGS {
         set(&connection, setting, value, reported).map_err(|error| match error {
@@ -113,7 +116,24 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
             other => other,
         })?;
     }
+    require_writable_log(&connection)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     Ok(connection)
+}
+
+/// Fails if log or index were opened for reading only: file and settings do not show it. Waits for nobody: a write lock
+/// that another connection holds is good enough.
+fn require_writable_log(connection: &Connection) -> Result<(), StoreError> {
+    connection.busy_timeout(Duration::ZERO)?;
+    match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
+        Ok(()) => {}
+        Err(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy) => {}
+            Some(ErrorCode::ReadOnly) => return Err(StoreError::ReadOnly),
+            _ => return Err(error.into()),
+        },
+    }
+    Ok(connection.busy_timeout(BUSY_TIMEOUT)?)
 }
 
 fn set(connection: &Connection, setting: &'static str, value: &str, reported: &'static str) -> Result<(), StoreError> {
@@ -134,16 +154,22 @@ fn set(connection: &Connection, setting: &'static str, value: &str, reported: &'
 ///
 /// A process that was killed may have left something in the log whose fsync had failed. It can be read, and is not on
 /// the disk, and no later fsync brings it there. In a power cut, everything written after it would be lost with it.
-fn settle(connection: &Connection) -> Result<bool, rusqlite::Error> {
+///
+/// The log's name must be on the disk, too. SQLite syncs the folder for that, and does not look whether it succeeds.
+fn settle(connection: &Connection) -> Result<bool, StoreError> {
     let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    let folder = connection.path().and_then(|path| Path::new(path).parent());
+    if let Some(folder) = folder {
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(StoreError::Folder)?;
+    }
     Ok(blocked == 0)
 }
 
 /// Settles the log, without making anybody wait: if another process writes, it has settled the log itself.
-fn settle_unless_in_use(connection: &Connection) -> Result<(), rusqlite::Error> {
+fn settle_unless_in_use(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::ZERO)?;
     settle(connection)?;
-    connection.busy_timeout(BUSY_TIMEOUT)
+    Ok(connection.busy_timeout(BUSY_TIMEOUT)?)
 }
 
 /// The problems found by reading every page.

@@ -167,6 +167,10 @@ impl DatabaseUnderTest {
 }
 
 impl Summary {
+    pub(crate) fn came(&self, operation: Operation) -> u64 {
+        self.calls.get(&operation).map_or(0, |(all, _)| *all)
+    }
+
     pub(crate) fn failed(&self, operation: Operation) -> u64 {
         self.calls.get(&operation).map_or(0, |(_, failed)| *failed)
     }

@@ -6,10 +6,9 @@
 //! `FAULT_SECONDS` sets how long it runs, `TEST_SEED` repeats its random choices (the order in which threads come to
 //! the disk is not repeated).
 //!
-//! What it has found: on a file layer without shared memory (`unix-none`), `PRAGMA journal_mode = WAL` leaves the
-//! journal at `delete` without an error, and the store went on without its log: "database disk image is malformed"
-//! within a second. It is refused now. That it would notice was tried by hand: with `synchronous` at `NORMAL` or `OFF`
-//! it misses a promised row in less than a second.
+//! What it has found: where the log's index could not be opened for writing and then could for reading, SQLite took the
+//! log for empty and deleted it on close, and the database was malformed. Such a connection is refused now, and deletes
+//! nothing. (The settings that `connect` reads back, and the log that is settled at every start, come from reasoning.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;
@@ -32,7 +31,6 @@ fn seconds() -> Duration {
 }
 
 #[test]
-#[ignore = "it finds more than is mended so far"]
 fn every_promise_survives_faults_and_power_cuts() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let summary = Machine::new(testbed::seeded_rng()).run(seconds()).unwrap();
@@ -47,8 +45,9 @@ fn every_promise_survives_faults_and_power_cuts() {
         Operation::Remove,
         Operation::Rename,
     ] {
-        assert!(summary.failed(operation) > 0, "{operation:?} never failed: is the disk in the way?");
+        assert!(summary.came(operation) > 0, "{operation:?} never came: are the C library's functions replaced?");
     }
+    assert!(summary.failed(Operation::Sync) > 0 && summary.failed(Operation::Write) > 0, "{summary}");
     assert!(summary.power_cuts > 50 && summary.kills > 10 && summary.rows > 500 && summary.backups > 0, "{summary}");
 }
 
