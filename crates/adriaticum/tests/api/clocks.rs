@@ -44,6 +44,9 @@ fn what_is_deleted_is_logged() {
     }
     let database = Cluster::shared().create_database();
     let mut service = ADRIATICUM.service().set("database_url", &database).start();
+    // Without a stored time, the rows of 1970 would be all that is known about the time.
+    let stored = || (Cluster::shared().sql(&database, "SELECT count(*) FROM retention_clock") == "1").then_some(());
+    ADRIATICUM.wait_for("the ledger's time", stored);
     service.kill();
     Cluster::shared().sql(
         &database,
