@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build dist portable release prepare test soak bare lint openapi scorer bench bench-quick
+.PHONY: run build dist portable release prepare test soak fuzz bare lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service still starts, and says what is missing.
 run: build
@@ -37,6 +37,13 @@ test:
 HOURS ?= 1
 soak: prepare
 	SOAK_HOURS=$(HOURS) $(CARGO) test --release --locked -p adriaticum --test soak -- --nocapture --include-ignored
+
+# What `make test` fuzzes for a second, so many minutes for each target: parsers, extractors, cleaning, templates, headers.
+# See crates/fuzzer.
+fuzz: MINUTES ?= 1
+fuzz: prepare
+	FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release --locked --workspace --lib --bins --no-fail-fast -- \
+		fuzz:: --nocapture --test-threads 1
 
 # A first request and all tests on a bare Debian, as a new user has it; needs root. See `tools/bare`.
 bare:

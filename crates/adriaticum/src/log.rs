@@ -26,7 +26,7 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What our own lines have as the first part of their target: our crates, and request lines.
-const OUR_TARGETS: [&str; 17] = [
+const OUR_TARGETS: [&str; 18] = [
     TARGET,
     "admission",
     "adriaticum",
@@ -43,6 +43,7 @@ const OUR_TARGETS: [&str; 17] = [
     "store",
     "tls_roots",
     "transport",
+    "unix_socket",
     "wire",
 ];
 /// Lines of all libraries together. More would hide our own and fill the disk.
@@ -272,15 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn our_targets_are_our_crates() {
+    fn every_crate_of_ours_that_logs_is_among_our_targets() {
         let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
-        let mut names: Vec<_> = crates.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.retain(|name| !["fuzzer", "simulator", "testbed"].contains(&name.as_str()));
-        names.push(TARGET.to_owned());
-        names.sort_unstable();
-        let mut ours = OUR_TARGETS.to_vec();
-        ours.sort_unstable();
-        assert_eq!(ours, names);
+        let logs = |entry: &std::fs::DirEntry| {
+            std::fs::read_to_string(entry.path().join("Cargo.toml")).is_ok_and(|text| text.contains("\ntracing."))
+        };
+        let names: Vec<_> = crates.map(Result::unwrap).filter(logs).map(|entry| entry.file_name()).collect();
+        assert!(names.len() > 3, "{names:?}");
+        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| *name != "testbed") {
+            assert!(OUR_TARGETS.contains(&name), "{name}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod counters;
 mod error;
 mod export;
 mod form;
+#[cfg(test)]
+mod fuzz;
 mod hash_pool;
 mod keys;
 mod layout;

@@ -109,7 +109,7 @@ pub(crate) async fn start_session(
 
 /// A path on this site; anything else becomes the overview. Browsers drop tabs and line breaks from a URL and read a
 /// backslash as a slash, so only characters that mean themselves are let through.
-fn local_path(target: &str) -> &str {
+pub(crate) fn local_path(target: &str) -> &str {
     let is_plain = target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     let base = url::Url::parse("https://console.invalid").ok();
     let stays = base.is_some_and(|base| base.join(target).is_ok_and(|joined| joined.origin() == base.origin()));

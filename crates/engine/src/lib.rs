@@ -10,6 +10,8 @@ mod cache;
 mod cells;
 #[cfg(test)]
 mod fairness;
+#[cfg(test)]
+mod fuzz;
 mod http_api;
 mod listen;
 mod markup;

@@ -76,8 +76,10 @@ impl Marks {
 }
 
 impl Markup {
-    /// Fails only if there are far more tokens than in any vocabulary.
-    pub(crate) fn new(tokens: Vec<ControlToken>) -> Result<Self, aho_corasick::BuildError> {
+    /// Fails only if there are far more tokens than in any vocabulary. A token of one character is text: it cannot be
+    /// broken, so the template's own could not be told from a content's.
+    pub(crate) fn new(mut tokens: Vec<ControlToken>) -> Result<Self, aho_corasick::BuildError> {
+        tokens.retain(|token| token.text.chars().nth(1).is_some());
         let texts = tokens.iter().map(|token| &token.text);
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts)?;
         let mut ids: Vec<_> = tokens.iter().map(|token| token.token).collect();
@@ -196,6 +198,16 @@ mod tests {
         let other = "\u{F0001}\u{F0003}";
         let marks = Marks::absent_from([content.as_str(), other].into_iter());
         assert_eq!((marks.broken, marks.edge), ('\u{F0005}', '\u{F0007}'));
+    }
+
+    /// Found by fuzzing: such a token in a message was the template's own.
+    #[test]
+    fn a_token_of_one_character_is_text() {
+        let token = |text: &str| ControlToken { text: text.into(), token: 7, strips_left: false, strips_right: false };
+        let markup = Markup::new(vec![token("|"), token("<s>")]).unwrap();
+        let marks = Marks::absent_from(["a|b"].into_iter());
+        let pieces = markup.split_rendered(&format!("<s>{}", markup.guard("a|b", marks)), marks);
+        assert_eq!(pieces, [Piece::Control(7), Piece::Text("a|b".into())]);
     }
 
     proptest! {

@@ -25,7 +25,7 @@ pub(crate) struct ChatTemplate {
     end: String,
 }
 
-const TEMPLATE: &str = "chat";
+pub(crate) const TEMPLATE: &str = "chat";
 
 /// Longer texts are tokenized in parts. Some vocabularies split a text into words by a regular expression that recurses
 /// for every character of a word.
@@ -169,7 +169,7 @@ impl ChatTemplate {
 }
 
 /// Configured like the Jinja environment that templates are written for: Python's, with trimmed blocks.
-fn environment(template: String) -> Result<Environment<'static>, Error> {
+pub(crate) fn environment(template: String) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -181,7 +181,7 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
 }
 
 /// The same conversation with system messages turned into user messages and consecutive messages of one role merged.
-fn alternating_roles(messages: Vec<(Role, String)>) -> Vec<(Role, String)> {
+pub(crate) fn alternating_roles(messages: Vec<(Role, String)>) -> Vec<(Role, String)> {
     let mut turns: Vec<(Role, String)> = Vec::new();
     for (role, content) in messages {
         let role = if role == Role::System { Role::User } else { role };

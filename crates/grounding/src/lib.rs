@@ -5,6 +5,8 @@
 pub mod augment;
 mod cjk;
 mod date;
+#[cfg(test)]
+mod fuzz;
 mod grounder;
 pub mod index;
 mod invisible;

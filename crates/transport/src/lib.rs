@@ -8,6 +8,8 @@ mod activity;
 mod base_url;
 mod connection;
 mod connections;
+#[cfg(test)]
+mod fuzz;
 mod host_name;
 mod lifecycle;
 mod listener;

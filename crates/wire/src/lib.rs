@@ -6,6 +6,8 @@
 
 pub mod engine;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod hints;
 mod json;
 pub mod openapi;

@@ -5,6 +5,8 @@
 
 mod declaration;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod mask;
 mod parse;
 mod values;

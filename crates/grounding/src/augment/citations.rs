@@ -15,31 +15,36 @@ pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
 }
 
 fn strip_piece(piece: &str, sources: usize, kept: &mut String) {
+    let piece_start = kept.len();
+    // Where a citation was removed: what follows there follows the removed one, not the name before it.
+    let mut removed_at = None;
     let mut rest = piece;
-    while let Some(open) = rest.find('[') {
-        let (before, bracket) = rest.split_at(open);
-        kept.push_str(before);
-        // No further than a citation can go, so that many brackets take no more time than others.
-        let end = bracket[1..].find(|c: char| !c.is_ascii_digit() && !c.is_whitespace() && c != ',');
-        let inside = end.filter(|end| bracket[1 + end..].starts_with(']')).map(|end| &bracket[1..1 + end]);
-        let Some((inside, numbers)) = inside.and_then(|inside| Some((inside, cited_numbers(inside)?))) else {
-            kept.push('[');
-            rest = &bracket[1..];
-            continue;
-        };
-        let after = &bracket[inside.len() + 2..];
-        let follows_name = kept.chars().next_back().is_some_and(|last| last.is_alphanumeric() || last == '_');
+    while let Some(close) = rest.find(']') {
+        let after = &rest[close + 1..];
+        kept.push_str(&rest[..=close]);
+        rest = after;
+        // From the end, so that what was removed within brackets is not between them any more.
+        let tail = &kept[piece_start..kept.len() - 1];
+        let open = tail.trim_end_matches(|c: char| c.is_ascii_digit() || c.is_whitespace() || c == ',');
+        let Some(open) = open.strip_suffix('[').map(|before| piece_start + before.len()) else { continue };
+        let Some(numbers) = cited_numbers(&kept[open + 1..kept.len() - 1]) else { continue };
+        let follows_name =
+            removed_at != Some(open) && kept[..open].ends_with(|last: char| last.is_alphanumeric() || last == '_');
         let known: Vec<String> =
             numbers.iter().filter(|number| (1..=sources).contains(*number)).map(usize::to_string).collect();
         if follows_name || after.starts_with('(') || known.len() == numbers.len() {
-            kept.push_str(&bracket[..inside.len() + 2]);
-        } else if !known.is_empty() {
+            continue;
+        }
+        kept.truncate(open);
+        if !known.is_empty() {
             kept.push_str(&format!("[{}]", known.join(", ")));
-        } else if kept.ends_with(' ') {
-            // The space before it belongs to it.
+            continue;
+        }
+        // The space before it belongs to it.
+        if kept[piece_start..].ends_with(' ') {
             kept.pop();
         }
-        rest = after;
+        removed_at = Some(kept.len());
     }
     kept.push_str(rest);
 }
@@ -68,6 +73,8 @@ mod tests {
             ("so [1, 7] and [1,2] and [8, 9]", "so [1] and [1,2] and"),
             ("[a] [] [12345] [", "[a] [] [12345] ["),
             ("日本 [3]。", "日本。"),
+            ("as others say [9][8].", "as others say."),
+            ("[[7]9] and [[1]]", " and [[1]]"),
         ];
         for (text, expected) in cases {
             assert_eq!(strip_dangling_citations(text, 2), expected, "{text}");

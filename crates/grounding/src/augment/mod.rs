@@ -140,4 +140,6 @@ fn cut_to_tokens(text: &str, tokens: usize) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

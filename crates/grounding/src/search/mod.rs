@@ -8,6 +8,8 @@
 mod clients;
 mod error;
 mod exchange;
+#[cfg(test)]
+mod fuzz;
 mod lenient;
 mod opensearch;
 mod passage;

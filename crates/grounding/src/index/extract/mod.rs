@@ -6,6 +6,8 @@
 
 mod child;
 mod decode;
+#[cfg(test)]
+mod fuzz;
 mod html;
 mod markdown;
 mod message;

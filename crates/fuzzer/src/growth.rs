@@ -1,0 +1,51 @@
+//! Does the time grow faster than the input? A piece is repeated to two lengths, one eight times the other.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+const FACTOR: usize = 8;
+/// Linear time has a ratio of eight, quadratic time one of sixty-four.
+const MAX_RATIO: u32 = 24;
+/// Below this, nothing is felt and much is measured wrongly.
+const MIN_TIME: Duration = Duration::from_millis(2);
+const MAX_PIECE_BYTES: usize = 24;
+/// The first time counts most inputs out; the last one is sure.
+const TRIES: [usize; 3] = [1, 3, 12];
+
+/// A part of the input, or a few words of the dictionary.
+pub(crate) fn piece(input: &[u8], dictionary: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    if rng.bool() && !dictionary.is_empty() {
+        return (0..rng.usize(1..4)).flat_map(|_| dictionary[rng.usize(..dictionary.len())].clone()).collect();
+    }
+    let start = rng.usize(..=input.len());
+    let end = input.len().min(start + rng.usize(1..=MAX_PIECE_BYTES));
+    input[start..end].to_vec()
+}
+
+/// What was measured, if the time is more than linear.
+pub(crate) fn superlinear(piece: &[u8], max_bytes: usize, run: impl Fn(&[u8])) -> Option<String> {
+    let repeats = (max_bytes / piece.len().max(1) / FACTOR).max(1);
+    let (small, large) = (piece.repeat(repeats), piece.repeat(repeats * FACTOR));
+    let mut told = String::new();
+    for tries in TRIES {
+        let best = |input: &[u8]| {
+            let time = || {
+                let began = Instant::now();
+                run(input);
+                began.elapsed()
+            };
+            (0..tries).map(|_| time()).min().unwrap_or_default()
+        };
+        let large_time = best(&large);
+        if large_time < MIN_TIME {
+            return None;
+        }
+        let small_time = best(&small);
+        if large_time < small_time * MAX_RATIO {
+            return None;
+        }
+        told = format!("{} bytes {small_time:?}, {} bytes {large_time:?}", small.len(), large.len());
+    }
+    Some(told)
+}

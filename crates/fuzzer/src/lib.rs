@@ -1,0 +1,274 @@
+//! A mutational fuzzer that runs inside unit tests, so that it reaches what is private to a crate. On stable Rust, with
+//! nothing to install: a short run is an ordinary test, `make fuzz` runs the same targets for longer.
+//!
+//! A target is a corpus of real inputs and a property, which asserts what must hold and returns the shape of what it
+//! saw. Inputs with a new shape are kept and mutated further: that guides the search where coverage would. An input that
+//! fails is made smaller and printed with how to repeat it.
+//!
+//! What it finds on the code before issue 17: cleaning of search results takes quadratic time (fault 5, `linear`), and
+//! `next=/%09/evil.example` leads away from the console (fault 13).
+
+mod growth;
+mod mutation;
+mod smaller;
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+/// For each target in an ordinary test run. `FUZZ_SECONDS` says otherwise.
+const DEFAULT_RUN: Duration = Duration::from_millis(800);
+/// However slow the machine is.
+const MIN_INPUTS: u64 = 100;
+const MAX_KEPT: usize = 4096;
+/// For one input, however loaded the machine is.
+const MAX_TIME: Duration = Duration::from_secs(2);
+
+/// One target, by the name of its test.
+pub struct Target {
+    name: &'static str,
+    corpus: Vec<Vec<u8>>,
+    dictionary: Vec<Vec<u8>>,
+    max_bytes: usize,
+    max_time: Duration,
+    linear: bool,
+}
+
+impl Target {
+    pub fn new(name: &'static str) -> Self {
+        let (corpus, dictionary) = (Vec::new(), Vec::new());
+        Self { name, corpus, dictionary, max_bytes: 16 * 1024, max_time: MAX_TIME, linear: false }
+    }
+
+    /// Real inputs, and those that failed once.
+    pub fn corpus(mut self, inputs: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        self.corpus.extend(inputs.into_iter().map(|input| input.as_ref().to_vec()));
+        self
+    }
+
+    /// What is inserted into inputs: keywords, limits, what has a meaning.
+    pub fn dictionary(mut self, words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        self.dictionary.extend(words.into_iter().map(|word| word.as_ref().to_vec()));
+        self
+    }
+
+    pub fn max_bytes(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
+    }
+
+    /// For code that runs under a limit of its own.
+    pub fn max_time(self, max_time: Duration) -> Self {
+        Self { max_time, ..self }
+    }
+
+    /// Eight times as much input may take about eight times as long, not sixty times.
+    pub fn linear(self) -> Self {
+        Self { linear: true, ..self }
+    }
+
+    /// Only text: what is no UTF-8 is replaced.
+    pub fn run_text<H: Hash>(self, property: impl Fn(&str) -> H) {
+        self.run(|bytes| property(&String::from_utf8_lossy(bytes)));
+    }
+
+    /// Panics with the smallest input that was found to fail.
+    pub fn run<H: Hash>(self, property: impl Fn(&[u8]) -> H) {
+        let check = |input: &[u8]| run_once(&property, input);
+        if let Some(input) = std::env::var("FUZZ_INPUT").ok().and_then(|hex| from_hex(&hex)) {
+            property(&input);
+            return;
+        }
+        let seed =
+            std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+        let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+        let run = seconds.map_or(DEFAULT_RUN, Duration::from_secs);
+        let mut search = Search { rng: Rng::with_seed(seed), shapes: HashSet::new(), kept: Vec::new() };
+        let (began, mut inputs) = (Instant::now(), 0_u64);
+        let corpus: Vec<_> = self.corpus.iter().filter(|input| input.len() <= self.max_bytes).cloned().collect();
+        assert!(!corpus.is_empty(), "{}: no input of the corpus is small enough", self.name);
+        for input in &corpus {
+            self.judge(input, check, &mut search, seed);
+            inputs += 1;
+        }
+        // The corpus stays, whatever its shapes are.
+        search.kept.extend(corpus);
+        while began.elapsed() < run || inputs < MIN_INPUTS {
+            let input = search.mutate(&self);
+            let is_new = self.judge(&input, check, &mut search, seed);
+            inputs += 1;
+            if self.linear && (is_new || inputs.is_multiple_of(64)) {
+                self.judge_growth(&input, check, &mut search.rng, seed);
+            }
+        }
+        println!(
+            "fuzz {}: {inputs} inputs in {:.1} s, {} shapes, TEST_SEED={seed}",
+            self.name,
+            began.elapsed().as_secs_f64(),
+            search.shapes.len()
+        );
+    }
+
+    /// True if the input has a new shape.
+    fn judge(&self, input: &[u8], check: impl Fn(&[u8]) -> Outcome, search: &mut Search, seed: u64) -> bool {
+        let began = Instant::now();
+        let outcome = check(input);
+        // Another process may have had the processor: it counts what happens every time.
+        let is_slow = |input: &[u8]| {
+            let slow = || {
+                let began = Instant::now();
+                check(input);
+                began.elapsed() > self.max_time
+            };
+            slow() && slow()
+        };
+        match outcome {
+            Outcome::Failed(_) => {
+                let input = smaller::smallest(input, |input| matches!(check(input), Outcome::Failed(_)));
+                let Outcome::Failed(message) = check(&input) else { panic!("{}: fails only sometimes", self.name) };
+                self.report(&input, &message, seed)
+            }
+            Outcome::Shape(_) if began.elapsed() > self.max_time && is_slow(input) => {
+                self.report(input, &format!("it takes longer than {:?}", self.max_time), seed)
+            }
+            Outcome::Shape(shape) => {
+                let is_new = search.shapes.insert(shape);
+                if is_new && search.kept.len() < MAX_KEPT {
+                    search.kept.push(input.to_vec());
+                }
+                is_new
+            }
+        }
+    }
+
+    fn judge_growth(&self, input: &[u8], check: impl Fn(&[u8]) -> Outcome, rng: &mut Rng, seed: u64) {
+        let piece = growth::piece(input, &self.dictionary, rng);
+        if let Some(told) = growth::superlinear(&piece, self.max_bytes, |input| drop(check(input))) {
+            self.report(&piece, &format!("repeated, it takes more than linear time: {told}"), seed);
+        }
+    }
+
+    fn report(&self, input: &[u8], message: &str, seed: u64) -> ! {
+        panic!(
+            "{}: {message}\nthe smallest input found, {} bytes: b\"{}\"\nrepeat it with FUZZ_INPUT={}, the run with TEST_SEED={seed}",
+            self.name,
+            input.len(),
+            input.escape_ascii(),
+            to_hex(input),
+        )
+    }
+}
+
+struct Search {
+    rng: Rng,
+    shapes: HashSet<u64>,
+    kept: Vec<Vec<u8>>,
+}
+
+impl Search {
+    fn mutate(&mut self, target: &Target) -> Vec<u8> {
+        // Half of the time one of the newest.
+        let newest = self.kept.len().saturating_sub(16);
+        let at =
+            if self.rng.bool() { self.rng.usize(newest..self.kept.len()) } else { self.rng.usize(..self.kept.len()) };
+        let other = self.rng.usize(..self.kept.len());
+        let mut input = self.kept[at].clone();
+        for _ in 0..self.rng.usize(1..=5) {
+            mutation::mutate(&mut input, &self.kept[other], &target.dictionary, &mut self.rng);
+            input.truncate(target.max_bytes);
+        }
+        input
+    }
+}
+
+enum Outcome {
+    Shape(u64),
+    Failed(String),
+}
+
+thread_local! {
+    static IS_SILENCED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn run_once<H: Hash>(property: impl Fn(&[u8]) -> H, input: &[u8]) -> Outcome {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !IS_SILENCED.get() {
+                before(panic);
+            }
+        }));
+    });
+    let outer = IS_SILENCED.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut hasher = DefaultHasher::new();
+        property(input).hash(&mut hasher);
+        hasher.finish()
+    }));
+    IS_SILENCED.set(outer);
+    match outcome {
+        Ok(shape) => Outcome::Shape(shape),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Outcome::Failed(text.unwrap_or("it panics").chars().take(2_000).collect())
+        }
+    }
+}
+
+/// A size as a shape: so many sizes would all be new.
+pub fn magnitude(size: usize) -> u32 {
+    usize::BITS - size.leading_zeros()
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(target: Target, property: impl Fn(&[u8]) -> usize) -> String {
+        match catch_unwind(AssertUnwindSafe(|| target.run(property))) {
+            Ok(()) => String::new(),
+            Err(panic) => panic.downcast_ref::<String>().cloned().unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn a_failing_input_is_found_and_made_smaller() {
+        let target = Target::new("test").corpus(["a long harmless sentence about nothing"]).dictionary(["{{"]);
+        let property = |input: &[u8]| {
+            let at = input.windows(2).position(|two| two == b"{{");
+            assert!(at.is_none_or(|at| !input[at..].contains(&b'n')), "braces");
+            at.unwrap_or(usize::MAX)
+        };
+        let told = failure(target, property);
+        assert!(told.contains("test: braces") && told.contains("3 bytes: b\"{{n\""), "{told}");
+        assert!(told.contains("FUZZ_INPUT=7b7b6e") && told.contains("TEST_SEED="), "{told}");
+    }
+
+    #[test]
+    fn quadratic_time_is_found_and_linear_time_is_not() {
+        let linear = |input: &[u8]| input.iter().filter(|byte| **byte == std::hint::black_box(b'<')).count();
+        assert_eq!(failure(Target::new("linear").corpus(["<b>x"]).linear(), linear), "");
+        let quadratic = |input: &[u8]| (0..input.len()).map(|at| linear(&input[at..])).max().unwrap_or(0);
+        let told = failure(Target::new("quadratic").corpus(["<b>x"]).linear(), quadratic);
+        assert!(told.contains("more than linear time"), "{told}");
+    }
+
+    #[test]
+    fn hexadecimal_reads_back() {
+        assert_eq!(from_hex(&to_hex(b"\0\xffa")), Some(b"\0\xffa".to_vec()));
+        assert_eq!(from_hex("zz"), None);
+    }
+}
