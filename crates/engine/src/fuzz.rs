@@ -115,7 +115,11 @@ impl Family {
             )
         };
         let rendered = render(&guarded).or_else(|_| render(&alternating_roles(guarded))).ok()?;
-        Some(markup.split_rendered(&rendered, marks))
+        let as_written = |piece| match piece {
+            Piece::Text(text) => Piece::Text(marks.without_marks(&text).unwrap_or(text)),
+            control => control,
+        };
+        Some(markup.split_rendered(&rendered, marks).into_iter().map(as_written).collect())
     }
 }
 

@@ -29,6 +29,7 @@ fn conversations() {
         "2024",
         "password: ",
         SECRET,
+        "\u{fffd}湖人",
         "http://",
         "日本",
         " the ",

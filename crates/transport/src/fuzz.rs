@@ -28,9 +28,15 @@ fn parse_address(text: &str) -> Option<IpAddr> {
             if !is_port {
                 return None;
             }
-            // An address with a zone has no meaning here.
-            let without_zone = inside.split('%').next().unwrap_or(inside);
-            IpAddr::V6(if port.is_empty() { inside } else { without_zone }.parse().ok()?)
+            // With a port, a zone may stand behind the address; it is a number.
+            let address = match inside.split_once('%') {
+                Some((address, zone)) if !port.is_empty() => {
+                    zone.parse::<u32>().ok().filter(|_| zone.bytes().all(|byte| byte.is_ascii_digit()))?;
+                    address
+                }
+                _ => inside,
+            };
+            IpAddr::V6(address.parse().ok()?)
         }
         None => match text.parse() {
             Ok(address) => address,
