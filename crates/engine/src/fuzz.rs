@@ -146,7 +146,13 @@ fn conversation(text: &str) -> Vec<(Role, String)> {
         (at, first) if (at % 2 == 0) == (first == Role::User) => Role::User,
         _ => Role::Assistant,
     };
-    text.split('\u{1e}').take(6).enumerate().map(|(at, content)| (role(at), content.to_owned())).collect()
+    let contents = text.split('\u{1e}').take(6).enumerate();
+    let mut messages: Vec<_> = contents.map(|(at, content)| (role(at), content.to_owned())).collect();
+    // Some templates have the system message only before a user's last one.
+    if messages.last().is_some_and(|(role, _)| *role != Role::User) {
+        messages.push((Role::User, "o".into()));
+    }
+    messages
 }
 
 #[test]

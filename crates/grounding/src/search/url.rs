@@ -127,7 +127,7 @@ impl FromStr for SearchUrl {
                 if index.starts_with('_') {
                     return Err(SearchUrlError("it ends with a name that begins with `_`, which no index has"));
                 }
-                base.set_path(before);
+                base.set_path(before.trim_end_matches('/'));
                 Kind::Opensearch { index: index.to_owned() }
             }
         };
@@ -190,6 +190,8 @@ mod tests {
         let cases = [
             ("opensearch+http://a:9200/docs", "docs", "opensearch+http://a:9200/docs", "http://a:9200/x"),
             ("elasticsearch+https://a/docs/", "docs", "opensearch+https://a/docs", "https://a/x"),
+            // Found by fuzzing: it was shown as another URL than it is.
+            ("elasticsearch+http://a///docs", "docs", "opensearch+http://a/docs", "http://a/x"),
             (
                 "opensearch+http://a/es/v/docs-*,more",
                 "docs-*,more",
