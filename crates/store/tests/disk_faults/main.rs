@@ -6,9 +6,10 @@
 //! `FAULT_SECONDS` sets how long it runs, `TEST_SEED` repeats its random choices (the order in which threads come to
 //! the disk is not repeated).
 //!
-//! What it has found: where the log's index could not be opened for writing and then could for reading, SQLite took the
-//! log for empty and deleted it on close, and the database was malformed. Such a connection is refused now, and deletes
-//! nothing. (The settings that `connect` reads back, and the log that is settled at every start, come from reasoning.)
+//! What it has found: settings that `connect` did not read back. On a file layer without shared memory the log silently
+//! stays off, and within a second a promised row was gone. (So it is, in half a second, with `synchronous` at `NORMAL`.)
+//! And where the log's index could not be opened for writing and then could for reading, SQLite took the log for empty
+//! and deleted it on close, and the database was malformed. Such connections are refused now, and delete nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;
