@@ -4,7 +4,8 @@
 //! ledger has a time of its own, stored beside the rows. It follows the database's clock, but no faster than time
 //! passes on a clock that nobody can set. Only when the database's clock has been steady for an hour does it catch up,
 //! by a day an hour. A clock that is wrong for less than an hour deletes nothing; a service that was stopped for
-//! months deletes what is due within days. No row is needed as a witness, so an idle service deletes as a busy one.
+//! months deletes what is due within days, and one that was restarted within an hour goes on by the clock. No row is
+//! needed as a witness, so an idle service deletes as a busy one.
 //!
 //! Knows no clock and no database: it is told what both say.
 
@@ -18,6 +19,8 @@ const STEP: Duration = Duration::from_secs(60);
 const STEADY: Duration = Duration::from_secs(3_600);
 /// How much faster: a day in an hour.
 const CATCH_UP: u32 = 24;
+/// A process that starts believes a clock that is no further ahead of the stored time: the service was restarted.
+const RESTART: Duration = Duration::from_secs(3_600);
 /// More is worth a warning.
 const MAX_DISAGREEMENT: Duration = Duration::from_secs(86_400);
 
@@ -35,7 +38,8 @@ impl RetentionClock {
     /// Goes on where an earlier process left off. A database without a stored time is of an earlier version or new: its
     /// newest row is what is known.
     pub(crate) fn resume(stored: Option<Timestamp>, newest_row: Option<Timestamp>, clock: Timestamp) -> Self {
-        let time = stored.or(newest_row.map(|row| row.min(clock))).unwrap_or(clock);
+        let known = stored.or(newest_row.map(|row| row.min(clock))).unwrap_or(clock);
+        let time = if clock.duration_since(known) <= RESTART { known.max(clock) } else { known };
         Self { time, clock, steady: Duration::ZERO }
     }
 
@@ -139,6 +143,13 @@ mod tests {
         assert_eq!(clock.agreed(), START);
         clock.advance(START + 200 * DAY + MINUTE, MINUTE, None);
         assert_eq!(clock.agreed(), START + MINUTE);
+    }
+
+    #[test]
+    fn a_restart_within_an_hour_costs_no_time() {
+        assert_eq!(RetentionClock::resume(Some(START), None, START + HOUR).agreed(), START + HOUR);
+        assert_eq!(RetentionClock::resume(Some(START), None, START + HOUR + MINUTE).agreed(), START);
+        assert_eq!(RetentionClock::resume(Some(START + HOUR), None, START).time(), START + HOUR);
     }
 
     #[test]

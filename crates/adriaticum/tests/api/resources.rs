@@ -97,8 +97,9 @@ fn any_text_survives_both_ways() {
     for text in texts {
         assert_eq!(service.chat(&key, text).completion().content, text, "{text:?}");
     }
+    // The runtime gets the same, but for what looks like a control token (`runtime.guard`).
     let asked: Vec<_> = runtime.requests().iter().map(|request| request["messages"][0]["content"].clone()).collect();
-    assert_eq!(asked, texts);
+    assert_eq!(asked, texts.map(|text| text.replace("<|im_start|>", "<\u{2060}|im_start|>")));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, ffi, params};
 
 use super::connection::numbered;
-use super::{connect, settle};
+use super::{connect, settle, settle_unless_in_use};
 use crate::StoreError;
 use crate::latency::merge_encoded;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
@@ -29,23 +29,26 @@ pub(crate) struct SqliteLedger {
     /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
     /// opens another.
     connection: Option<Connection>,
+    /// Whether a connection was lost, so that nothing may be written before the log is settled. At the start others may
+    /// use the log; a process that writes has settled it itself.
+    must_settle: bool,
 }
 
 impl SqliteLedger {
     /// The first call opens the file.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, connection: None }
+        Self { path, connection: None, must_settle: false }
     }
 
     /// Runs something on the connection, and opens it first if there is none.
     fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
-            None => open(&self.path).and_then(|opened| run(self.connection.insert(opened))),
+            None => open(&self.path, self.must_settle).and_then(|opened| run(self.connection.insert(opened))),
         };
         result.map_err(|failure| {
             if failure.connection_is_lost() {
-                self.connection = None;
+                self.disconnect();
             }
             CommitError(failure.to_string())
         })
@@ -95,13 +98,13 @@ impl LedgerBackend for SqliteLedger {
     }
 
     fn disconnect(&mut self) {
-        self.connection = None;
+        self.must_settle |= self.connection.take().is_some();
     }
 }
 
 /// Opens the ledger at the start, and again after a failed fsync. What the file shows may not all be on the disk: the
 /// log is settled before anything else is written.
-fn open(path: &Path) -> Result<Connection, WriteError> {
+fn open(path: &Path, must_settle: bool) -> Result<Connection, WriteError> {
     let connection = connect(path)?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.set_prepared_statement_cache_capacity(32);
@@ -110,7 +113,13 @@ fn open(path: &Path) -> Result<Connection, WriteError> {
         let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
         merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
     })?;
-    if settle(&connection)? { Ok(connection) } else { Err(WriteError::LogInUse) }
+    if must_settle && !settle(&connection)? {
+        return Err(WriteError::LogInUse);
+    }
+    if !must_settle {
+        settle_unless_in_use(&connection)?;
+    }
+    Ok(connection)
 }
 
 fn commit(
@@ -337,7 +346,7 @@ mod tests {
             timings: Timings::default(),
             grounding: None,
         };
-        let mut backend = SqliteLedger { path, connection: None };
+        let mut backend = SqliteLedger { path, connection: None, must_settle: true };
         let committed = backend.commit(&[QueuedRow::new(entry)], None).unwrap();
         assert!(committed.commit > 0 && committed.refused.is_empty());
         assert!(backend.connection.is_some());
