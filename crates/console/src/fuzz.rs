@@ -14,6 +14,7 @@ fn redirects() {
         "/requests?key=4kQ9Zx7LmN2p&status=503",
         "//evil.example",
         "/\\evil.example",
+        "/\t/evil.example",
         "https://evil.example/",
     ];
     let words = [

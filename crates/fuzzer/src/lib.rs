@@ -91,6 +91,9 @@ impl Target {
         let (began, mut inputs) = (Instant::now(), 0_u64);
         let corpus: Vec<_> = self.corpus.iter().filter(|input| input.len() <= self.max_bytes).cloned().collect();
         assert!(!corpus.is_empty(), "{}: no input of the corpus is small enough", self.name);
+        for word in self.dictionary.iter().filter(|_| self.linear) {
+            self.judge_growth(word, check, seed);
+        }
         for input in &corpus {
             self.judge(input, check, &mut search, seed);
             inputs += 1;
@@ -102,7 +105,8 @@ impl Target {
             let is_new = self.judge(&input, check, &mut search, seed);
             inputs += 1;
             if self.linear && (is_new || inputs.is_multiple_of(64)) {
-                self.judge_growth(&input, check, &mut search.rng, seed);
+                let piece = growth::piece(&input, &self.dictionary, &mut search.rng);
+                self.judge_growth(&piece, check, seed);
             }
         }
         println!(
@@ -145,10 +149,9 @@ impl Target {
         }
     }
 
-    fn judge_growth(&self, input: &[u8], check: impl Fn(&[u8]) -> Outcome, rng: &mut Rng, seed: u64) {
-        let piece = growth::piece(input, &self.dictionary, rng);
-        if let Some(told) = growth::superlinear(&piece, self.max_bytes, |input| drop(check(input))) {
-            self.report(&piece, &format!("repeated, it takes more than linear time: {told}"), seed);
+    fn judge_growth(&self, piece: &[u8], check: impl Fn(&[u8]) -> Outcome, seed: u64) {
+        if let Some(told) = growth::superlinear(piece, self.max_bytes, |input| drop(check(input))) {
+            self.report(piece, &format!("repeated, it takes more than linear time: {told}"), seed);
         }
     }
 

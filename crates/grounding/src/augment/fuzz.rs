@@ -1,6 +1,6 @@
 //! Search results, fuzzed: whatever they say, cleaning takes linear time, is done once, and leaves a quotation.
 //!
-//! On the code before issue 17 `cleaning` finds fault 5 in the first seconds: nested tags take quadratic time.
+//! On the code before issue 17 `cleaning` finds fault 5 at once: nested tags take quadratic time (16 KB of `<div>` 4 s, 2 KB 0.08 s).
 
 use fuzzer::{Target, magnitude};
 use jiff::civil::date;
