@@ -31,6 +31,9 @@ pub struct Faults {
     pub one_in: u32,
     /// Calls in a row that find the disk full, once one does.
     pub full_for: u32,
+    /// Whether a sync that failed forgets what it was to bring to the disk, as Linux does: a later one succeeds without
+    /// it. Otherwise a later sync brings it there.
+    pub sync_forgets: bool,
 }
 
 /// How everything ends.
@@ -268,8 +271,10 @@ impl State {
 
     /// What a sync that failed leaves behind.
     pub(crate) fn fail_sync(&mut self, file: FileId) {
-        let Self { model, rng, .. } = self;
-        model.fail_sync(file, rng);
+        let Self { model, rng, faults, .. } = self;
+        if faults.sync_forgets {
+            model.fail_sync(file, rng);
+        }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {

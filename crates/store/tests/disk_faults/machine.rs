@@ -20,6 +20,7 @@ const MAX_LIVES: u32 = 24;
 
 pub(crate) struct Machine {
     rng: fastrand::Rng,
+    sync_forgets: bool,
     runtime: Runtime,
     summary: Summary,
 }
@@ -41,7 +42,12 @@ pub(crate) struct Summary {
 impl Machine {
     pub(crate) fn new(rng: fastrand::Rng) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
-        Self { rng, runtime, summary: Summary::default() }
+        Self { rng, sync_forgets: false, runtime, summary: Summary::default() }
+    }
+
+    /// On a disk where nothing brings back what a failed sync has lost.
+    pub(crate) fn with_forgetful_syncs(self) -> Self {
+        Self { sync_forgets: true, ..self }
     }
 
     /// Fails only if a store on a disk without faults cannot be opened.
@@ -85,6 +91,7 @@ impl Machine {
         let faults = Faults {
             one_in: *rng.choice(&[0, 0, 10, 40, 150, 600]).unwrap(),
             full_for: *rng.choice(&[0, 3, 40]).unwrap(),
+            sync_forgets: self.sync_forgets,
         };
         // From the first call to after the last one, small numbers as often as large ones.
         let cut_after = rng.bool().then(|| 1 << rng.u32(..10)).map(|limit| rng.u64(1..=limit));
