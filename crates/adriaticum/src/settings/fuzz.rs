@@ -42,11 +42,9 @@ fn configuration_files() {
         }
         Err(error) => {
             let told = error.to_string();
-            // Where a secret is the name of a setting, there is no telling.
-            let is_name = text.contains(&format!("{SECRET} ="))
-                || text.contains(&format!("{SECRET}."))
-                || text.contains(&format!("{SECRET}\" ="));
-            assert!(is_name || !told.contains(SECRET), "{told}");
+            // Between backticks stand names of settings, which are no secrets.
+            let values: String = told.split('`').step_by(2).collect();
+            assert!(!values.contains(SECRET), "{told}");
             assert!(told.len() < text.len() + 300, "{told}");
             (false, 0, told.chars().filter(|c| c.is_ascii_alphabetic()).skip(30).take(30).collect())
         }
