@@ -9,7 +9,8 @@ const MEMORY_TOLERANCE: f64 = 1.25;
 const MEMORY_SLACK_KIB: u64 = 32 << 10;
 /// Kept-alive connections to runtimes and databases.
 const FILES_SLACK: u64 = 24;
-const THREADS_SLACK: u64 = 4;
+/// Threads for hashes, reports and searches, which start with the first one and then stay.
+const THREADS_SLACK: u64 = 8;
 /// How much the median of the last third may exceed that of the first.
 const DRIFT: f64 = 1.08;
 const DRIFT_SLACK_KIB: u64 = 6 << 10;
