@@ -102,8 +102,8 @@ impl LedgerBackend for SqliteLedger {
     }
 }
 
-/// Opens the ledger at the start, and again after a failed fsync. What the file shows may not all be on the disk: the
-/// log is settled before anything else is written.
+/// Opens the ledger at the start, and again after a failed fsync. What the file shows may not all be on the disk, so the
+/// log is settled before anything else is written; at the start only if nobody else uses it.
 fn open(path: &Path, must_settle: bool) -> Result<Connection, WriteError> {
     let connection = connect(path)?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
