@@ -160,6 +160,9 @@ pub(crate) trait LedgerBackend: Send {
 
     /// Gives up the connection, which a panic may have left in any state. The next call opens another.
     fn disconnect(&mut self);
+
+    /// The last call.
+    fn close(&mut self);
 }
 
 pub(crate) struct Committed {
@@ -252,6 +255,7 @@ impl Writer {
                 self.recover(&*panic);
             }
         }
+        self.backend.close();
     }
 
     /// Waits for something to do, and does it.
@@ -493,6 +497,8 @@ mod tests {
         fn disconnect(&mut self) {
             self.backend.disconnect();
         }
+
+        fn close(&mut self) {}
     }
 
     fn entry() -> Entry {

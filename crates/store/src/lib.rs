@@ -136,6 +136,9 @@ pub enum StoreError {
     ReadOnly,
     #[error("another program has locked the file")]
     Locked,
+    /// After a failed fsync.
+    #[error("the file is being closed and opened again")]
+    Recovering,
     #[error("the file's folder cannot be synced: {0}")]
     Folder(#[source] std::io::Error),
     /// Recorded requests could be lost in a power cut.

@@ -183,6 +183,10 @@ impl LedgerBackend for PostgresLedger {
     fn disconnect(&mut self) {
         self.open = None;
     }
+
+    fn close(&mut self) {
+        self.open = None;
+    }
 }
 
 async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {

@@ -1,14 +1,15 @@
 //! SQLite's side of the ledger: one transaction for a group of rows and all their roll-ups.
 
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat::{RequestId, Timestamp};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, ffi, params};
 
-use super::connection::numbered;
-use super::{connect, settle, settle_unless_in_use};
+use super::connect;
+use super::log::{self, settle};
+use super::pool::{Pool, numbered};
 use crate::StoreError;
 use crate::latency::merge_encoded;
 use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
@@ -16,8 +17,10 @@ use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::{Entry, KeySum, Resolution, Rollups};
 use crate::{links, sessions};
 
-/// Pages of write-ahead log (16 MiB) after which it is checkpointed.
-const CHECKPOINT_PAGES: i64 = 4096;
+/// How many commits go by between two looks at the length of the log.
+const COMMITS_PER_LOOK: u32 = 16;
+/// How long the ledger waits for others of this process to close the file.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
 const PRUNE_BATCH_ROWS: u64 = 500;
@@ -25,26 +28,35 @@ const PRUNE_BATCH_ROWS: u64 = 500;
 const CLOCK_PRECISION: Duration = Duration::from_secs(86_400);
 
 pub(crate) struct SqliteLedger {
-    path: PathBuf,
+    pool: Arc<Pool>,
     /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
     /// opens another.
     connection: Option<Connection>,
-    /// Whether a connection was lost, so that nothing may be written before the log is settled. At the start others may
-    /// use the log; a process that writes has settled it itself.
+    /// Whether a connection was lost, so that nothing may be written before the log is settled.
     must_settle: bool,
+    commits_since_look: u32,
 }
 
 impl SqliteLedger {
     /// The first call opens the file.
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, connection: None, must_settle: false }
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, connection: None, must_settle: false, commits_since_look: 0 }
     }
 
     /// Runs something on the connection, and opens it first if there is none.
     fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
-            None => open(&self.path, self.must_settle).and_then(|opened| run(self.connection.insert(opened))),
+            None => {
+                let opened = match self.must_settle {
+                    true => reopen(&self.pool),
+                    false => connect(self.pool.path()).map_err(WriteError::from).and_then(prepare),
+                };
+                opened.and_then(|opened| {
+                    self.must_settle = false;
+                    run(self.connection.insert(opened))
+                })
+            }
         };
         result.map_err(|failure| {
             if failure.connection_is_lost() {
@@ -53,11 +65,28 @@ impl SqliteLedger {
             CommitError(failure.to_string())
         })
     }
+
+    /// Keeps the log short. A failure is none of the rows', which are durable; the next call recovers from it.
+    fn keep_log_short(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        self.commits_since_look = 0;
+        if let Err(error) = log::checkpoint_if_long(connection) {
+            tracing::warn!(%error, "the database's log could not be moved into its file");
+            if WriteError::from(error).connection_is_lost() {
+                self.disconnect();
+            }
+        }
+    }
 }
 
 impl LedgerBackend for SqliteLedger {
     fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
-        self.with(|connection| commit(connection, group, timings))
+        let committed = self.with(|connection| commit(connection, group, timings))?;
+        self.commits_since_look += 1;
+        if self.commits_since_look >= COMMITS_PER_LOOK {
+            self.keep_log_short();
+        }
+        Ok(committed)
     }
 
     fn probe(&mut self) -> Result<(), CommitError> {
@@ -94,31 +123,46 @@ impl LedgerBackend for SqliteLedger {
     }
 
     fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
-        self.with(|connection| prune(connection, due))
+        let deleted = self.with(|connection| prune(connection, due))?;
+        self.keep_log_short();
+        Ok(deleted)
     }
 
     fn disconnect(&mut self) {
         self.must_settle |= self.connection.take().is_some();
     }
+
+    fn close(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && let Err(error) = log::empty(&connection)
+        {
+            tracing::warn!(%error, "the database's log could not be moved into its file; the next start does it");
+        }
+    }
 }
 
-/// Opens the ledger at the start, and again after a failed fsync. What the file shows may not all be on the disk, so the
-/// log is settled before anything else is written; at the start only if nobody else uses it.
-fn open(path: &Path, must_settle: bool) -> Result<Connection, WriteError> {
-    let connection = connect(path)?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+/// Opens the file after a failed fsync: closed by everyone, then settled. Until that succeeds, nobody in this process
+/// gets a connection.
+fn reopen(pool: &Pool) -> Result<Connection, WriteError> {
+    if !pool.suspend(CLOSE_TIMEOUT) {
+        return Err(WriteError::LogInUse);
+    }
+    let connection = connect(pool.path())?;
+    if !settle(&connection)? {
+        return Err(WriteError::LogInUse);
+    }
+    let connection = prepare(connection)?;
+    pool.resume();
+    Ok(connection)
+}
+
+fn prepare(connection: Connection) -> Result<Connection, WriteError> {
     connection.set_prepared_statement_cache_capacity(32);
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("merge_latencies", 2, flags, |values| {
         let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
         merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
     })?;
-    if must_settle && !settle(&connection)? {
-        return Err(WriteError::LogInUse);
-    }
-    if !must_settle {
-        settle_unless_in_use(&connection)?;
-    }
     Ok(connection)
 }
 
@@ -311,7 +355,7 @@ enum WriteError {
     Sqlite(#[from] rusqlite::Error),
     #[error("{0}")]
     Connect(#[from] StoreError),
-    /// Somebody reads an earlier state from it.
+    /// Somebody has the file open.
     #[error("the log cannot be moved into the database file yet")]
     LogInUse,
 }
@@ -336,7 +380,7 @@ mod tests {
     fn a_discarded_connection_is_reopened_by_the_next_row() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.db");
-        let _database = Sqlite::open(path.clone()).unwrap();
+        let database = Sqlite::open(path).unwrap();
         let entry = Entry {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
@@ -346,7 +390,7 @@ mod tests {
             timings: Timings::default(),
             grounding: None,
         };
-        let mut backend = SqliteLedger { path, connection: None, must_settle: true };
+        let mut backend = SqliteLedger { must_settle: true, ..*database.open_ledger() };
         let committed = backend.commit(&[QueuedRow::new(entry)], None).unwrap();
         assert!(committed.commit > 0 && committed.refused.is_empty());
         assert!(backend.connection.is_some());

@@ -1,9 +1,10 @@
 //! The SQLite backend: one file with a write-ahead log and `synchronous=FULL`. Other processes may have it open, too.
 
 mod backup;
-mod connection;
 mod export;
 mod ledger;
+mod log;
+mod pool;
 mod schema;
 mod usage;
 
@@ -15,7 +16,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chat::KeyId;
-use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
@@ -26,9 +26,11 @@ use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
 
 pub use backup::{BackupError, BackupSummary, back_up};
-pub(crate) use connection::PooledConnection;
 pub(crate) use export::Export;
 use ledger::SqliteLedger;
+use log::settle_unless_in_use;
+use pool::Pool;
+pub(crate) use pool::PooledConnection;
 
 /// Older versions have a race between checkpoint and commit that can corrupt the log.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
@@ -39,11 +41,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_REPORTS: usize = 2;
 
 pub(crate) struct Sqlite {
-    path: PathBuf,
-    /// Connections that are not in use.
-    idle: Mutex<Vec<Connection>>,
-    /// Whether the log that an earlier process left is settled. Nothing is written before.
-    is_settled: AtomicBool,
+    pool: Arc<Pool>,
+    /// Whether anything but the ledger was changed.
+    has_changes: AtomicBool,
     /// Reports that may be read at a time.
     reports: Arc<Semaphore>,
 }
@@ -52,21 +52,20 @@ impl Sqlite {
     pub(crate) fn open(path: PathBuf) -> Result<Self, StoreError> {
         create_private_file(&path);
         let mut connection = connect(&path)?;
-        let is_settled = schema::is_outdated(&connection)?;
-        if is_settled {
-            settle_unless_in_use(&connection)?;
+        // Before anything else is open in this process that could be in the way.
+        settle_unless_in_use(&connection)?;
+        if schema::is_outdated(&connection)? {
             schema::migrate(&mut connection)?;
         }
         Ok(Self {
-            path,
-            idle: Mutex::new(vec![connection]),
-            is_settled: AtomicBool::new(is_settled),
+            pool: Arc::new(Pool::new(path, connection)),
+            has_changes: AtomicBool::new(false),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
         })
     }
 
     pub(crate) fn open_ledger(&self) -> Box<SqliteLedger> {
-        Box::new(SqliteLedger::new(self.path.clone()))
+        Box::new(SqliteLedger::new(self.pool.clone()))
     }
 
     pub(crate) fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
@@ -82,6 +81,15 @@ impl Sqlite {
     }
 }
 
+impl Drop for Sqlite {
+    /// A command leaves its changes in the file, which can then be copied on its own. If it cannot, the next start does.
+    fn drop(&mut self) {
+        if *self.has_changes.get_mut() {
+            let _ = self.with(|connection| settle_unless_in_use(connection));
+        }
+    }
+}
+
 /// Makes a new database readable for this user only. If the path is wrong, SQLite will report it.
 fn create_private_file(path: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
@@ -94,6 +102,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("journal_mode", "WAL", "wal"),
     ("synchronous", "FULL", "2"),
     ("foreign_keys", "ON", "1"),
+    ("wal_autocheckpoint", "0", "0"), // see `log`
 ];
 
 /// Opens the file, and refuses it unless what was committed is durable.
@@ -107,7 +116,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     if connection.is_readonly(MAIN_DB)? {
         return Err(StoreError::ReadOnly);
     }
-    // Where the log's index could only be read, closing the last connection would delete a log that nobody has read.
+    // See `log`. And where the log's index could only be read, closing the last connection would delete a log that
+    // nobody has read.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     for &(setting, value, reported) in SETTINGS {
@@ -117,7 +127,6 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         })?;
     }
     require_writable_log(&connection)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     Ok(connection)
 }
 
@@ -148,28 +157,6 @@ fn set(connection: &Connection, setting: &'static str, value: &str, reported: &'
         return Ok(());
     }
     Err(StoreError::SettingRefused { setting, wanted: reported, found })
-}
-
-/// Moves the whole log into the file, with fsyncs of its own, and empties it; `false` if others that use it prevent that.
-///
-/// A process that was killed may have left something in the log whose fsync had failed. It can be read, and is not on
-/// the disk, and no later fsync brings it there. In a power cut, everything written after it would be lost with it.
-///
-/// The log's name must be on the disk, too. SQLite syncs the folder for that, and does not look whether it succeeds.
-fn settle(connection: &Connection) -> Result<bool, StoreError> {
-    let blocked: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-    let folder = connection.path().and_then(|path| Path::new(path).parent());
-    if let Some(folder) = folder {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(StoreError::Folder)?;
-    }
-    Ok(blocked == 0)
-}
-
-/// Settles the log, without making anybody wait: if another process writes, it has settled the log itself.
-fn settle_unless_in_use(connection: &Connection) -> Result<(), StoreError> {
-    connection.busy_timeout(Duration::ZERO)?;
-    settle(connection)?;
-    Ok(connection.busy_timeout(BUSY_TIMEOUT)?)
 }
 
 /// The problems found by reading every page.

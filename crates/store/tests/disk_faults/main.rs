@@ -52,7 +52,6 @@ fn every_promise_survives_faults_and_power_cuts() {
 }
 
 #[test]
-#[ignore = "an open fault: once in some ten thousand cuts an index disagreed with its rows; see docs/security.md"]
 fn every_promise_survives_syncs_that_forget() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{}", Machine::new(testbed::seeded_rng()).with_forgetful_syncs().run(seconds()).unwrap());

@@ -1,43 +1,109 @@
 //! Connections to the file, kept open between uses, and SQLite's side of `sql::Connection`.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-use super::{Sqlite, connect, settle_unless_in_use};
+use super::{Sqlite, connect};
 use crate::StoreError;
 use crate::sql::{Row, Value};
 
+pub(super) struct Pool {
+    path: PathBuf,
+    connections: Mutex<Connections>,
+    /// Signalled when the last one in use is closed.
+    all_closed: Condvar,
+}
+
+#[derive(Default)]
+struct Connections {
+    idle: Vec<Connection>,
+    in_use: usize,
+    /// Nobody gets a connection.
+    is_suspended: bool,
+}
+
+impl Pool {
+    pub(super) fn new(path: PathBuf, connection: Connection) -> Self {
+        let connections = Connections { idle: vec![connection], ..Connections::default() };
+        Self { path, connections: Mutex::new(connections), all_closed: Condvar::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Closes all connections and gives out no more until `resume`; `false` if some are still in use after a while.
+    pub(super) fn suspend(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut connections = self.connections.lock();
+        connections.is_suspended = true;
+        connections.idle.clear();
+        while connections.in_use > 0 {
+            if self.all_closed.wait_until(&mut connections, until).timed_out() {
+                break;
+            }
+        }
+        connections.in_use == 0
+    }
+
+    pub(super) fn resume(&self) {
+        self.connections.lock().is_suspended = false;
+    }
+
+    /// An idle connection, or a new one if all are in use.
+    fn take(&self) -> Result<PooledConnection<'_>, StoreError> {
+        let idle = {
+            let mut connections = self.connections.lock();
+            if connections.is_suspended {
+                return Err(StoreError::Recovering);
+            }
+            connections.in_use += 1;
+            connections.idle.pop()
+        };
+        let mut taken = PooledConnection { pool: self, connection: idle, failed: false };
+        if taken.connection.is_none() {
+            taken.connection = Some(connect(&self.path)?);
+        }
+        Ok(taken)
+    }
+
+    fn give_back(&self, connection: Option<Connection>) {
+        let mut connections = self.connections.lock();
+        connections.in_use -= 1;
+        match connection {
+            Some(connection) if !connections.is_suspended => connections.idle.push(connection),
+            // Closed under the lock: to whoever waits for it, it must be closed.
+            closed => drop(closed),
+        }
+        if connections.in_use == 0 {
+            self.all_closed.notify_all();
+        }
+    }
+}
+
 pub(crate) struct PooledConnection<'a> {
-    sqlite: &'a Sqlite,
-    /// `None` only while it is being dropped.
+    pool: &'a Pool,
+    /// `None` only while it is being made or dropped.
     connection: Option<Connection>,
     failed: bool,
 }
 
 impl Sqlite {
-    /// An idle connection, or a new one if all are in use.
     pub(crate) fn connection(&self) -> Result<PooledConnection<'_>, StoreError> {
-        let idle = self.idle.lock().pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => connect(&self.path)?,
-        };
-        Ok(PooledConnection { sqlite: self, connection: Some(connection), failed: false })
+        self.pool.take()
     }
 
     /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
     pub(crate) fn begin_change(&self) -> Result<PooledConnection<'_>, StoreError> {
         let mut connection = self.connection()?;
-        connection.run(|connection| {
-            if !self.is_settled.load(Ordering::Relaxed) {
-                settle_unless_in_use(connection)?;
-                self.is_settled.store(true, Ordering::Relaxed);
-            }
-            Ok(connection.execute_batch("BEGIN IMMEDIATE")?)
-        })?;
+        connection.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))?;
+        self.has_changes.store(true, Ordering::Relaxed);
         Ok(connection)
     }
 
@@ -105,12 +171,13 @@ impl PooledConnection<'_> {
 impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
         // After an error a connection may be in any state: it is closed instead of kept.
-        if let Some(connection) = self.connection.take()
-            && !self.failed
-            && connection.is_autocommit()
-        {
-            self.sqlite.idle.lock().push(connection);
-        }
+        let is_clean = |connection: &Connection| !self.failed && connection.is_autocommit();
+        let (kept, closed) = match self.connection.take() {
+            Some(connection) if is_clean(&connection) => (Some(connection), None),
+            other => (None, other),
+        };
+        drop(closed);
+        self.pool.give_back(kept);
     }
 }
 
