@@ -139,8 +139,8 @@ pub enum StoreError {
     /// After a failed fsync.
     #[error("the file is being closed and opened again")]
     Recovering,
-    #[error("the file's folder cannot be synced: {0}")]
-    Folder(#[source] std::io::Error),
+    #[error("the file's log cannot be written: {0}")]
+    Log(#[source] std::io::Error),
     /// Recorded requests could be lost in a power cut.
     #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
     SettingRefused { setting: &'static str, wanted: &'static str, found: String },

@@ -190,7 +190,7 @@ fn open(file: &Path) -> Connection {
 
 fn check_soundness(connection: &Connection) {
     let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
-    assert_eq!(verdict, "ok");
+    assert_eq!(verdict, "ok", "{:?}", connection.path());
     let broken: u64 =
         connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0)).unwrap();
     assert_eq!(broken, 0, "rows that refer to nothing");
