@@ -120,6 +120,8 @@ pub(crate) enum ColumnType {
     Number,
     Real,
     Latencies,
+    /// Ids of requests.
+    Ids,
 }
 
 #[derive(Debug, Clone)]
@@ -130,15 +132,18 @@ pub(crate) enum Cell {
     Text(String),
     Bytes(Vec<u8>),
     Numbers(Vec<i64>),
+    Ids(Vec<[u8; 16]>),
 }
 
-use ColumnType::{Bytes, Flag, Id, Integer, Latencies, Number, Real, Small, Text};
+use ColumnType::{Bytes, Flag, Id, Ids, Integer, Latencies, Number, Real, Small, Text};
 
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
     total_measured, last_at";
 
-/// PostgreSQL's commit ids are made from the time of the commit. Commits without a time are left out.
-const COMMIT: &str = "(commits.persisted_at_us << 10 | (commits.id & 1023))";
+/// Commit ids are made from the time of the commit. Earlier versions counted SQLite's from 1: those are made from the
+/// time, and left out if they have none.
+const COMMIT: &str = "CASE WHEN commits.id < 1 << 50 THEN commits.persisted_at_us << 10 | (commits.id & 1023)
+    ELSE commits.id END";
 
 #[rustfmt::skip]
 pub(crate) const TABLES: &[Table] = &[
@@ -183,12 +188,19 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "requests",
         source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-                queue_us, search_us, inference_us, total_us, coalesce(COMMIT, 0) AS commit_id, score, scorer, sources
+                queue_us, search_us, inference_us, total_us,
+                CASE WHEN commit_id < 1 << 50 THEN coalesce(COMMIT, 0) ELSE commit_id END AS commit_id,
+                score, scorer, sources, account
             FROM requests LEFT JOIN commits ON commits.id = commit_id",
         columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
             ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
             ("inference_us", Number), ("total_us", Number), ("commit_id", Number), ("score", Real), ("scorer", Integer),
-            ("sources", Integer)],
+            ("sources", Integer), ("account", Text)],
+    },
+    Table {
+        name: "unfolded",
+        source: "SELECT commit_id, requests FROM unfolded",
+        columns: &[("commit_id", Number), ("requests", Ids)],
     },
     Table {
         name: "rollups",
@@ -223,7 +235,7 @@ impl Table {
                 Some(format!("coalesce(sum({name} % 1000003), 0)"))
             }
             ColumnType::Real => Some(format!("count({name})")),
-            ColumnType::Id | ColumnType::Latencies => None,
+            ColumnType::Id | ColumnType::Ids | ColumnType::Latencies => None,
         });
         ["count(*)".to_owned()].into_iter().chain(sums).collect::<Vec<_>>().join(", ")
     }

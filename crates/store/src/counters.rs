@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use histogram::{Histogram, Snapshot};
 
+use crate::fold::Backlog;
+
 /// Bucket bounds: rows in a group, microseconds of a commit.
 const GROUP_ROWS_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
 const COMMIT_MICROS_BOUNDS: &[u64] = &[
@@ -23,6 +25,9 @@ pub struct LedgerStats {
     pub panics: u64,
     /// Rows that were not written, including those that nobody waited for.
     pub not_recorded: u64,
+    /// Rows that are not in the sums yet, and how long the oldest of them has waited.
+    pub unfolded_rows: u64,
+    pub fold_lag_seconds: f64,
     /// How far the database's clock is ahead of the time by which old rows are deleted.
     pub clock_disagreement_seconds: i64,
     /// How far this machine's clock is ahead of the database server's; 0 with SQLite.
@@ -36,6 +41,8 @@ pub(crate) struct LedgerCounters {
     failed_commits: AtomicU64,
     panics: AtomicU64,
     not_recorded: AtomicU64,
+    unfolded_rows: AtomicU64,
+    fold_lag_micros: AtomicU64,
     clock_disagreement_seconds: AtomicI64,
 }
 
@@ -48,6 +55,8 @@ impl Default for LedgerCounters {
             failed_commits: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             not_recorded: AtomicU64::new(0),
+            unfolded_rows: AtomicU64::new(0),
+            fold_lag_micros: AtomicU64::new(0),
             clock_disagreement_seconds: AtomicI64::new(0),
         }
     }
@@ -62,6 +71,8 @@ impl LedgerCounters {
             failed_commits: self.failed_commits.load(Relaxed),
             panics: self.panics.load(Relaxed),
             not_recorded: self.not_recorded.load(Relaxed),
+            unfolded_rows: self.unfolded_rows.load(Relaxed),
+            fold_lag_seconds: Duration::from_micros(self.fold_lag_micros.load(Relaxed)).as_secs_f64(),
             clock_disagreement_seconds: self.clock_disagreement_seconds.load(Relaxed),
             machine_clock_ahead_seconds: 0.0,
         }
@@ -87,6 +98,15 @@ impl LedgerCounters {
 
     pub(crate) fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn set_backlog(&self, backlog: &Backlog, now_micros: u64) {
+        self.unfolded_rows.store(backlog.rows, Relaxed);
+        self.set_fold_lag(backlog.lag(now_micros));
+    }
+
+    pub(crate) fn set_fold_lag(&self, lag: Duration) {
+        self.fold_lag_micros.store(lag.as_micros() as u64, Relaxed);
     }
 
     pub(crate) fn set_clock_disagreement(&self, seconds: i64) {

@@ -1,5 +1,7 @@
 //! API keys, and the one rule by which a key is accepted.
 
+use std::collections::HashMap;
+
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
@@ -80,6 +82,11 @@ impl KeyRecord {
     pub fn state(&self, now: Timestamp) -> KeyState {
         KeyState::at(now, self.expires_at, self.revoked_at)
     }
+
+    /// Adds what the record lacks. It has to be read before the record, in case it is added there in between.
+    fn add_use(&mut self, unfolded: &HashMap<KeyId, Timestamp>) {
+        self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
+    }
 }
 
 impl Store {
@@ -105,12 +112,18 @@ impl Store {
     /// The viewer's keys, or everyone's for an administrator; the newest last.
     pub async fn list_keys(&self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
         let list = format!("{SELECT_RECORD} WHERE {VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
-        self.connection().await?.query(&list, params![viewer.scope()], record).await
+        let uses = dispatch!(self, unfolded_uses())?;
+        let mut keys = self.connection().await?.query(&list, params![viewer.scope()], record).await?;
+        keys.iter_mut().for_each(|key| key.add_use(&uses));
+        Ok(keys)
     }
 
     pub async fn key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
-        self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await
+        let uses = dispatch!(self, unfolded_uses())?;
+        let mut key = self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await?;
+        key.iter_mut().for_each(|key| key.add_use(&uses));
+        Ok(key)
     }
 
     pub async fn has_keys(&self, viewer: &Viewer) -> Result<bool, StoreError> {

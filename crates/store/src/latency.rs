@@ -44,8 +44,8 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    pub fn add(&mut self, phase: Phase, latency: Duration) {
-        let micros = latency.as_micros().min(MAX_MICROS.into()) as u64;
+    pub(crate) fn add(&mut self, phase: Phase, micros: u64) {
+        let micros = micros.min(MAX_MICROS);
         let slot = phase as u16 * BUCKETS_PER_PHASE + bucket(micros);
         match self.counts.binary_search_by_key(&slot, |&(slot, _)| slot) {
             Ok(at) => self.counts[at].1 += 1,
@@ -206,7 +206,7 @@ mod tests {
 
     fn counted(latencies: &[(Phase, u64)]) -> Latencies {
         let mut all = Latencies::default();
-        latencies.iter().for_each(|&(phase, micros)| all.add(phase, Duration::from_micros(micros)));
+        latencies.iter().for_each(|&(phase, micros)| all.add(phase, micros));
         all
     }
 

@@ -19,9 +19,12 @@ use tokio::sync::oneshot;
 
 use crate::StoreError;
 use crate::clock::StoreClock;
+use crate::commit_id::CommitId;
 use crate::counters::{LedgerCounters, LedgerStats};
+use crate::fold::{Backlog, CommitTime};
+use crate::postgres::Folder;
 use crate::pruning::{ClockReading, Deleted, Due, Pruner};
-use crate::rollup::{Entry, Rollups};
+use crate::rollup::Entry;
 
 /// More are refused.
 const MAX_QUEUED_ROWS: usize = 16_384;
@@ -33,8 +36,11 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often an unhealthy ledger tries a test write.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long after a commit its timings are written, unless another commit takes them along.
-const TIMINGS_DELAY: Duration = Duration::from_millis(100);
+/// After so many rows, or so long after the first of them, the rows are folded.
+const FOLD_ROWS: usize = 1_024;
+const FOLD_INTERVAL: Duration = Duration::from_secs(1);
+/// Commits whose times are kept until they can be written.
+const MAX_COMMIT_TIMES: usize = 16_384;
 
 /// Proof that a request's row is durable. Only the ledger makes one.
 #[derive(Debug)]
@@ -107,7 +113,7 @@ impl Ledger {
     }
 
     fn send(&self, entry: Entry, reply: Option<ResultSender>) -> Result<(), RecordError> {
-        let row = QueuedRow { entry, queued_at: Instant::now(), reply };
+        let row = QueuedRow { entry, reply };
         // Counted before it is sent, because the writer may take it at once and must not count below zero.
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
@@ -124,6 +130,7 @@ impl Ledger {
 pub struct LedgerWriter {
     commands: SyncSender<WriterCommand>,
     thread: JoinHandle<()>,
+    folder: Option<Folder>,
 }
 
 impl LedgerWriter {
@@ -134,15 +141,19 @@ impl LedgerWriter {
         if self.thread.join().is_err() {
             tracing::error!("the ledger's writer panicked");
         }
+        drop(self.folder); // which may fold what was just written
     }
 }
 
 /// A database's side of the ledger. After a call that failed, the next one reconnects if the connection is no longer
 /// usable.
 pub(crate) trait LedgerBackend: Send {
-    /// Commits a group of rows, their roll-ups, and the timings of the last commit. All or nothing, except that a row
-    /// that the database refuses does not fail the others.
-    fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError>;
+    /// Commits a group of rows and nothing else. All or nothing, except that a row that the database refuses does not
+    /// fail the others.
+    fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError>;
+
+    /// Stores when commits became durable, and adds rows to the sums; `None` if another thread does that.
+    fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError>;
 
     /// Writes something as large as a group, to find out whether writing works.
     fn probe(&mut self) -> Result<(), CommitError>;
@@ -166,7 +177,7 @@ pub(crate) trait LedgerBackend: Send {
 }
 
 pub(crate) struct Committed {
-    pub(crate) commit: i64,
+    pub(crate) commit: CommitId,
     /// Indexes in the group of rows that the database refused.
     pub(crate) refused: Vec<usize>,
 }
@@ -177,24 +188,26 @@ pub(crate) struct CommitError(pub(crate) String);
 
 pub(crate) fn start(
     backend: Box<dyn LedgerBackend>,
+    folder: Option<Folder>,
     clock: Arc<StoreClock>,
+    counters: Arc<LedgerCounters>,
     retention: Duration,
 ) -> Result<(Ledger, LedgerWriter), StoreError> {
     let (commands, received) = sync_channel(MAX_QUEUED_ROWS);
-    let (health, counters) = (Arc::new(Health::default()), Arc::new(LedgerCounters::default()));
+    let health = Arc::new(Health::default());
     let writer = Writer {
         health: health.clone(),
         counters: counters.clone(),
         clock: clock.clone(),
         backend,
         group: Vec::with_capacity(MAX_GROUP_ROWS),
-        timings: None,
+        fold: FoldSchedule::new(),
         pruner: Pruner::new(retention),
         stopping: false,
     };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
-    Ok((Ledger { commands: commands.clone(), health, counters, clock }, LedgerWriter { commands, thread }))
+    Ok((Ledger { commands: commands.clone(), health, counters, clock }, LedgerWriter { commands, thread, folder }))
 }
 
 type ResultSender = oneshot::Sender<Result<(), RecordError>>;
@@ -206,7 +219,6 @@ enum WriterCommand {
 
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
-    queued_at: Instant,
     reply: Option<ResultSender>,
 }
 
@@ -214,7 +226,7 @@ impl QueuedRow {
     /// A row that nobody waits for.
     #[cfg(test)]
     pub(crate) fn new(entry: Entry) -> Self {
-        Self { entry, queued_at: Instant::now(), reply: None }
+        Self { entry, reply: None }
     }
 
     /// Logs a failure that nobody waits for, or no longer: the client may have disconnected.
@@ -229,13 +241,6 @@ impl QueuedRow {
     }
 }
 
-/// Known only after a commit, so it is written with the next one.
-pub(crate) struct CommitTimings {
-    pub(crate) commit: i64,
-    pub(crate) persisted_at_micros: u64,
-    pub(crate) rollups: Rollups,
-}
-
 struct Writer {
     health: Arc<Health>,
     counters: Arc<LedgerCounters>,
@@ -243,7 +248,7 @@ struct Writer {
     backend: Box<dyn LedgerBackend>,
     /// The rows in hand.
     group: Vec<QueuedRow>,
-    timings: Option<CommitTimings>,
+    fold: FoldSchedule,
     pruner: Pruner,
     stopping: bool,
 }
@@ -274,12 +279,13 @@ impl Writer {
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
-        let idle = self.group.is_empty();
-        if !idle {
+        if !self.group.is_empty() {
             self.commit();
+        } else if !self.health.is_healthy() {
+            self.probe();
         }
-        if idle || self.stopping {
-            self.run_idle_tasks();
+        if self.health.is_healthy() && (self.fold.is_due() || self.stopping) {
+            self.fold();
         }
     }
 
@@ -292,7 +298,7 @@ impl Writer {
             let (cause, rows) = (panic_message(panic), self.group.len());
             tracing::error!(cause, rows, "the ledger's writer panicked: completions are refused until it writes again");
         }
-        self.timings = None;
+        self.fold.postpone();
         self.fail_group();
         self.backend.disconnect();
     }
@@ -306,12 +312,9 @@ impl Writer {
     }
 
     fn idle_timeout(&self) -> Duration {
-        if !self.health.is_healthy() {
-            PROBE_INTERVAL
-        } else if self.timings.is_some() {
-            TIMINGS_DELAY
-        } else {
-            self.pruner.wait()
+        match self.health.is_healthy() {
+            true => self.pruner.wait().min(self.fold.wait()),
+            false => PROBE_INTERVAL,
         }
     }
 
@@ -319,9 +322,8 @@ impl Writer {
     fn commit(&mut self) {
         self.health.commit_started();
         self.counters.rows_dequeued(self.group.len());
-        let timings = self.timings.take();
         let began = Instant::now();
-        let result = self.backend.commit(&self.group, timings);
+        let result = self.backend.commit(&self.group, self.clock.now_micros());
         self.health.commit_finished(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
@@ -330,30 +332,40 @@ impl Writer {
                 return self.fail_group();
             }
         };
-        let mut rollups = Rollups::default();
-        let now = Instant::now();
-        self.counters.committed(self.group.len(), now - began);
+        self.counters.committed(self.group.len(), began.elapsed());
         self.counters.rows_lost(committed.refused.len());
+        self.fold.rows_committed(self.group.len() - committed.refused.len());
         for (at, row) in self.group.drain(..).enumerate() {
             if committed.refused.contains(&at) {
                 row.reply(Err(RecordError::RowRefused));
                 continue;
             }
-            rollups.add_persist(&row.entry, now - row.queued_at);
             row.reply(Ok(()));
         }
-        self.timings =
-            Some(CommitTimings { commit: committed.commit, persisted_at_micros: self.clock.now_micros(), rollups });
+        self.fold.add_time(CommitTime { commit: committed.commit, persisted_at_micros: self.clock.now_micros() });
     }
 
-    /// Runs when no row is queued.
-    fn run_idle_tasks(&mut self) {
-        if !self.health.is_healthy() {
-            self.probe();
-        } else if let Some(timings) = self.timings.take()
-            && let Err(failure) = self.backend.commit(&[], Some(timings))
-        {
-            self.mark_failing(failure);
+    /// Adds rows to the sums.
+    fn fold(&mut self) {
+        let now_micros = self.clock.now_micros();
+        self.health.commit_started(); // rows wait while this runs
+        let folded = self.backend.fold(&self.fold.times, now_micros);
+        let can_write = folded.is_ok() || self.backend.probe().is_ok();
+        self.health.commit_finished(can_write);
+        match folded {
+            Ok(backlog) => {
+                backlog.iter().for_each(|backlog| self.counters.set_backlog(backlog, now_micros));
+                self.fold.done(&backlog.unwrap_or_default());
+            }
+            Err(failure) => {
+                self.counters.set_fold_lag(self.fold.since.elapsed());
+                let is_first = self.fold.postpone();
+                if !can_write {
+                    self.mark_failing(failure);
+                } else if is_first {
+                    tracing::warn!(cause = %failure, "rows could not be added to the sums; it is tried every second");
+                }
+            }
         }
     }
 
@@ -394,6 +406,61 @@ impl Writer {
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// When to fold, and what is then written beside the sums.
+struct FoldSchedule {
+    times: Vec<CommitTime>,
+    /// Rows that were committed since the last time, and when the first of them was.
+    rows: usize,
+    since: Instant,
+    /// `None` if there is nothing to fold.
+    due: Option<Instant>,
+    failing: bool,
+}
+
+impl FoldSchedule {
+    /// At the start, what an earlier process has left.
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { times: Vec::new(), rows: 0, since: now, due: Some(now), failing: false }
+    }
+
+    fn rows_committed(&mut self, rows: usize) {
+        if self.rows == 0 {
+            self.since = Instant::now();
+        }
+        self.rows += rows;
+        self.due.get_or_insert_with(|| Instant::now() + FOLD_INTERVAL);
+    }
+
+    fn add_time(&mut self, time: CommitTime) {
+        if self.times.len() < MAX_COMMIT_TIMES {
+            self.times.push(time);
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.wait().is_zero() || (self.rows >= FOLD_ROWS && !self.failing)
+    }
+
+    fn wait(&self) -> Duration {
+        self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn done(&mut self, backlog: &Backlog) {
+        self.times.clear();
+        self.rows = 0;
+        self.failing = false;
+        let wait = if backlog.is_ready { Duration::ZERO } else { FOLD_INTERVAL };
+        self.due = (backlog.rows > 0).then(|| Instant::now() + wait);
+    }
+
+    /// `true` for the first failure in a row.
+    fn postpone(&mut self) -> bool {
+        self.due = Some(Instant::now() + FOLD_INTERVAL);
+        !std::mem::replace(&mut self.failing, true)
+    }
 }
 
 /// Shared between the writer and those who ask whether to start a request.
@@ -468,9 +535,13 @@ mod tests {
     }
 
     impl LedgerBackend for Flawed {
-        fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
+        fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError> {
             self.panic_if_broken();
-            self.backend.commit(group, timings)
+            self.backend.commit(group, now_micros)
+        }
+
+        fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError> {
+            self.backend.fold(times, now_micros)
         }
 
         fn probe(&mut self) -> Result<(), CommitError> {
@@ -529,7 +600,7 @@ mod tests {
         for database in [Database::Sqlite(folder.path().join("test.db")), Database::Postgres(server)] {
             let store = Store::open(&database).await.unwrap();
             let (backend, broken) = Flawed::on(&store);
-            let (ledger, writer) = start(backend, store.clock.clone(), RETENTION).unwrap();
+            let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
             let first = ledger.record(entry()).await.unwrap();
 
             broken.store(true, Ordering::SeqCst);
@@ -558,7 +629,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap();
         let (backend, broken) = Flawed::on(&store);
-        let (ledger, writer) = start(backend, store.clock.clone(), RETENTION).unwrap();
+        let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
         broken.store(true, Ordering::SeqCst);
         ledger.enqueue(entry()).unwrap();
         writer.stop();

@@ -2,8 +2,8 @@
 //!
 //! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. People read and change through
 //! a `Viewer`, which limits them to what is theirs. Rows enter the ledger through `Ledger`, which commits in groups and
-//! returns a `Receipt` once a row is durable. Every figure comes from roll-ups, which are updated in the same
-//! transaction as the rows. Message text never gets here.
+//! returns a `Receipt` once a row is durable. Every figure is a sum over rows: most of them are in the roll-ups already,
+//! and the last ones are added when it is read (`fold`). Message text never gets here.
 
 /// Calls a method that both backends have. Only PostgreSQL's is async.
 macro_rules! dispatch {
@@ -31,8 +31,10 @@ macro_rules! dispatch_report {
 mod accounts;
 mod audit;
 mod clock;
+mod commit_id;
 mod copy;
 mod counters;
+mod fold;
 mod id;
 mod keys;
 mod latency;
@@ -79,6 +81,7 @@ pub use usage::{
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
 use clock::StoreClock;
+use counters::LedgerCounters;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -183,11 +186,14 @@ impl Store {
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
-        let backend: Box<dyn ledger::LedgerBackend> = match &self.backend {
-            Backend::Sqlite(backend) => backend.open_ledger(),
-            Backend::Postgres(backend) => backend.open_ledger(self.clock.clone()),
-        };
-        ledger::start(backend, self.clock.clone(), retention)
+        let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
+        match &self.backend {
+            Backend::Sqlite(backend) => ledger::start(backend.open_ledger(), None, clock, counters, retention),
+            Backend::Postgres(backend) => {
+                let folder = backend.start_folder(clock.clone(), counters.clone())?;
+                ledger::start(backend.open_ledger(clock.clone()), Some(folder), clock, counters, retention)
+            }
+        }
     }
 
     /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.

@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use chat::{KeyId, Timestamp};
 
+use crate::StoreError;
 use crate::latency::Latencies;
-use crate::rollup::{Figures, KeySum};
-use crate::usage::{KeyUsage, OutcomeUsage, TimeSlice, UsageQuery, UsageReport};
+use crate::rollup::{Figures, KeySum, Resolution, RollupScope, Rollups};
+use crate::usage::{KeyUsage, OutcomeUsage, Period, TimeSlice, UsageQuery, UsageReport};
 
 /// Sums the roll-ups of one scope, by everything except the key.
 pub(crate) struct ReportBuilder<'a> {
@@ -31,8 +33,38 @@ impl<'a> ReportBuilder<'a> {
         Self { query, report, outcomes: BTreeMap::new() }
     }
 
+    /// Adds stored roll-ups in the order of time, and what they lack.
+    pub(crate) fn add_all(
+        &mut self,
+        scope: RollupScope,
+        stored: impl IntoIterator<Item = Result<RollupRow, StoreError>>,
+        unfolded: &Rollups,
+    ) -> Result<(), StoreError> {
+        let period = self.query.period.seconds();
+        let mut missing = unfolded
+            .hours()
+            .filter(|(key, ..)| key.scope == scope && period.contains(&key.start))
+            .map(|(key, figures, latencies)| RollupRow {
+                start: key.start,
+                status: key.status,
+                code: key.code.clone(),
+                figures: *figures,
+                latencies: latencies.clone(),
+            })
+            .peekable();
+        for row in stored {
+            let row = row?;
+            while let Some(earlier) = missing.next_if(|missing| missing.start < row.start) {
+                self.add(earlier);
+            }
+            self.add(row);
+        }
+        missing.for_each(|row| self.add(row));
+        Ok(())
+    }
+
     /// Roll-ups come in the order of time.
-    pub(crate) fn add(&mut self, part: RollupRow) {
+    fn add(&mut self, part: RollupRow) {
         let succeeded = if part.code.is_empty() { part.figures.requests } else { 0 };
         let start = self.query.step.resolution().start_of(part.start);
         let start = Timestamp::from_seconds(start);
@@ -110,6 +142,22 @@ impl KeyUsageBuilder {
             *at += 1;
         }
         Ok(())
+    }
+
+    /// Adds what the stored sums lack.
+    pub(crate) fn add_unfolded(&mut self, unfolded: &Rollups, period: Period) {
+        let period = period.seconds();
+        for (key, sum) in unfolded.sums() {
+            if key.span == Resolution::Hour && period.contains(&key.start) {
+                let Ok(()) = self.add(key.key.as_bytes(), true, || Ok::<_, Infallible>(*sum));
+            }
+        }
+        for (key, last_use) in unfolded.last_uses() {
+            if let Ok(at) = self.keys.binary_search_by_key(&key, |named| named.id) {
+                let last_used_at = &mut self.keys[at].last_used_at;
+                *last_used_at = (*last_used_at).max(Some(last_use));
+            }
+        }
     }
 
     /// The keys that were used, the most used first.

@@ -59,6 +59,21 @@ pub struct Timings {
     pub total: Duration,
 }
 
+/// What the roll-ups take from a recorded request.
+#[derive(Debug, Clone)]
+pub(crate) struct LedgerRow {
+    pub(crate) request_id: RequestId,
+    pub(crate) key: KeyId,
+    /// At the time of the request.
+    pub(crate) owner: Option<AccountId>,
+    pub(crate) status: u16,
+    /// Empty for a success.
+    pub(crate) code: String,
+    pub(crate) usage: TokenUsage,
+    /// In microseconds, by phase; `None` for what did not happen or is not known.
+    pub(crate) micros: [Option<u64>; Phase::ALL.len()],
+}
+
 /// Sums over requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
@@ -167,11 +182,13 @@ impl fmt::Display for RollupScope {
 }
 
 /// A roll-up holds the requests of one scope and hour that ended with the same outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
-    pub(crate) party: RollupScope,
+    pub(crate) scope: RollupScope,
     pub(crate) start: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) status: u16,
+    /// Empty for a success.
+    pub(crate) code: String,
 }
 
 /// One key's sums over a range of time.
@@ -202,7 +219,7 @@ impl KeySum {
     }
 }
 
-/// What a group of rows adds to the roll-ups, in the order of writing.
+/// What rows add to the roll-ups, in the order of writing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
@@ -210,37 +227,25 @@ pub(crate) struct Rollups {
 }
 
 impl Rollups {
-    pub(crate) fn add(&mut self, entry: &Entry) {
+    pub(crate) fn add(&mut self, row: &LedgerRow) {
         let figures = Figures {
             requests: 1,
-            prompt: Measured::of(entry.usage.prompt),
-            completion: Measured::of(entry.usage.completion),
-            total: Measured::of(entry.usage.total),
-            last_at: entry.request_id.timestamp(),
+            prompt: Measured::of(row.usage.prompt),
+            completion: Measured::of(row.usage.completion),
+            total: Measured::of(row.usage.total),
+            last_at: row.request_id.timestamp(),
         };
-        let timings = &entry.timings;
-        let phases = [
-            (Phase::Total, Some(timings.total)),
-            (Phase::Queue, timings.queue),
-            (Phase::Search, timings.search),
-            (Phase::Inference, timings.inference),
-        ];
-        for rollup in rollup_keys(entry) {
+        for rollup in rollup_keys(row) {
             let (sums, latencies) = self.hours.entry(rollup).or_default();
             sums.merge(&figures);
-            phases.iter().for_each(|(phase, time)| time.iter().for_each(|&time| latencies.add(*phase, time)));
+            for (phase, micros) in Phase::ALL.into_iter().zip(row.micros) {
+                micros.into_iter().for_each(|micros| latencies.add(phase, micros));
+            }
         }
-        let seconds = entry.request_id.unix_seconds();
+        let seconds = row.request_id.unix_seconds();
         for span in Resolution::ALL {
-            let sum = self.sums.entry(SumKey { span, start: span.start_of(seconds), key: entry.key }).or_default();
-            sum.merge(&KeySum { figures, succeeded: entry.outcome.code.is_none().into() });
-        }
-    }
-
-    /// Adds the time to make a request durable, known only after its own transaction.
-    pub(crate) fn add_persist(&mut self, entry: &Entry, persist: Duration) {
-        for rollup in rollup_keys(entry) {
-            self.hours.entry(rollup).or_default().1.add(Phase::Persist, persist);
+            let sum = self.sums.entry(SumKey { span, start: span.start_of(seconds), key: row.key }).or_default();
+            sum.merge(&KeySum { figures, succeeded: row.code.is_empty().into() });
         }
     }
 
@@ -253,14 +258,21 @@ impl Rollups {
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
         self.sums.iter()
     }
+
+    /// When each key was used last.
+    pub(crate) fn last_uses(&self) -> impl Iterator<Item = (KeyId, Timestamp)> {
+        // A key whose requests lie in two ranges comes twice, the later one last.
+        let widest = self.sums.iter().filter(|(key, _)| key.span == Resolution::EightDays);
+        widest.map(|(key, sum)| (key.key, sum.figures.last_at))
+    }
 }
 
 /// Every roll-up that a request counts in.
-fn rollup_keys(entry: &Entry) -> impl Iterator<Item = RollupKey> {
-    let start = Resolution::Hour.start_of(entry.request_id.unix_seconds());
-    let parties = [Some(RollupScope::Everyone), entry.owner.map(RollupScope::Owner), Some(RollupScope::Key(entry.key))];
-    let outcome = entry.outcome;
-    parties.into_iter().flatten().map(move |party| RollupKey { party, start, outcome })
+fn rollup_keys(row: &LedgerRow) -> impl Iterator<Item = RollupKey> {
+    let start = Resolution::Hour.start_of(row.request_id.unix_seconds());
+    let scopes = [Some(RollupScope::Everyone), row.owner.map(RollupScope::Owner), Some(RollupScope::Key(row.key))];
+    let key = move |scope| RollupKey { scope, start, status: row.status, code: row.code.clone() };
+    scopes.into_iter().flatten().map(key)
 }
 
 /// Sums of one resolution whose starts lie in a range, to be added or subtracted.
@@ -299,30 +311,27 @@ mod tests {
     const KEYS: [&str; 3] = ["000000000001", "000000000002", "000000000003"];
     const OWNERS: [Option<&str>; 3] = [None, Some("A00000000001"), Some("A00000000002")];
 
-    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    fn rows() -> impl Strategy<Value = Vec<LedgerRow>> {
         let token = || proptest::option::of(0u32..1000);
-        let entry = (0u64..20 * 86_400, 0..3usize, 0..2usize, token(), token(), token(), 0u64..1 << 30);
-        proptest::collection::vec(entry, 0..50).prop_map(|all| {
-            let entry =
-                |(second, key, outcome, prompt, completion, total, micros): (_, usize, usize, _, _, _, _)| Entry {
+        let row = (0u64..20 * 86_400, 0..3usize, 0..2usize, token(), token(), token(), 0u64..1 << 30);
+        proptest::collection::vec(row, 0..50).prop_map(|all| {
+            let row =
+                |(second, key, outcome, prompt, completion, total, micros): (_, usize, usize, _, _, _, _)| LedgerRow {
                     request_id: RequestId::at_micros(second * 1_000_000, 7),
                     key: KEYS[key].parse().unwrap(),
                     owner: OWNERS[key].map(|owner| owner.parse().unwrap()),
-                    outcome: [
-                        Outcome { status: 200, code: None },
-                        Outcome { status: 502, code: Some("inference_error") },
-                    ][outcome],
+                    status: [200, 502][outcome],
+                    code: ["", "inference_error"][outcome].to_owned(),
                     usage: TokenUsage { prompt, completion, total },
-                    grounding: None,
-                    timings: Timings { total: Duration::from_micros(micros), ..Timings::default() },
+                    micros: [Some(micros), None, None, None, None],
                 };
-            all.into_iter().map(entry).collect()
+            all.into_iter().map(row).collect()
         })
     }
 
-    fn rolled_up(entries: &[Entry]) -> Rollups {
+    fn rolled_up(rows: &[LedgerRow]) -> Rollups {
         let mut rollups = Rollups::default();
-        entries.iter().for_each(|entry| rollups.add(entry));
+        rows.iter().for_each(|row| rollups.add(row));
         rollups
     }
 
@@ -337,48 +346,48 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_way_of_summing_up_gives_the_same(entries in entries()) {
-            let rollups = rolled_up(&entries);
-            let everyone = sum(&rollups, |key| key.party == RollupScope::Everyone);
-            prop_assert_eq!(everyone.0.requests, entries.len() as u64);
-            prop_assert_eq!(&sum(&rollups, |key| matches!(key.party, RollupScope::Key(_))), &everyone);
-            let own = sum(&rollups, |key| matches!(key.party, RollupScope::Owner(_)));
-            let owned = sum(&rollups, |key| matches!(key.party, RollupScope::Key(id) if id.as_str() != KEYS[0]));
+        fn every_way_of_summing_up_gives_the_same(rows in rows()) {
+            let rollups = rolled_up(&rows);
+            let everyone = sum(&rollups, |key| key.scope == RollupScope::Everyone);
+            prop_assert_eq!(everyone.0.requests, rows.len() as u64);
+            prop_assert_eq!(&sum(&rollups, |key| matches!(key.scope, RollupScope::Key(_))), &everyone);
+            let own = sum(&rollups, |key| matches!(key.scope, RollupScope::Owner(_)));
+            let owned = sum(&rollups, |key| matches!(key.scope, RollupScope::Key(id) if id.as_str() != KEYS[0]));
             prop_assert_eq!(own, owned);
             for span in Resolution::ALL {
                 let mut all = KeySum::default();
                 rollups.sums().filter(|(key, _)| key.span == span).for_each(|(_, part)| all.merge(part));
                 prop_assert_eq!(all.figures, everyone.0);
                 prop_assert_eq!(all.succeeded, sum(&rollups, |key| {
-                    key.party == RollupScope::Everyone && key.outcome.code.is_none()
+                    key.scope == RollupScope::Everyone && key.code.is_empty()
                 }).0.requests);
             }
         }
 
         #[test]
-        fn order_does_not_matter(entries in entries()) {
-            let mut reversed = entries.clone();
+        fn order_does_not_matter(rows in rows()) {
+            let mut reversed = rows.clone();
             reversed.reverse();
-            let (one, other) = (rolled_up(&entries), rolled_up(&reversed));
+            let (one, other) = (rolled_up(&rows), rolled_up(&reversed));
             prop_assert!(one.hours().eq(other.hours()) && one.sums().eq(other.sums()));
         }
 
         #[test]
         fn blocks_days_and_hours_hold_what_the_hours_hold(
-            entries in entries(),
+            rows in rows(),
             from in 0u64..22 * 24,
             length in proptest::option::of(1u64..22 * 24),
         ) {
             let from = from * 3600;
             let to = length.map_or(Resolution::EightDays.start_of(i64::MAX as u64), |length| from + length * 3600);
-            let rollups = rolled_up(&entries);
+            let rollups = rolled_up(&rows);
             let mut told = KeySum::default();
             for SumRange { span, starts, added } in sum_ranges(&(from..to)) {
                 for (_, part) in rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start)) {
                     if added { told.merge(part) } else { told.subtract(part) }
                 }
             }
-            let hours = sum(&rollups, |key| key.party == RollupScope::Everyone && (from..to).contains(&key.start)).0;
+            let hours = sum(&rollups, |key| key.scope == RollupScope::Everyone && (from..to).contains(&key.start)).0;
             prop_assert_eq!(Figures { last_at: Timestamp::default(), ..told.figures }, Figures { last_at: Timestamp::default(), ..hours });
         }
     }

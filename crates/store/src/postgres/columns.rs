@@ -19,6 +19,7 @@ pub(super) struct Columns<'a> {
     scores: Vec<Option<f32>>,
     scorers: Vec<Option<i32>>,
     sources: Vec<Option<i32>>,
+    owners: Vec<Option<String>>,
 }
 
 impl<'a> Columns<'a> {
@@ -40,11 +41,12 @@ impl<'a> Columns<'a> {
             columns.scores.push(grounding.map(|grounding| grounding.score));
             columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
             columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
+            columns.owners.push(entry.owner.map(|owner| owner.to_string()));
         }
         columns
     }
 
-    pub(super) fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 15] {
+    pub(super) fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 16] {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
         [
             commit,
@@ -62,6 +64,7 @@ impl<'a> Columns<'a> {
             &self.scores,
             &self.scorers,
             &self.sources,
+            &self.owners,
         ]
     }
 }

@@ -10,7 +10,7 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{CHANGE_LOCK, DAY_MILLIS, DAYS_AHEAD, create_partitions, migrate};
+use super::schema::{CHANGE_LOCK, DAY_MILLIS, DAYS_AHEAD, FOLD_LOCK, create_partitions, migrate};
 use super::server::{Server, Session};
 use super::usage::everything;
 use super::{PostgresSettings, number, server_micros, signed, text};
@@ -58,7 +58,8 @@ impl Import {
         let tables = LOCK_ORDER.join(", ");
         // Every statement sees all that was committed before it, whatever the server's default is.
         let lock = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({CHANGE_LOCK});
+            "BEGIN ISOLATION LEVEL READ COMMITTED;
+             SELECT pg_advisory_xact_lock({CHANGE_LOCK}); SELECT pg_advisory_xact_lock({FOLD_LOCK});
              CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL);
              LOCK TABLE {tables}, adriaticum_copy IN ACCESS EXCLUSIVE MODE"
         );
@@ -122,18 +123,19 @@ impl LockedTarget<'_> {
 
 /// A fingerprint of the contents: any use of the database would change it.
 async fn fingerprint(client: &Client) -> Result<String, StoreError> {
-    let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests',
+    let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests, %s commits',
         (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
-        (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''))";
+        (SELECT count(*) FROM rollups), (SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = ''),
+        (SELECT count(*) FROM unfolded))";
     Ok(client.query_typed_one(figures, &[]).await?.try_get(0)?)
 }
 
 /// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
-/// neither waits for the other in a circle; changes of the rest are kept out by their own lock.
-const LOCK_ORDER: [&str; 9] =
-    ["commits", "requests", "keys", "key_sums", "rollups", "accounts", "sessions", "links", "audit"];
+/// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
+const LOCK_ORDER: [&str; 10] =
+    ["commits", "requests", "unfolded", "keys", "key_sums", "rollups", "accounts", "sessions", "links", "audit"];
 
-const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests";
+const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests, 0 commits";
 
 pub(crate) struct CopyWriter(Pin<Box<BinaryCopyInWriter>>);
 
@@ -162,6 +164,7 @@ fn type_of(kind: ColumnType) -> Type {
         ColumnType::Number => Type::INT8,
         ColumnType::Real => Type::FLOAT4,
         ColumnType::Latencies => Type::INT8_ARRAY,
+        ColumnType::Ids => Type::UUID_ARRAY,
     }
 }
 
@@ -179,6 +182,7 @@ impl ToSql for Cell {
             Self::Bytes(bytes) if *kind == Type::UUID => Uuid::from_slice(bytes)?.to_sql(kind, out),
             Self::Bytes(bytes) => bytes.to_sql(kind, out),
             Self::Numbers(numbers) => numbers.to_sql(kind, out),
+            Self::Ids(ids) => ids.iter().map(|&id| Uuid::from_bytes(id)).collect::<Vec<_>>().to_sql(kind, out),
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod client;
 mod columns;
+mod fold;
 mod import;
 mod key_lookup;
 mod ledger;
@@ -26,11 +27,13 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 use crate::clock::{ServerClock, StoreClock};
+use crate::counters::LedgerCounters;
 use crate::keys::StoredKey;
 use crate::{StoreError, sql};
 
 use client::Manager;
 pub(crate) use client::PooledClient;
+pub(crate) use fold::Folder;
 pub(crate) use import::Import;
 use key_lookup::KeyLookup;
 use ledger::PostgresLedger;
@@ -40,7 +43,7 @@ pub use url::{PostgresUrl, PostgresUrlError};
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
     pub url: PostgresUrl,
-    /// Limit of the pool. The connections for key look-ups and for the ledger come on top.
+    /// Limit of the pool. The connections for key look-ups, for the ledger and for folding come on top.
     pub connections: usize,
     /// Limit for a statement, and for waiting for a connection.
     pub timeout: Duration,
@@ -76,6 +79,14 @@ impl Postgres {
 
     pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<PostgresLedger> {
         Box::new(PostgresLedger::new(self.server.clone(), clock))
+    }
+
+    pub(crate) fn start_folder(
+        &self,
+        clock: Arc<StoreClock>,
+        counters: Arc<LedgerCounters>,
+    ) -> Result<Folder, StoreError> {
+        Folder::start(self.server.clone(), clock, counters)
     }
 
     /// Server settings that could lose rows.

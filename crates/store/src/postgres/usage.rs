@@ -1,14 +1,17 @@
-//! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
+//! Reads the ledger: sums from the roll-ups and the rows that they lack, and rows from the end of `requests`.
+
+use std::collections::HashMap;
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use super::fold::unfolded_sums;
 use super::{Postgres, count, count_if_any, key_id, number, signed, text};
 use crate::latency::Latencies;
 use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, Rollups, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
@@ -22,15 +25,16 @@ impl Postgres {
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
         let report = self.snapshot(async |client| {
-            let party = match (query.key, viewer.scope()) {
+            let scope = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(client, viewer, key).await? => return Ok(None),
                 (Some(key), _) => RollupScope::Key(key),
                 (None, Some(account)) => RollupScope::Owner(*account),
                 (None, None) => RollupScope::Everyone,
             };
-            let mut report = read(client, party, query, now).await?;
+            let unfolded = unfolded_sums(client).await?;
+            let mut report = read(client, &unfolded, scope, query, now).await?;
             if query.by_key {
-                report.by_key = by_key(client, viewer, query.period, query.key).await?;
+                report.by_key = by_key(client, &unfolded, viewer, query.period, query.key).await?;
             }
             Ok(Some(report))
         });
@@ -38,7 +42,16 @@ impl Postgres {
     }
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        self.snapshot(async |client| by_key(client, viewer, period, None).await).await
+        let report = self.snapshot(async |client| {
+            let unfolded = unfolded_sums(client).await?;
+            by_key(client, &unfolded, viewer, period, None).await
+        });
+        report.await
+    }
+
+    /// When keys were used last, as far as it is not in the sums.
+    pub(crate) async fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
+        self.snapshot(async |client| Ok(unfolded_sums(client).await?.last_uses().collect())).await
     }
 
     pub(crate) async fn requests(
@@ -92,8 +105,9 @@ impl Postgres {
 /// Everyone's sums, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(client, RollupScope::Everyone, &query, Timestamp::default()).await?;
-    report.by_key = by_key(client, &Viewer::operator(), query.period, None).await?;
+    let unfolded = unfolded_sums(client).await?;
+    let mut report = read(client, &unfolded, RollupScope::Everyone, &query, Timestamp::default()).await?;
+    report.by_key = by_key(client, &unfolded, &Viewer::operator(), query.period, None).await?;
     Ok(report)
 }
 
@@ -105,7 +119,8 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
 /// Sums the roll-ups of one scope in one pass, by everything except the key.
 async fn read(
     client: &Client,
-    party: RollupScope,
+    unfolded: &Rollups,
+    scope: RollupScope,
     query: &UsageQuery,
     now: Timestamp,
 ) -> Result<UsageReport, StoreError> {
@@ -114,26 +129,28 @@ async fn read(
             total_measured, last_at, start, status, code, latencies FROM rollups
         WHERE party = $1 AND start >= $2 AND start < $3 ORDER BY start";
     let hours = query.period.seconds();
+    let (party, from, to) = (scope.to_string(), signed(hours.start), signed(hours.end));
+    let stored = client.query_typed(rollups, &[text(&party), number(&from), number(&to)]).await?;
     let mut sums = ReportBuilder::new(query);
-    for row in client
-        .query_typed(rollups, &[text(&party.to_string()), number(&signed(hours.start)), number(&signed(hours.end))])
-        .await?
-    {
-        let packed: Vec<i64> = row.try_get(11)?;
-        sums.add(RollupRow {
-            start: count(&row, 8)?,
-            status: status(&row, 9)?,
-            code: row.try_get(10)?,
-            figures: figures(&row)?,
-            latencies: Latencies::unpack(&packed).ok_or(StoreError::Corrupt("roll-up"))?,
-        });
-    }
+    sums.add_all(scope, stored.iter().map(rollup), unfolded)?;
     Ok(sums.finish(now))
+}
+
+fn rollup(row: &Row) -> Result<RollupRow, StoreError> {
+    let packed: Vec<i64> = row.try_get(11)?;
+    Ok(RollupRow {
+        start: count(row, 8)?,
+        status: status(row, 9)?,
+        code: row.try_get(10)?,
+        figures: figures(row)?,
+        latencies: Latencies::unpack(&packed).ok_or(StoreError::Corrupt("roll-up"))?,
+    })
 }
 
 /// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges.
 async fn by_key(
     client: &Client,
+    unfolded: &Rollups,
     viewer: &Viewer,
     period: Period,
     only: Option<KeyId>,
@@ -159,6 +176,7 @@ async fn by_key(
             sums.add(row.try_get::<_, &str>(0)?.as_bytes(), added, || key_sum(&row))?;
         }
     }
+    sums.add_unfolded(unfolded, period);
     Ok(sums.finish())
 }
 
@@ -227,11 +245,11 @@ fn grounding(row: &Row) -> Result<Option<GroundingRecord>, StoreError> {
     Ok(score.zip(scorer).map(|(score, scorer)| GroundingRecord { score, scorer, sources }))
 }
 
-fn status(row: &Row, column: usize) -> Result<u16, StoreError> {
+pub(super) fn status(row: &Row, column: usize) -> Result<u16, StoreError> {
     u16::try_from(row.try_get::<_, i16>(column)?).map_err(|_| StoreError::Corrupt("status"))
 }
 
-fn tokens(row: &Row, column: usize) -> Result<Option<u32>, StoreError> {
+pub(super) fn tokens(row: &Row, column: usize) -> Result<Option<u32>, StoreError> {
     let figure: Option<i64> = row.try_get(column)?;
     figure.map(u32::try_from).transpose().map_err(|_| StoreError::Corrupt("request"))
 }

@@ -87,6 +87,10 @@ fn cell(row: &Row<'_>, column: usize, kind: ColumnType) -> Result<Cell, StoreErr
             let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
             Cell::Numbers(latencies.packed().collect())
         }
+        (ValueRef::Blob(blob), ColumnType::Ids) => match blob.as_chunks() {
+            (ids, []) => Cell::Ids(ids.to_owned()),
+            _ => return Err(StoreError::Corrupt("commit")),
+        },
         (ValueRef::Blob(blob), _) => Cell::Bytes(blob.to_owned()),
     })
 }

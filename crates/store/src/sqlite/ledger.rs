@@ -1,20 +1,21 @@
-//! SQLite's side of the ledger: one transaction for a group of rows and all their roll-ups.
+//! SQLite's side of the ledger: one transaction for a group of rows.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat::{RequestId, Timestamp};
-use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, ffi, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, TransactionBehavior, ffi, params};
 
 use super::connect;
+use super::fold::{create_merge_function, fold, unfolded};
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
 use crate::StoreError;
-use crate::latency::merge_encoded;
-use crate::ledger::{CommitError, CommitTimings, Committed, LedgerBackend, QueuedRow};
+use crate::commit_id::CommitId;
+use crate::fold::{Backlog, CommitTime};
+use crate::ledger::{CommitError, Committed, LedgerBackend, QueuedRow};
 use crate::pruning::{ClockReading, Deleted, Due};
-use crate::rollup::{Entry, KeySum, Resolution, Rollups};
+use crate::rollup::Entry;
 use crate::{links, sessions};
 
 /// How many commits go by between two looks at the length of the log.
@@ -80,13 +81,17 @@ impl SqliteLedger {
 }
 
 impl LedgerBackend for SqliteLedger {
-    fn commit(&mut self, group: &[QueuedRow], timings: Option<CommitTimings>) -> Result<Committed, CommitError> {
-        let committed = self.with(|connection| commit(connection, group, timings))?;
+    fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError> {
+        let committed = self.with(|connection| commit(connection, group, now_micros))?;
         self.commits_since_look += 1;
         if self.commits_since_look >= COMMITS_PER_LOOK {
             self.keep_log_short();
         }
         Ok(committed)
+    }
+
+    fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError> {
+        self.with(|connection| Ok(Some(fold(connection, times, now_micros)?)))
     }
 
     fn probe(&mut self) -> Result<(), CommitError> {
@@ -158,41 +163,29 @@ fn reopen(pool: &Pool) -> Result<Connection, WriteError> {
 
 fn prepare(connection: Connection) -> Result<Connection, WriteError> {
     connection.set_prepared_statement_cache_capacity(32);
-    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    connection.create_scalar_function("merge_latencies", 2, flags, |values| {
-        let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
-        merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
-    })?;
+    create_merge_function(&connection)?;
     Ok(connection)
 }
 
-fn commit(
-    connection: &mut Connection,
-    group: &[QueuedRow],
-    timings: Option<CommitTimings>,
-) -> Result<Committed, WriteError> {
+fn commit(connection: &mut Connection, group: &[QueuedRow], now_micros: u64) -> Result<Committed, WriteError> {
+    let commit = CommitId::new(now_micros);
+    let mut committed = Committed { commit, refused: Vec::new() };
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut rollups = Rollups::default();
-    if let Some(timings) = timings {
-        let mut note = transaction.prepare_cached("UPDATE commits SET persisted_at_us = ?2 WHERE id = ?1")?;
-        note.execute(params![timings.commit, timings.persisted_at_micros])?;
-        rollups = timings.rollups;
-    }
-    let mut committed = Committed { commit: 0, refused: Vec::new() };
-    if !group.is_empty() {
-        transaction.prepare_cached("INSERT INTO commits DEFAULT VALUES")?.execute([])?;
-        committed.commit = transaction.last_insert_rowid();
+    let mut recorded = Vec::with_capacity(group.len() * size_of::<RequestId>());
+    {
         let mut insert = transaction.prepare_cached(INSERT)?;
         for (at, row) in group.iter().enumerate() {
-            match insert_row(&mut insert, &row.entry, committed.commit) {
-                Ok(true) => rollups.add(&row.entry),
+            match insert_row(&mut insert, &row.entry, commit) {
+                Ok(true) => recorded.extend(row.entry.request_id.to_bytes()),
                 Ok(false) => {} // recorded before: counted once
                 Err(error) if is_row_error(&error) => committed.refused.push(at),
                 Err(other) => return Err(other.into()),
             }
         }
+        if !recorded.is_empty() {
+            transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), recorded])?;
+        }
     }
-    write_rollups(&transaction, &rollups)?;
     transaction.commit()?;
     Ok(committed)
 }
@@ -211,11 +204,15 @@ fn read_clock(connection: &Connection) -> Result<ClockReading, rusqlite::Error> 
 fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut deleted = Deleted::default();
+    let first_kept = RequestId::first_at(due.rows_before);
+    if unfolded(&transaction)?.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
+        return Ok(Deleted { more: true, ..deleted }); // not before they are counted
+    }
     let batch = transaction
         .prepare_cached(
             "SELECT count(*), min(id), max(id) FROM (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
         )?
-        .query_row(params![RequestId::first_at(due.rows_before).to_bytes(), PRUNE_BATCH_ROWS], |row| {
+        .query_row(params![first_kept.to_bytes(), PRUNE_BATCH_ROWS], |row| {
             Ok((row.get::<_, u64>(0)?, row.get::<_, Option<[u8; 16]>>(1)?, row.get::<_, Option<[u8; 16]>>(2)?))
         })?;
     if let (rows, Some(oldest), Some(newest)) = batch {
@@ -239,11 +236,10 @@ fn micros(time: Timestamp) -> i64 {
 }
 
 /// Commits are numbered in the order in which they were made. Of the first ones, those before the first that is young
-/// enough go, whatever time they have: a killed process leaves its last one without any, and a clock that was set wrong
-/// leaves times of another year. The newest stay: their time may be about to be written.
+/// enough go, whatever time they have: a clock that was set wrong leaves times of another year.
 const DELETE_COMMITS: &str = "WITH first (id, at) AS (SELECT id, persisted_at_us FROM commits ORDER BY id LIMIT ?1)
     DELETE FROM commits WHERE id IN (SELECT id FROM first)
-        AND id < ifnull((SELECT min(id) FROM first WHERE at BETWEEN ?2 AND ?3), (SELECT max(id) - 16 FROM commits))";
+        AND id < ifnull((SELECT min(id) FROM first WHERE at BETWEEN ?2 AND ?3), (SELECT max(id) + 1 FROM first))";
 
 /// Whether other rows can still go into the same transaction.
 fn is_row_error(error: &rusqlite::Error) -> bool {
@@ -253,11 +249,13 @@ fn is_row_error(error: &rusqlite::Error) -> bool {
 }
 
 const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) ON CONFLICT (id) DO NOTHING";
+        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources, account)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) ON CONFLICT (id) DO NOTHING";
+
+const LIST_UNFOLDED: &str = "INSERT INTO unfolded (commit_id, requests) VALUES (?1, ?2)";
 
 /// `false` if the request was recorded before.
-fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<bool, rusqlite::Error> {
+fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: CommitId) -> Result<bool, rusqlite::Error> {
     let micros = |time: Duration| time.as_micros() as u64;
     let inserted = insert.execute(params![
         entry.request_id.to_bytes(),
@@ -271,82 +269,13 @@ fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: i64) -> Result<
         entry.timings.search.map(micros),
         entry.timings.inference.map(micros),
         micros(entry.timings.total),
-        commit,
+        commit.number(),
         entry.grounding.map(|grounding| grounding.score),
         entry.grounding.map(|grounding| grounding.scorer),
         entry.grounding.and_then(|grounding| grounding.sources),
+        entry.owner.map(|owner| owner.to_string()),
     ])?;
     Ok(inserted == 1)
-}
-
-fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(), rusqlite::Error> {
-    let mut upsert = transaction.prepare_cached(
-        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-         ON CONFLICT DO UPDATE SET
-             requests = requests + excluded.requests,
-             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-             prompt_measured = prompt_measured + excluded.prompt_measured,
-             completion_tokens = completion_tokens + excluded.completion_tokens,
-             completion_measured = completion_measured + excluded.completion_measured,
-             total_tokens = total_tokens + excluded.total_tokens,
-             total_measured = total_measured + excluded.total_measured,
-             last_at = max(last_at, excluded.last_at),
-             latencies = merge_latencies(latencies, excluded.latencies)",
-    )?;
-    for (key, figures, latencies) in rollups.hours() {
-        upsert.execute(params![
-            Resolution::Hour.seconds(),
-            key.party.to_string(),
-            key.start,
-            key.outcome.status,
-            key.outcome.code.unwrap_or(""),
-            figures.requests,
-            figures.prompt.sum,
-            figures.prompt.count,
-            figures.completion.sum,
-            figures.completion.count,
-            figures.total.sum,
-            figures.total.count,
-            figures.last_at.as_millis(),
-            latencies.encode(),
-        ])?;
-    }
-    let mut upsert = transaction.prepare_cached(
-        "INSERT INTO key_sums VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-         ON CONFLICT DO UPDATE SET
-             requests = requests + excluded.requests,
-             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-             prompt_measured = prompt_measured + excluded.prompt_measured,
-             completion_tokens = completion_tokens + excluded.completion_tokens,
-             completion_measured = completion_measured + excluded.completion_measured,
-             total_tokens = total_tokens + excluded.total_tokens,
-             total_measured = total_measured + excluded.total_measured,
-             last_at = max(last_at, excluded.last_at),
-             succeeded = succeeded + excluded.succeeded",
-    )?;
-    for (key, KeySum { figures, succeeded }) in rollups.sums() {
-        upsert.execute(params![
-            key.span.seconds(),
-            key.start,
-            key.key.as_str(),
-            figures.requests,
-            figures.prompt.sum,
-            figures.prompt.count,
-            figures.completion.sum,
-            figures.completion.count,
-            figures.total.sum,
-            figures.total.count,
-            figures.last_at.as_millis(),
-            succeeded,
-        ])?;
-    }
-    let mut used = transaction.prepare_cached(
-        "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
-    )?;
-    for (key, sum) in rollups.sums().filter(|(key, _)| key.span == Resolution::EightDays) {
-        used.execute(params![key.key.as_str(), sum.figures.last_at.as_millis()])?;
-    }
-    Ok(())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -391,8 +320,8 @@ mod tests {
             grounding: None,
         };
         let mut backend = SqliteLedger { must_settle: true, ..*database.open_ledger() };
-        let committed = backend.commit(&[QueuedRow::new(entry)], None).unwrap();
-        assert!(committed.commit > 0 && committed.refused.is_empty());
+        let committed = backend.commit(&[QueuedRow::new(entry)], 1_700_000_000_000_000).unwrap();
+        assert!(committed.refused.is_empty());
         assert!(backend.connection.is_some());
     }
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod export;
+mod fold;
 mod ledger;
 mod log;
 mod pool;

@@ -135,6 +135,13 @@ const MIGRATIONS: &[&str] = &[
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
         time INTEGER NOT NULL
     ) STRICT;",
+    // Folding. `requests` holds the ids of a commit's rows that are not in the sums yet, 16 bytes each. All rows that
+    // are there already have been counted. From now on a commit is in `commits` only once its time is known.
+    "ALTER TABLE requests ADD COLUMN account TEXT;
+    CREATE TABLE unfolded (
+        commit_id INTEGER NOT NULL PRIMARY KEY,
+        requests BLOB NOT NULL
+    ) STRICT;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

@@ -1,12 +1,15 @@
-//! Reads the ledger: sums from the roll-ups, and rows from the end of `requests`.
+//! Reads the ledger: sums from the roll-ups and the rows that they lack, and rows from the end of `requests`.
+
+use std::collections::HashMap;
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
+use super::fold::unfolded_sums;
 use crate::latency::Latencies;
 use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, SumRange, sum_ranges};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, Rollups, SumRange, sum_ranges};
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
@@ -25,15 +28,16 @@ impl Sqlite {
         self.with(|connection| {
             // One read transaction, so that every grouping sees the same rows.
             let snapshot = connection.transaction()?;
-            let party = match (query.key, viewer.scope()) {
+            let scope = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
                 (Some(key), _) => RollupScope::Key(key),
                 (None, Some(account)) => RollupScope::Owner(*account),
                 (None, None) => RollupScope::Everyone,
             };
-            let mut report = read(&snapshot, party, query, now)?;
+            let unfolded = unfolded_sums(&snapshot)?;
+            let mut report = read(&snapshot, &unfolded, scope, query, now)?;
             if query.by_key {
-                report.by_key = by_key(&snapshot, viewer, query.period, query.key)?;
+                report.by_key = by_key(&snapshot, &unfolded, viewer, query.period, query.key)?;
             }
             Ok(Some(report))
         })
@@ -42,7 +46,7 @@ impl Sqlite {
     pub(crate) fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         self.with(|connection| {
             let snapshot = connection.transaction()?;
-            by_key(&snapshot, viewer, period, None)
+            by_key(&snapshot, &unfolded_sums(&snapshot)?, viewer, period, None)
         })
     }
 
@@ -84,6 +88,11 @@ impl Sqlite {
         })
     }
 
+    /// When keys were used last, as far as it is not in the sums.
+    pub(crate) fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
+        self.with(|connection| Ok(unfolded_sums(&*connection.transaction()?)?.last_uses().collect()))
+    }
+
     pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
         self.with(|connection| {
             let mut find =
@@ -96,8 +105,9 @@ impl Sqlite {
 /// Everyone's sums, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let mut report = read(connection, RollupScope::Everyone, &query, Timestamp::default())?;
-    report.by_key = by_key(connection, &Viewer::operator(), query.period, None)?;
+    let unfolded = unfolded_sums(connection)?;
+    let mut report = read(connection, &unfolded, RollupScope::Everyone, &query, Timestamp::default())?;
+    report.by_key = by_key(connection, &unfolded, &Viewer::operator(), query.period, None)?;
     Ok(report)
 }
 
@@ -110,7 +120,8 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 /// Sums the roll-ups of one scope in one pass, by everything except the key.
 fn read(
     connection: &Connection,
-    party: RollupScope,
+    unfolded: &Rollups,
+    scope: RollupScope,
     query: &UsageQuery,
     now: Timestamp,
 ) -> Result<UsageReport, StoreError> {
@@ -119,25 +130,28 @@ fn read(
          WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
     ))?;
     let hours = query.period.seconds();
-    let mut rows = rollups.query(params![party.to_string(), hours.start, hours.end])?;
+    let stored = rollups.query_and_then(params![scope.to_string(), hours.start, hours.end], rollup)?;
     let mut sums = ReportBuilder::new(query);
-    while let Some(row) = rows.next()? {
-        let blob = row.get_ref(11)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
-        sums.add(RollupRow {
-            start: row.get(8)?,
-            status: row.get(9)?,
-            code: row.get(10)?,
-            figures: figures(row)?,
-            latencies: Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?,
-        });
-    }
+    sums.add_all(scope, stored, unfolded)?;
     Ok(sums.finish(now))
+}
+
+fn rollup(row: &Row<'_>) -> Result<RollupRow, StoreError> {
+    let blob = row.get_ref(11)?.as_blob().map_err(|_| StoreError::Corrupt("roll-up"))?;
+    Ok(RollupRow {
+        start: row.get(8)?,
+        status: row.get(9)?,
+        code: row.get(10)?,
+        figures: figures(row)?,
+        latencies: Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?,
+    })
 }
 
 /// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges. There are ten rows
 /// for each key, so every column that is not read saves time.
 fn by_key(
     connection: &Connection,
+    unfolded: &Rollups,
     viewer: &Viewer,
     period: Period,
     only: Option<KeyId>,
@@ -166,6 +180,7 @@ fn by_key(
             sums.add(key, added, || key_sum(row))?;
         }
     }
+    sums.add_unfolded(unfolded, period);
     Ok(sums.finish())
 }
 
@@ -222,7 +237,7 @@ fn request(row: &Row<'_>) -> Result<RecordedRequest, rusqlite::Error> {
     })
 }
 
-fn key_id(row: &Row<'_>, column: usize) -> Result<KeyId, rusqlite::Error> {
+pub(super) fn key_id(row: &Row<'_>, column: usize) -> Result<KeyId, rusqlite::Error> {
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|_| rusqlite::Error::InvalidColumnType(column, "key id".into(), rusqlite::types::Type::Text))
 }

@@ -1,6 +1,6 @@
 //! What was promised to whom, and whether a database holds it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -96,19 +96,20 @@ impl Expected {
         assert!(found.is_empty(), "nobody sent {found:?}");
     }
 
-    /// Every sum is that of the rows in the ledger. Sums also hold rows that were pruned: of those, at least the
-    /// promised ones, and at most all that were sent.
+    /// Every sum is that of the rows in the ledger that are folded. Sums also hold rows that were pruned: of those, at
+    /// least the promised ones, and at most all that were sent.
     fn check_sums(&self, connection: &Connection) {
+        let unfolded = unfolded(connection);
         let mut hours = BTreeMap::<_, Sums>::new();
         let mut spans = BTreeMap::<_, Sums>::new();
         let (mut old_sent, mut old_promised) = (0, 0);
-        for row in self.rows.values() {
+        for (id, row) in &self.rows {
             if row.may_be_pruned() {
                 old_sent += 1;
                 old_promised += u64::from(row.promised);
                 continue;
             }
-            if !row.is_there {
+            if !row.is_there || unfolded.contains(id) {
                 continue;
             }
             let (entry, seconds) = (&row.entry, row.entry.request_id.unix_seconds());
@@ -139,6 +140,7 @@ impl Expected {
 
         let old = format!("SELECT coalesce(sum(requests), 0) FROM rollups WHERE key_id = '' AND NOT {recent}");
         let old: u64 = connection.query_row(&old, [], |row| row.get(0)).unwrap();
+        let old = old + unfolded.iter().filter(|id| id.unix_seconds() < OLDEST_KEPT_SECONDS).count() as u64;
         assert!((old_promised..=old_sent).contains(&old), "{old} old rows are counted: {old_promised} to {old_sent}");
     }
 
@@ -194,6 +196,22 @@ fn check_soundness(connection: &Connection) {
     let broken: u64 =
         connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0)).unwrap();
     assert_eq!(broken, 0, "rows that refer to nothing");
+}
+
+/// The rows that the sums lack; each of them is there, and is listed once.
+fn unfolded(connection: &Connection) -> HashSet<RequestId> {
+    let mut list = connection.prepare("SELECT requests FROM unfolded").unwrap();
+    let listed = list.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+    let mut find = connection.prepare("SELECT count(*) FROM requests WHERE id = ?1").unwrap();
+    let mut unfolded = HashSet::new();
+    for ids in listed {
+        for id in ids.unwrap().as_chunks::<16>().0 {
+            let there: u64 = find.query_row([id], |row| row.get(0)).unwrap();
+            assert_eq!(there, 1, "a listed row is gone");
+            assert!(unfolded.insert(RequestId::from_bytes(*id)), "a row is listed twice");
+        }
+    }
+    unfolded
 }
 
 fn assert_same<K: Ord + Debug>(found: &BTreeMap<K, Sums>, of_rows: &BTreeMap<K, Sums>, which: &str) {

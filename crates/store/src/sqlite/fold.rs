@@ -1,0 +1,176 @@
+//! SQLite's side of folding: the ledger's writer folds between two commits, because a file has one writer at a time.
+
+use chat::{RequestId, TokenUsage};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
+
+use super::usage::key_id;
+use crate::StoreError;
+use crate::commit_id::CommitId;
+use crate::fold::{Backlog, CommitTime, UnfoldedCommit, take_ready};
+use crate::latency::merge_encoded;
+use crate::rollup::{KeySum, LedgerRow, Resolution, Rollups};
+use crate::usage::persist_us;
+
+/// Rows in one transaction: new rows wait while it runs.
+const MAX_ROWS: usize = 1_024;
+
+/// Stores when commits became durable, and adds rows to the sums.
+pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros: u64) -> Result<Backlog, StoreError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    {
+        let mut note = transaction
+            .prepare_cached("INSERT INTO commits (id, persisted_at_us) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?;
+        for time in times {
+            note.execute(params![time.commit.number(), time.persisted_at_micros])?;
+        }
+    }
+    let (ready, backlog) = take_ready(unfolded(&transaction)?, now_micros, MAX_ROWS);
+    write_rollups(&transaction, &roll_up(&transaction, &ready)?)?;
+    {
+        let mut done = transaction.prepare_cached("DELETE FROM unfolded WHERE commit_id = ?1")?;
+        for commit in &ready {
+            done.execute([commit.id.number()])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(backlog)
+}
+
+/// What the sums lack.
+pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
+    roll_up(connection, &unfolded(connection)?)
+}
+
+/// The commits that are not folded, the oldest first.
+pub(super) fn unfolded(connection: &Connection) -> Result<Vec<UnfoldedCommit>, StoreError> {
+    let mut list = connection.prepare_cached(
+        "SELECT commit_id, persisted_at_us, requests FROM unfolded LEFT JOIN commits ON commits.id = commit_id
+         ORDER BY commit_id",
+    )?;
+    let mut rows = list.query([])?;
+    let mut commits = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (ids, rest) = row.get_ref(2)?.as_blob().map_err(|_| StoreError::Corrupt("commit"))?.as_chunks();
+        if !rest.is_empty() {
+            return Err(StoreError::Corrupt("commit"));
+        }
+        commits.push(UnfoldedCommit {
+            id: CommitId::from_number(row.get(0)?),
+            persisted_at_micros: row.get(1)?,
+            requests: ids.iter().map(|&id| RequestId::from_bytes(id)).collect(),
+        });
+    }
+    Ok(commits)
+}
+
+fn roll_up(connection: &Connection, commits: &[UnfoldedCommit]) -> Result<Rollups, StoreError> {
+    let mut rollups = Rollups::default();
+    let mut find = connection.prepare_cached(
+        "SELECT key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us, queue_us,
+             search_us, inference_us FROM requests WHERE id = ?1",
+    )?;
+    for commit in commits {
+        for &request in &commit.requests {
+            let mut rows = find.query([request.to_bytes()])?;
+            let row = rows.next()?.ok_or(StoreError::Corrupt("commit"))?;
+            rollups.add(&ledger_row(row, request, commit.persisted_at_micros)?);
+        }
+    }
+    Ok(rollups)
+}
+
+fn ledger_row(row: &Row<'_>, request_id: RequestId, persisted_at: Option<u64>) -> Result<LedgerRow, StoreError> {
+    let owner = row.get_ref(1)?.as_str_or_null().map_err(|_| StoreError::Corrupt("owner"))?;
+    let code = row.get_ref(3)?.as_str_or_null().map_err(|_| StoreError::Corrupt("code"))?;
+    let total_us = row.get(7)?;
+    let persist = persisted_at.and_then(|at| persist_us(request_id, total_us, at));
+    Ok(LedgerRow {
+        request_id,
+        key: key_id(row, 0)?,
+        owner: owner.map(str::parse).transpose().map_err(|_| StoreError::Corrupt("owner"))?,
+        status: row.get(2)?,
+        code: code.unwrap_or_default().to_owned(),
+        usage: TokenUsage { prompt: row.get(4)?, completion: row.get(5)?, total: row.get(6)? },
+        micros: [Some(total_us), row.get(8)?, row.get(9)?, row.get(10)?, persist],
+    })
+}
+
+/// Used by `write_rollups`.
+pub(super) fn create_merge_function(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("merge_latencies", 2, flags, |values| {
+        let merged = merge_encoded(values.get_raw(0).as_blob()?, values.get_raw(1).as_blob()?);
+        merged.ok_or_else(|| rusqlite::Error::UserFunctionError("a roll-up's latencies are malformed".into()))
+    })
+}
+
+fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(), rusqlite::Error> {
+    let mut upsert = transaction.prepare_cached(
+        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+         ON CONFLICT DO UPDATE SET
+             requests = requests + excluded.requests,
+             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+             prompt_measured = prompt_measured + excluded.prompt_measured,
+             completion_tokens = completion_tokens + excluded.completion_tokens,
+             completion_measured = completion_measured + excluded.completion_measured,
+             total_tokens = total_tokens + excluded.total_tokens,
+             total_measured = total_measured + excluded.total_measured,
+             last_at = max(last_at, excluded.last_at),
+             latencies = merge_latencies(latencies, excluded.latencies)",
+    )?;
+    for (key, figures, latencies) in rollups.hours() {
+        upsert.execute(params![
+            Resolution::Hour.seconds(),
+            key.scope.to_string(),
+            key.start,
+            key.status,
+            key.code,
+            figures.requests,
+            figures.prompt.sum,
+            figures.prompt.count,
+            figures.completion.sum,
+            figures.completion.count,
+            figures.total.sum,
+            figures.total.count,
+            figures.last_at.as_millis(),
+            latencies.encode(),
+        ])?;
+    }
+    let mut upsert = transaction.prepare_cached(
+        "INSERT INTO key_sums VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         ON CONFLICT DO UPDATE SET
+             requests = requests + excluded.requests,
+             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+             prompt_measured = prompt_measured + excluded.prompt_measured,
+             completion_tokens = completion_tokens + excluded.completion_tokens,
+             completion_measured = completion_measured + excluded.completion_measured,
+             total_tokens = total_tokens + excluded.total_tokens,
+             total_measured = total_measured + excluded.total_measured,
+             last_at = max(last_at, excluded.last_at),
+             succeeded = succeeded + excluded.succeeded",
+    )?;
+    for (key, KeySum { figures, succeeded }) in rollups.sums() {
+        upsert.execute(params![
+            key.span.seconds(),
+            key.start,
+            key.key.as_str(),
+            figures.requests,
+            figures.prompt.sum,
+            figures.prompt.count,
+            figures.completion.sum,
+            figures.completion.count,
+            figures.total.sum,
+            figures.total.count,
+            figures.last_at.as_millis(),
+            succeeded,
+        ])?;
+    }
+    let mut used = transaction.prepare_cached(
+        "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+    )?;
+    for (key, last_use) in rollups.last_uses() {
+        used.execute(params![key.as_str(), last_use.as_millis()])?;
+    }
+    Ok(())
+}
