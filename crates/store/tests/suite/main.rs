@@ -4,6 +4,7 @@
 mod accounts;
 mod copy;
 mod database;
+mod folding;
 mod hang_ups;
 mod ledger;
 mod outages;
