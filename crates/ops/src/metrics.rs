@@ -94,6 +94,18 @@ const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
         read: |ledger| ledger.not_recorded as f64,
     },
     Metric {
+        name: "adriaticum_ledger_unfolded_rows",
+        help: "Rows that are not in the sums yet; readers add them",
+        kind: MetricType::Gauge,
+        read: |ledger| ledger.unfolded_rows as f64,
+    },
+    Metric {
+        name: "adriaticum_ledger_fold_lag_seconds",
+        help: "How long the oldest row that is not in the sums has waited",
+        kind: MetricType::Gauge,
+        read: |ledger| ledger.fold_lag_seconds,
+    },
+    Metric {
         name: "adriaticum_ledger_clock_disagreement_seconds",
         help: "How far the database's clock is ahead of the time by which old rows are deleted",
         kind: MetricType::Gauge,
