@@ -116,7 +116,7 @@ impl<'w> RequestRecord<'w> {
     async fn commit(&mut self, row: Entry) -> Result<Receipt, RecordError> {
         let began = Instant::now();
         let span = self.trace.span("persist");
-        let recorded = self.worker.api.ledger.record(row).await;
+        let recorded = self.worker.ledger.record(row).await;
         self.persist = Some(began.elapsed());
         span.end(recorded.is_ok());
         recorded

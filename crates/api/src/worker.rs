@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use runtimes::PoolClient;
+use store::Ledger;
 use tokio::sync::Notify;
 
 use crate::api::Api;
@@ -16,6 +17,7 @@ use crate::inference::Runtimes;
 
 pub struct Worker {
     pub(crate) api: Arc<Api>,
+    pub(crate) ledger: Ledger,
     pub(crate) runtimes: Option<Runtimes>,
     pub(crate) counters: Arc<Counters>,
     abort: Arc<Notify>,
@@ -26,7 +28,7 @@ impl Worker {
         let runtimes = api.pool().map(|pool| Runtimes::new(PoolClient::new(pool)));
         let (counters, abort) = (Arc::<Counters>::default(), Arc::<Notify>::default());
         api.register(counters.clone(), abort.clone());
-        Self { api, runtimes, counters, abort }
+        Self { ledger: api.ledger.for_this_thread(), api, runtimes, counters, abort }
     }
 
     pub fn api(&self) -> &Api {

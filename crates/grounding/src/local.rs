@@ -1,25 +1,30 @@
 //! Search in the built-in index: opened once it exists, searched on a blocking thread, under a deadline.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::Passage;
 use crate::index::{Index, IndexError};
 use crate::search::SearchError;
 
+/// How often to look whether there is an index now. Every request asks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The index may be created while the service runs.
 pub struct LocalSearch {
     folder: PathBuf,
     deadline: Duration,
-    index: Mutex<Option<Arc<Index>>>,
+    index: OnceLock<Arc<Index>>,
+    started: Instant,
+    /// When to look again, in milliseconds from `started`.
+    next_look: AtomicU64,
 }
 
 impl LocalSearch {
     pub fn new(folder: PathBuf, deadline: Duration) -> Self {
-        Self { folder, deadline, index: Mutex::default() }
+        Self { folder, deadline, index: OnceLock::new(), started: Instant::now(), next_look: AtomicU64::new(0) }
     }
 
     /// Whether anything is indexed. An index that cannot be read counts: it is an outage, not an absence.
@@ -50,11 +55,18 @@ impl LocalSearch {
     }
 
     fn open(&self) -> Result<Option<Arc<Index>>, IndexError> {
-        let mut opened = self.index.lock();
-        if opened.is_none() {
-            *opened = Index::open(&self.folder)?.map(Arc::new);
+        if let Some(index) = self.index.get() {
+            return Ok(Some(index.clone()));
         }
-        Ok(opened.clone())
+        let now = self.started.elapsed();
+        if (now.as_millis() as u64) < self.next_look.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let found = Index::open(&self.folder)?;
+        if found.is_none() {
+            self.next_look.store((now + LOOK_INTERVAL).as_millis() as u64, Ordering::Relaxed);
+        }
+        Ok(found.map(|index| self.index.get_or_init(|| Arc::new(index)).clone()))
     }
 }
 

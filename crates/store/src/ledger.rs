@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use chat::{RequestId, Timestamp};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::StoreError;
@@ -24,6 +25,7 @@ use crate::counters::{LedgerCounters, LedgerStats};
 use crate::fold::{Backlog, CommitTime};
 use crate::postgres::Folder;
 use crate::pruning::{ClockReading, Deleted, Due, Pruner};
+use crate::replies::{Replies, ReplyAddress, ReplyPort};
 use crate::rollup::Entry;
 
 /// More are refused.
@@ -74,12 +76,20 @@ pub enum RecordError {
 #[derive(Clone)]
 pub struct Ledger {
     commands: SyncSender<WriterCommand>,
+    replies: Option<ReplyPort>,
     health: Arc<Health>,
     counters: Arc<LedgerCounters>,
     clock: Arc<StoreClock>,
 }
 
 impl Ledger {
+    /// The same ledger for those who wait on this thread: after a commit the writer wakes the thread once, and not once
+    /// for each row. Without a runtime it changes nothing.
+    pub fn for_this_thread(&self) -> Self {
+        let replies = Handle::try_current().ok().map(|runtime| ReplyPort::open(&runtime));
+        Self { replies, ..self.clone() }
+    }
+
     pub fn stats(&self) -> LedgerStats {
         LedgerStats { machine_clock_ahead_seconds: self.clock.machine_ahead_seconds(), ..self.counters.snapshot() }
     }
@@ -97,8 +107,8 @@ impl Ledger {
     /// Records a row and waits until it is durable.
     pub async fn record(&self, entry: Entry) -> Result<Receipt, RecordError> {
         let request_id = entry.request_id;
-        let (reply, replied) = oneshot::channel();
-        self.send(entry, Some(reply))?;
+        let (sender, replied) = oneshot::channel();
+        self.send(entry, Some(ReplyAddress { sender, port: self.replies.clone() }))?;
         match tokio::time::timeout(RECORD_TIMEOUT, replied).await {
             Ok(Ok(Ok(()))) => Ok(Receipt { request_id }),
             Ok(Ok(Err(reason))) => Err(reason),
@@ -112,7 +122,7 @@ impl Ledger {
         self.send(entry, None)
     }
 
-    fn send(&self, entry: Entry, reply: Option<ResultSender>) -> Result<(), RecordError> {
+    fn send(&self, entry: Entry, reply: Option<ReplyAddress>) -> Result<(), RecordError> {
         let row = QueuedRow { entry, reply };
         // Counted before it is sent, because the writer may take it at once and must not count below zero.
         self.counters.row_queued();
@@ -207,10 +217,11 @@ pub(crate) fn start(
     };
     let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&received));
     let thread = thread.map_err(StoreError::Thread)?;
-    Ok((Ledger { commands: commands.clone(), health, counters, clock }, LedgerWriter { commands, thread, folder }))
+    Ok((
+        Ledger { commands: commands.clone(), replies: None, health, counters, clock },
+        LedgerWriter { commands, thread, folder },
+    ))
 }
-
-type ResultSender = oneshot::Sender<Result<(), RecordError>>;
 
 enum WriterCommand {
     Record(QueuedRow),
@@ -219,7 +230,8 @@ enum WriterCommand {
 
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
-    reply: Option<ResultSender>,
+    /// `None` if nobody waits.
+    reply: Option<ReplyAddress>,
 }
 
 impl QueuedRow {
@@ -227,17 +239,6 @@ impl QueuedRow {
     #[cfg(test)]
     pub(crate) fn new(entry: Entry) -> Self {
         Self { entry, reply: None }
-    }
-
-    /// Logs a failure that nobody waits for, or no longer: the client may have disconnected.
-    fn reply(self, result: Result<(), RecordError>) {
-        let unread = match self.reply {
-            Some(reply) => reply.send(result).err(),
-            None => Some(result),
-        };
-        if let Some(Err(reason)) = unread {
-            tracing::error!(request_id = %self.entry.request_id, %reason, "the row was not recorded");
-        }
     }
 }
 
@@ -307,7 +308,11 @@ impl Writer {
     fn fail_group(&mut self) {
         if !self.group.is_empty() {
             self.counters.commit_failed(self.group.len());
-            self.group.drain(..).for_each(|row| row.reply(Err(RecordError::CommitFailed)));
+            let mut replies = Replies::default();
+            self.group
+                .drain(..)
+                .for_each(|row| replies.add(row.entry.request_id, row.reply, Err(RecordError::CommitFailed)));
+            replies.send();
         }
     }
 
@@ -322,6 +327,8 @@ impl Writer {
     fn commit(&mut self) {
         self.health.commit_started();
         self.counters.rows_dequeued(self.group.len());
+        // In the order of their index, which then grows at its end.
+        self.group.sort_unstable_by_key(|row| row.entry.request_id);
         let began = Instant::now();
         let result = self.backend.commit(&self.group, self.clock.now_micros());
         self.health.commit_finished(result.is_ok());
@@ -335,13 +342,13 @@ impl Writer {
         self.counters.committed(self.group.len(), began.elapsed());
         self.counters.rows_lost(committed.refused.len());
         self.fold.rows_committed(self.group.len() - committed.refused.len());
+        let mut replies = Replies::default();
         for (at, row) in self.group.drain(..).enumerate() {
-            if committed.refused.contains(&at) {
-                row.reply(Err(RecordError::RowRefused));
-                continue;
-            }
-            row.reply(Ok(()));
+            let is_refused = committed.refused.contains(&at);
+            let result = if is_refused { Err(RecordError::RowRefused) } else { Ok(()) };
+            replies.add(row.entry.request_id, row.reply, result);
         }
+        replies.send();
         self.fold.add_time(CommitTime { commit: committed.commit, persisted_at_micros: self.clock.now_micros() });
     }
 

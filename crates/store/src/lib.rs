@@ -43,6 +43,7 @@ mod links;
 mod person_name;
 mod postgres;
 mod pruning;
+mod replies;
 mod report;
 mod retention;
 mod rollup;

@@ -14,9 +14,12 @@ use crate::connections::Peer;
 /// A response of which nothing could be sent for so long does not keep its connection from being idle.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Updated by the connection's socket and requests. Times are in microseconds from its start.
+/// Updated by the connection's socket and requests. Times are in microseconds from its start, and some milliseconds late:
+/// a precise clock takes several times as long to read.
 pub(crate) struct Activity {
     start: Instant,
+    /// The same by the clock that is used from then on.
+    coarse_start: Duration,
     /// Requests between their head and their response.
     in_flight: AtomicU32,
     /// The same, until the response's body is produced as well.
@@ -33,6 +36,7 @@ impl Activity {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),
+            coarse_start: coarse_time(),
             in_flight: AtomicU32::new(0),
             open: AtomicU32::new(0),
             idle_since: AtomicU64::new(0),
@@ -43,7 +47,7 @@ impl Activity {
     }
 
     fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
+        coarse_time().saturating_sub(self.coarse_start).as_micros() as u64
     }
 
     /// When to close the connection if nothing happens until then.
@@ -124,4 +128,10 @@ impl Activity {
     pub(crate) async fn evicted(&self) {
         self.evicted.notified().await;
     }
+}
+
+/// By a clock that the system moves every few milliseconds.
+fn coarse_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

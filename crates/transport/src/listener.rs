@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::connection::{self, Handler, Timeouts};
 use crate::connections::{ConnectionSlot, ConnectionSlots, Entry, Peer, Peers};
@@ -241,7 +242,10 @@ impl WorkerHandle {
         let (count, site) = (connections.clone(), site.clone());
         let (timeouts, proxies, tls) = (settings.timeouts, settings.proxies.clone(), settings.tls.clone());
         std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
-            let context = ConnectionContext::<S> { worker: Arc::new(site.worker()), timeouts, proxies, tls, stage };
+            let entered = runtime.enter(); // a worker may have tasks of its own
+            let worker = Arc::new(site.worker());
+            drop(entered);
+            let context = ConnectionContext::<S> { worker, timeouts, proxies, tls, stage };
             runtime.block_on(run_worker(incoming, context, count));
             drop(runtime); // with everything that was aborted, before we say that we are done
             let _ = finished.send(());
@@ -249,6 +253,9 @@ impl WorkerHandle {
         Ok(Self { accepted, connections, done })
     }
 }
+
+/// Shorter than any timer that requests usually start.
+const EARLIEST_TIMER: Duration = Duration::from_millis(200);
 
 /// What all connections of a worker share.
 struct ConnectionContext<S: Site> {
@@ -266,8 +273,13 @@ async fn run_worker<S: Site>(
     count: Arc<AtomicUsize>,
 ) {
     let mut connections = JoinSet::new();
+    // A new timer that is earlier than all others makes a runtime wake itself by a system call, and nearly every request
+    // would do that. So there is always one that is earlier.
+    let mut tick = tokio::time::interval(EARLIEST_TIMER);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            _ = tick.tick(), if !connections.is_empty() => {}
             accepted = incoming.recv() => match accepted {
                 Some(accepted) => {
                     connections.spawn(serve_accepted(accepted, &context, ConnectionCount(count.clone())));

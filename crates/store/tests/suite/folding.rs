@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, Ledger, LedgerWriter, Outcome, Period, Phase, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
+    Database, Entry, Ledger, LedgerWriter, Outcome, Period, Phase, Step, Store, Timings, UsageQuery, UsageReport,
+    Viewer,
 };
 use testbed::Cluster;
 
@@ -43,11 +44,9 @@ impl Expected {
         sums[..2].copy_from_slice(&[1, entry.outcome.code.is_none().into()]);
         sums[2..].copy_from_slice(tokens.as_flattened());
         let hour = entry.request_id.unix_seconds() / 3600;
-        for place in [
-            &mut self.totals,
-            self.by_key.entry(entry.key).or_default(),
-            self.by_hour.entry(hour).or_default(),
-        ] {
+        for place in
+            [&mut self.totals, self.by_key.entry(entry.key).or_default(), self.by_hour.entry(hour).or_default()]
+        {
             place.iter_mut().zip(sums).for_each(|(sum, part)| *sum += part);
         }
         let code = entry.outcome.code.unwrap_or_default().to_owned();

@@ -1,0 +1,118 @@
+//! Replies of the ledger's writer to those who wait for their rows.
+//!
+//! Waking a task on another thread costs a system call. So the replies of a group go to each thread in one message, and
+//! a task there hands them out.
+
+use chat::RequestId;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::ledger::RecordError;
+
+/// Where a reply goes.
+pub(crate) struct ReplyAddress {
+    pub(crate) sender: oneshot::Sender<Result<(), RecordError>>,
+    /// The thread that waits, if it is known.
+    pub(crate) port: Option<ReplyPort>,
+}
+
+/// Where a thread receives replies.
+#[derive(Clone)]
+pub(crate) struct ReplyPort(mpsc::UnboundedSender<Vec<Reply>>);
+
+impl ReplyPort {
+    /// Ends by itself when nobody can send to it any more.
+    pub(crate) fn open(runtime: &Handle) -> Self {
+        let (port, mut received) = mpsc::unbounded_channel::<Vec<Reply>>();
+        runtime.spawn(async move {
+            while let Some(replies) = received.recv().await {
+                replies.into_iter().for_each(Reply::hand_out);
+            }
+        });
+        Self(port)
+    }
+}
+
+struct Reply {
+    request_id: RequestId,
+    sender: Option<oneshot::Sender<Result<(), RecordError>>>,
+    result: Result<(), RecordError>,
+}
+
+impl Reply {
+    /// Logs a failure that nobody waits for, or no longer: the client may have disconnected.
+    fn hand_out(self) {
+        let unread = match self.sender {
+            Some(sender) => sender.send(self.result).err(),
+            None => Some(self.result),
+        };
+        if let Some(Err(reason)) = unread {
+            tracing::error!(request_id = %self.request_id, %reason, "the row was not recorded");
+        }
+    }
+}
+
+/// The replies of one group. There are few threads, so a list of them is searched.
+#[derive(Default)]
+pub(crate) struct Replies(Vec<(ReplyPort, Vec<Reply>)>);
+
+impl Replies {
+    pub(crate) fn add(&mut self, request_id: RequestId, to: Option<ReplyAddress>, result: Result<(), RecordError>) {
+        let (sender, port) = to.map(|to| (to.sender, to.port)).unzip();
+        let reply = Reply { request_id, sender, result };
+        let Some(port) = port.flatten() else { return reply.hand_out() };
+        match self.0.iter_mut().find(|(known, _)| known.0.same_channel(&port.0)) {
+            Some((_, replies)) => replies.push(reply),
+            None => self.0.push((port, vec![reply])),
+        }
+    }
+
+    pub(crate) fn send(self) {
+        for (port, replies) in self.0 {
+            // The thread has ended: there is nobody to wake.
+            if let Err(mpsc::error::SendError(replies)) = port.0.send(replies) {
+                replies.into_iter().for_each(Reply::hand_out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: Option<&ReplyPort>) -> (ReplyAddress, oneshot::Receiver<Result<(), RecordError>>) {
+        let (sender, receiver) = oneshot::channel();
+        (ReplyAddress { sender, port: port.cloned() }, receiver)
+    }
+
+    #[tokio::test]
+    async fn everyone_gets_a_reply_wherever_they_wait() {
+        let ports = [ReplyPort::open(&Handle::current()), ReplyPort::open(&Handle::current())];
+        let mut replies = Replies::default();
+        let mut waiting = Vec::new();
+        for number in 0..9 {
+            let (to, receiver) = address(ports.get(number % 3));
+            replies.add(RequestId::now(), Some(to), if number == 4 { Err(RecordError::RowRefused) } else { Ok(()) });
+            waiting.push(receiver);
+        }
+        replies.add(RequestId::now(), None, Ok(()));
+        assert_eq!(replies.0.len(), 2, "one message for each thread");
+        replies.send();
+        for (number, receiver) in waiting.into_iter().enumerate() {
+            assert_eq!(receiver.await.unwrap().is_err(), number == 4, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_stops_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let port = ReplyPort::open(runtime.handle());
+        drop(runtime);
+        let (to, mut receiver) = address(Some(&port));
+        let mut replies = Replies::default();
+        replies.add(RequestId::now(), Some(to), Ok(()));
+        replies.send();
+        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+    }
+}
