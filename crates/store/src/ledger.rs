@@ -327,8 +327,6 @@ impl Writer {
     fn commit(&mut self) {
         self.health.commit_started();
         self.counters.rows_dequeued(self.group.len());
-        // In the order of their index, which then grows at its end.
-        self.group.sort_unstable_by_key(|row| row.entry.request_id);
         let began = Instant::now();
         let result = self.backend.commit(&self.group, self.clock.now_micros());
         self.health.commit_finished(result.is_ok());

@@ -15,7 +15,7 @@ use crate::usage::persist_us;
 /// Rows in one transaction: new rows wait while it runs.
 const MAX_ROWS: usize = 1_024;
 
-/// Stores when commits became durable, and adds rows to the sums.
+/// Stores when commits became durable, and adds rows to the sums and to the lists by key.
 pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros: u64) -> Result<Backlog, StoreError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
@@ -26,7 +26,21 @@ pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros
         }
     }
     let (ready, backlog) = take_ready(unfolded(&transaction)?, now_micros, MAX_ROWS);
-    write_rollups(&transaction, &roll_up(&transaction, &ready)?)?;
+    let mut rollups = Rollups::default();
+    let mut by_key = Vec::new();
+    each_row(&transaction, &ready, |row| {
+        rollups.add(row);
+        by_key.push((row.key, row.request_id));
+    })?;
+    write_rollups(&transaction, &rollups)?;
+    by_key.sort_unstable();
+    {
+        let mut list =
+            transaction.prepare_cached("INSERT INTO requests_of_keys VALUES (?1, ?2) ON CONFLICT DO NOTHING")?;
+        for (key, request) in by_key {
+            list.execute(params![key.as_str(), request.to_bytes()])?;
+        }
+    }
     {
         let mut done = transaction.prepare_cached("DELETE FROM unfolded WHERE commit_id = ?1")?;
         for commit in &ready {
@@ -39,7 +53,9 @@ pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros
 
 /// What the sums lack.
 pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
-    roll_up(connection, &unfolded(connection)?)
+    let mut rollups = Rollups::default();
+    each_row(connection, &unfolded(connection)?, |row| rollups.add(row))?;
+    Ok(rollups)
 }
 
 /// The commits that are not folded, the oldest first.
@@ -64,8 +80,11 @@ pub(super) fn unfolded(connection: &Connection) -> Result<Vec<UnfoldedCommit>, S
     Ok(commits)
 }
 
-fn roll_up(connection: &Connection, commits: &[UnfoldedCommit]) -> Result<Rollups, StoreError> {
-    let mut rollups = Rollups::default();
+fn each_row(
+    connection: &Connection,
+    commits: &[UnfoldedCommit],
+    mut take: impl FnMut(&LedgerRow),
+) -> Result<(), StoreError> {
     let mut find = connection.prepare_cached(
         "SELECT key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us, queue_us,
              search_us, inference_us FROM requests WHERE id = ?1",
@@ -74,10 +93,10 @@ fn roll_up(connection: &Connection, commits: &[UnfoldedCommit]) -> Result<Rollup
         for &request in &commit.requests {
             let mut rows = find.query([request.to_bytes()])?;
             let row = rows.next()?.ok_or(StoreError::Corrupt("commit"))?;
-            rollups.add(&ledger_row(row, request, commit.persisted_at_micros)?);
+            take(&ledger_row(row, request, commit.persisted_at_micros)?);
         }
     }
-    Ok(rollups)
+    Ok(())
 }
 
 fn ledger_row(row: &Row<'_>, request_id: RequestId, persisted_at: Option<u64>) -> Result<LedgerRow, StoreError> {

@@ -216,6 +216,11 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
             Ok((row.get::<_, u64>(0)?, row.get::<_, Option<[u8; 16]>>(1)?, row.get::<_, Option<[u8; 16]>>(2)?))
         })?;
     if let (rows, Some(oldest), Some(newest)) = batch {
+        transaction
+            .prepare_cached(
+                "DELETE FROM requests_of_keys WHERE (key_id, id) IN (SELECT key_id, id FROM requests WHERE id <= ?1)",
+            )?
+            .execute([newest])?;
         transaction.prepare_cached("DELETE FROM requests WHERE id <= ?1")?.execute([newest])?;
         let [oldest, newest] = [oldest, newest].map(|id| RequestId::from_bytes(id).timestamp());
         deleted.add(rows, oldest, newest);

@@ -136,12 +136,20 @@ const MIGRATIONS: &[&str] = &[
         time INTEGER NOT NULL
     ) STRICT;",
     // Folding. `requests` holds the ids of a commit's rows that are not in the sums yet, 16 bytes each. All rows that
-    // are there already have been counted. From now on a commit is in `commits` only once its time is known.
+    // are there already have been counted. From now on a commit is in `commits` only once its time is known. What was an
+    // index by key is a table, so that it is written when rows are folded and not with every commit.
     "ALTER TABLE requests ADD COLUMN account TEXT;
     CREATE TABLE unfolded (
         commit_id INTEGER NOT NULL PRIMARY KEY,
         requests BLOB NOT NULL
-    ) STRICT;",
+    ) STRICT;
+    CREATE TABLE requests_of_keys (
+        key_id TEXT NOT NULL,
+        id BLOB NOT NULL,
+        PRIMARY KEY (key_id, id)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO requests_of_keys SELECT key_id, id FROM requests ORDER BY key_id, id;
+    DROP INDEX requests_by_key;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

@@ -1,12 +1,12 @@
 //! Reads the ledger: sums from the roll-ups and the rows that they lack, and rows from the end of `requests`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::fold::unfolded_sums;
+use super::fold::{unfolded, unfolded_sums};
 use crate::latency::Latencies;
 use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
 use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, Rollups, SumRange, sum_ranges};
@@ -62,25 +62,37 @@ impl Sqlite {
         let within = format!("requests.id >= ?1 AND requests.id < ?2 AND {status}");
         self.with(|connection| {
             if query.key.is_none() && viewer.scope().is_none() {
+                let rows = select_from("requests");
                 let mut newest =
-                    connection.prepare(&format!("{ROWS} WHERE {within} ORDER BY requests.id DESC LIMIT ?4"))?;
+                    connection.prepare(&format!("{rows} WHERE {within} ORDER BY requests.id DESC LIMIT ?4"))?;
                 let rows = newest.query_map(params![first, before, query.status, query.limit], request)?;
                 return Ok(rows.collect::<Result<_, _>>()?);
             }
-            // The newest requests of each key, by the index on keys; of these, the newest.
-            let mut keys = connection
-                .prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
+            // One snapshot: what is folded meanwhile would be in both lists, or in none.
+            let snapshot = connection.transaction()?;
+            let mut keys =
+                snapshot.prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
             let keys = keys
                 .query_map(params![viewer.scope_text(), query.key.as_ref().map(KeyId::as_str)], |row| key_id(row, 0))?;
-            let mut newest = connection
-                .prepare(&format!("{ROWS} WHERE key_id = ?5 AND {within} ORDER BY requests.id DESC LIMIT ?4"))?;
+            let keys = keys.collect::<Result<HashSet<_>, _>>()?;
             let mut all = Vec::new();
-            for key in keys {
-                let key = key?;
+            // The newest requests of each key; of these, the newest.
+            let rows = select_from("requests_of_keys AS listed CROSS JOIN requests USING (id)");
+            let listed = within.replace("requests.id", "listed.id");
+            let mut newest = snapshot
+                .prepare(&format!("{rows} WHERE listed.key_id = ?5 AND {listed} ORDER BY listed.id DESC LIMIT ?4"))?;
+            for key in &keys {
                 let parameters = params![first, before, query.status, query.limit, key.as_str()];
                 for row in newest.query_map(parameters, request)? {
                     all.push(row?);
                 }
+            }
+            // And those that are in no list yet.
+            let mut find =
+                snapshot.prepare(&format!("{} WHERE requests.id = ?4 AND {within}", select_from("requests")))?;
+            for id in unfolded(&snapshot)?.iter().flat_map(|commit| &commit.requests) {
+                let row = find.query_row(params![first, before, query.status, id.to_bytes()], request).optional()?;
+                all.extend(row.filter(|row| keys.contains(&row.key)));
             }
             all.sort_unstable_by_key(|row| std::cmp::Reverse(row.request_id));
             all.truncate(query.limit as usize);
@@ -95,8 +107,9 @@ impl Sqlite {
 
     pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
         self.with(|connection| {
+            let rows = select_from("requests");
             let mut find =
-                connection.prepare(&format!("{ROWS} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
+                connection.prepare(&format!("{rows} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
             Ok(find.query_row(params![id.to_bytes(), viewer.scope_text()], request).optional()?)
         })
     }
@@ -213,10 +226,14 @@ fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
     })
 }
 
-const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''),
-        score, scorer, sources
-    FROM requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
+/// Selects what `request` reads.
+fn select_from(requests: &str) -> String {
+    format!(
+        "SELECT requests.id, requests.key_id, status, code, prompt_tokens, completion_tokens, total_tokens, queue_us,
+             search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''), score, scorer, sources
+         FROM {requests} LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = requests.key_id"
+    )
+}
 
 fn request(row: &Row<'_>) -> Result<RecordedRequest, rusqlite::Error> {
     let request_id = RequestId::from_bytes(row.get(0)?);

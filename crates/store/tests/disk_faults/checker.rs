@@ -59,6 +59,7 @@ impl Expected {
         check_soundness(&connection);
         self.check_rows(&connection);
         self.check_sums(&connection);
+        self.check_lists(&connection);
         self.check_keys(&connection, store).await;
         let query =
             UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Day, by_key: true };
@@ -142,6 +143,15 @@ impl Expected {
         let old: u64 = connection.query_row(&old, [], |row| row.get(0)).unwrap();
         let old = old + unfolded.iter().filter(|id| id.unix_seconds() < OLDEST_KEPT_SECONDS).count() as u64;
         assert!((old_promised..=old_sent).contains(&old), "{old} old rows are counted: {old_promised} to {old_sent}");
+    }
+
+    /// The lists by key name every row that is folded, and no other.
+    fn check_lists(&self, connection: &Connection) {
+        let unfolded = unfolded(connection).len() as u64;
+        let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
+        let listed = count("SELECT count(*) FROM requests_of_keys JOIN requests USING (id, key_id)");
+        assert_eq!(listed, count("SELECT count(*) FROM requests_of_keys"), "a list names a row that is not there");
+        assert_eq!(listed + unfolded, count("SELECT count(*) FROM requests"), "rows that no list names");
     }
 
     async fn check_keys(&mut self, connection: &Connection, store: &Store) {
