@@ -9,8 +9,9 @@ use crate::Passage;
 use crate::index::{Index, IndexError};
 use crate::search::SearchError;
 
-/// How often to look whether there is an index now. Every request asks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
+/// somebody who has just made an index expects it to be used.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The index may be created while the service runs.
 pub struct LocalSearch {

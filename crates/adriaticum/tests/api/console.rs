@@ -76,8 +76,13 @@ fn long_reports_do_not_hold_up_the_api_on_the_same_address() {
     let ada = sign_in_on_one_address(&service);
     let request = Request::chat(&service.key(), chat_body("Hello!")).header("Host", "api.example.com");
     service.send(&request).completion();
-    // Roll-ups like the one that the service has just written, of 4,000 hours with 24 outcomes each.
-    let filled = open_database(&service).execute(
+    // Roll-ups like the one that the service is about to write, of 4,000 hours with 24 outcomes each.
+    let database = open_database(&service);
+    ADRIATICUM.wait_for("a roll-up", || {
+        let rollups = database.query_row("SELECT count(*) FROM rollups", [], |row| row.get::<_, u64>(0));
+        (rollups.unwrap() > 0).then_some(())
+    });
+    let filled = database.execute(
         "WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 95999)
         INSERT INTO rollups SELECT span, key_id, 1704067200 + 3600 * (number / 24), 200 + number % 24, 'filler',
             requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
