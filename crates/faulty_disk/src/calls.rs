@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use libc::{mode_t, off_t, size_t, ssize_t};
 
 use crate::disk::{Operation, Place, Target, Verdict, Watched, find};
+use crate::model::FileId;
 
 /// Files with a higher number are not watched; tests do not open so many.
 const MAX_FILES: usize = 4096;
@@ -26,6 +27,8 @@ static OPEN: LazyLock<Mutex<HashMap<c_int, OpenFile>>> = LazyLock::new(Mutex::de
 struct OpenFile {
     watched: Arc<Watched>,
     target: Target,
+    /// Another handle's sync has failed, and forgotten what was written: this one is told, too, once.
+    has_lost_writes: bool,
 }
 
 fn open_files() -> MutexGuard<'static, HashMap<c_int, OpenFile>> {
@@ -87,7 +90,7 @@ fn open_file(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     };
     state.open_files += 1;
     drop(state);
-    open_files().insert(file, OpenFile { watched, target });
+    open_files().insert(file, OpenFile { watched, target, has_lost_writes: false });
     flag.store(true, Ordering::Release);
     file
 }
@@ -102,7 +105,7 @@ fn write_file(file: c_int, bytes: *const c_void, count: size_t, offset: Option<o
         };
         written as ssize_t
     };
-    let Some(OpenFile { watched, target: Target::File(id) }) = watched(file) else { return call(count) };
+    let Some(OpenFile { watched, target: Target::File(id), .. }) = watched(file) else { return call(count) };
     let at = offset.unwrap_or_else(|| {
         // SAFETY: it only asks for the position of an open file.
         unsafe { libc::lseek(file, 0, libc::SEEK_CUR) }
@@ -142,7 +145,7 @@ fn resize_file(file: c_int, size: off_t) -> c_int {
         let resized = unsafe { libc::syscall(libc::SYS_ftruncate, file, size) };
         resized as c_int
     };
-    let Some(OpenFile { watched, target: Target::File(id) }) = watched(file) else { return call() };
+    let Some(OpenFile { watched, target: Target::File(id), .. }) = watched(file) else { return call() };
     let mut state = watched.state();
     let resized = match watched.judge(&mut state, Operation::Resize, 0) {
         Verdict::Fail(error) => return fail(error),
@@ -160,7 +163,7 @@ fn resize_file(file: c_int, size: off_t) -> c_int {
 
 /// The real file is not synced: only the model decides what survives.
 fn sync_file(file: c_int, number: c_long) -> c_int {
-    let Some(OpenFile { watched, target }) = watched(file) else {
+    let Some(OpenFile { watched, target, has_lost_writes }) = watched(file) else {
         // SAFETY: the argument is that of our caller.
         return unsafe { libc::syscall(number, file) } as c_int;
     };
@@ -171,8 +174,10 @@ fn sync_file(file: c_int, number: c_long) -> c_int {
     };
     match (watched.judge(&mut state, operation, 0), target) {
         (Verdict::Fail(error), Target::File(id)) => {
-            if !watched.is_cut() {
-                state.fail_sync(id);
+            let forgets = !watched.is_cut() && state.fail_sync(id);
+            drop(state);
+            if forgets {
+                report_lost_writes(&watched, id, file);
             }
             fail(error)
         }
@@ -180,12 +185,27 @@ fn sync_file(file: c_int, number: c_long) -> c_int {
         (Verdict::Cut, _) => fail(libc::EIO),
         (_, Target::File(id)) => {
             state.model.sync(id);
-            0
+            drop(state);
+            match has_lost_writes {
+                true => {
+                    open_files().entry(file).and_modify(|open| open.has_lost_writes = false);
+                    fail(libc::EIO)
+                }
+                false => 0,
+            }
         }
         (_, Target::Folder) => {
             state.model.sync_folder();
             0
         }
+    }
+}
+
+/// As Linux does: every handle that was open then reports the error once.
+fn report_lost_writes(watched: &Arc<Watched>, id: FileId, by: c_int) {
+    for (&file, open) in open_files().iter_mut() {
+        let is_same = Arc::ptr_eq(&open.watched, watched) && matches!(open.target, Target::File(other) if other == id);
+        open.has_lost_writes |= is_same && file != by;
     }
 }
 

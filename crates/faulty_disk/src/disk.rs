@@ -269,12 +269,13 @@ impl State {
         }
     }
 
-    /// What a sync that failed leaves behind.
-    pub(crate) fn fail_sync(&mut self, file: FileId) {
+    /// What a sync that failed leaves behind; `true` if it has forgotten something.
+    pub(crate) fn fail_sync(&mut self, file: FileId) -> bool {
         let Self { model, rng, faults, .. } = self;
         if faults.sync_forgets {
             model.fail_sync(file, rng);
         }
+        faults.sync_forgets
     }
 
     pub(crate) fn is_read_only(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::search::SearchError;
 
 /// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
 /// somebody who has just made an index expects it to be used.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The index may be created while the service runs.
 pub struct LocalSearch {
