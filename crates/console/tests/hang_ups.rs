@@ -187,7 +187,7 @@ impl World {
                     if let Some(watch) = &watch {
                         watch.assert_nothing_is_left(&place, AT_ONCE).await;
                         let open = watch.connections().await;
-                        assert!(open <= CONNECTIONS as i64 + 2, "{open} connections after {place}");
+                        assert!(open <= CONNECTIONS as i64 + 3, "{open} connections after {place}");
                     }
                 }
             }

@@ -57,6 +57,9 @@ impl Sqlite {
         settle_unless_in_use(&connection)?;
         if schema::is_outdated(&connection)? {
             schema::migrate(&mut connection)?;
+            // SQLite makes a new file without the log, and that fsync may have failed in an earlier process. It deletes the
+            // log of a file that turns out to be empty, so the file must be on the disk before anything is promised.
+            settle_unless_in_use(&connection)?;
         }
         Ok(Self {
             pool: Arc::new(Pool::new(path, connection)),
