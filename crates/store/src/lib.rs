@@ -35,6 +35,8 @@ mod commit_id;
 mod copy;
 mod counters;
 mod fold;
+mod fold_schedule;
+mod health;
 mod id;
 mod keys;
 mod latency;
@@ -53,6 +55,7 @@ mod sqlite;
 mod token;
 mod usage;
 mod viewer;
+mod writer;
 
 use std::fmt;
 use std::path::PathBuf;

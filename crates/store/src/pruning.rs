@@ -7,8 +7,8 @@ use chat::Timestamp;
 
 use crate::clock::StoreClock;
 use crate::counters::LedgerCounters;
-use crate::ledger::{CommitError, LedgerBackend};
 use crate::retention::RetentionClock;
+use crate::writer::{CommitError, LedgerBackend};
 
 /// How often old rows are deleted, and how soon again if a batch did not get them all.
 const INTERVAL: Duration = Duration::from_secs(60);

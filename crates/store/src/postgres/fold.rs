@@ -5,6 +5,7 @@
 //! sums in their own transactions, so they are written in the same order as there.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -64,7 +65,9 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
     let (mut open, mut failing_since) = (None, None);
     let mut is_stopped = false;
     loop {
-        let folded = server.block_on(fold_once(server, &mut open, clock.now_micros()));
+        let fold = AssertUnwindSafe(|| server.block_on(fold_once(server, &mut open, clock.now_micros())));
+        // A panic must not end the thread: rows would never be folded again.
+        let folded = catch_unwind(fold).unwrap_or(Err(StoreError::Panicked));
         let wait = match folded {
             Ok(backlog) => {
                 failing_since = None;

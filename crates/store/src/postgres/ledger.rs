@@ -19,9 +19,10 @@ use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime};
-use crate::ledger::{CommitError, Committed, LedgerBackend, QueuedRow};
+use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
+use crate::writer::{CommitError, Committed, LedgerBackend};
 use crate::{links, sessions};
 
 /// More than any usual group of rows.

@@ -13,9 +13,10 @@ use super::pool::{Pool, numbered};
 use crate::StoreError;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime};
-use crate::ledger::{CommitError, Committed, LedgerBackend, QueuedRow};
+use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
+use crate::writer::{CommitError, Committed, LedgerBackend};
 use crate::{links, sessions};
 
 /// How many commits go by between two looks at the length of the log.

@@ -1,0 +1,76 @@
+//! When the ledger's writer folds: not with every commit, and not too late.
+
+use std::time::{Duration, Instant};
+
+use crate::fold::{Backlog, CommitTime};
+
+/// After so many rows, or so long after the first of them, the rows are folded.
+const FOLD_ROWS: usize = 1_024;
+const FOLD_INTERVAL: Duration = Duration::from_secs(1);
+/// Commits whose times are kept until they can be written.
+const MAX_COMMIT_TIMES: usize = 16_384;
+
+/// When to fold, and what is then written beside the sums.
+pub(crate) struct FoldSchedule {
+    times: Vec<CommitTime>,
+    /// Rows that were committed since the last time, and when the first of them was.
+    rows: usize,
+    since: Instant,
+    /// `None` if there is nothing to fold.
+    due: Option<Instant>,
+    failing: bool,
+}
+
+impl FoldSchedule {
+    /// At the start, what an earlier process has left.
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self { times: Vec::new(), rows: 0, since: now, due: Some(now), failing: false }
+    }
+
+    pub(crate) fn rows_committed(&mut self, rows: usize) {
+        if self.rows == 0 {
+            self.since = Instant::now();
+        }
+        self.rows += rows;
+        self.due.get_or_insert_with(|| Instant::now() + FOLD_INTERVAL);
+    }
+
+    pub(crate) fn add_time(&mut self, time: CommitTime) {
+        if self.times.len() < MAX_COMMIT_TIMES {
+            self.times.push(time);
+        }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.wait().is_zero() || (self.rows >= FOLD_ROWS && !self.failing)
+    }
+
+    pub(crate) fn wait(&self) -> Duration {
+        self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Commits whose times are to be written.
+    pub(crate) fn times(&self) -> &[CommitTime] {
+        &self.times
+    }
+
+    /// How long the first row has waited.
+    pub(crate) fn lag(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    pub(crate) fn done(&mut self, backlog: &Backlog) {
+        self.times.clear();
+        self.rows = 0;
+        self.failing = false;
+        let wait = if backlog.is_ready { Duration::ZERO } else { FOLD_INTERVAL };
+        self.due = (backlog.rows > 0).then(|| Instant::now() + wait);
+    }
+
+    /// `true` for the first failure in a row.
+    pub(crate) fn postpone(&mut self) -> bool {
+        self.due = Some(Instant::now() + FOLD_INTERVAL);
+        !std::mem::replace(&mut self.failing, true)
+    }
+}
