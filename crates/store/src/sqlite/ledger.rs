@@ -158,7 +158,7 @@ fn reopen(pool: &Pool) -> Result<Connection, WriteError> {
         return Err(WriteError::LogInUse);
     }
     let connection = prepare(connection)?;
-    pool.resume();
+    pool.resume(connect(pool.path())?);
     Ok(connection)
 }
 

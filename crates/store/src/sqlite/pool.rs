@@ -22,15 +22,18 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Connections {
+    /// Never used, and open for as long as any connection may be. The log's index lives while anybody has the file open;
+    /// whoever opened it anew would take back in what a failed fsync has left in the log (see `log`). `None` while nobody
+    /// gets a connection.
+    anchor: Option<Connection>,
     idle: Vec<Connection>,
     in_use: usize,
-    /// Nobody gets a connection.
-    is_suspended: bool,
 }
 
 impl Pool {
-    pub(super) fn new(path: PathBuf, connection: Connection) -> Self {
-        let connections = Connections { idle: vec![connection], ..Connections::default() };
+    /// The log that was there when `anchor` was opened is settled.
+    pub(super) fn new(path: PathBuf, anchor: Connection) -> Self {
+        let connections = Connections { anchor: Some(anchor), ..Connections::default() };
         Self { path, connections: Mutex::new(connections), all_closed: Condvar::new() }
     }
 
@@ -42,7 +45,7 @@ impl Pool {
     pub(super) fn suspend(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut connections = self.connections.lock();
-        connections.is_suspended = true;
+        connections.anchor = None;
         connections.idle.clear();
         while connections.in_use > 0 {
             if self.all_closed.wait_until(&mut connections, until).timed_out() {
@@ -52,15 +55,15 @@ impl Pool {
         connections.in_use == 0
     }
 
-    pub(super) fn resume(&self) {
-        self.connections.lock().is_suspended = false;
+    pub(super) fn resume(&self, anchor: Connection) {
+        self.connections.lock().anchor = Some(anchor);
     }
 
     /// An idle connection, or a new one if all are in use.
     fn take(&self) -> Result<PooledConnection<'_>, StoreError> {
         let idle = {
             let mut connections = self.connections.lock();
-            if connections.is_suspended {
+            if connections.anchor.is_none() {
                 return Err(StoreError::Recovering);
             }
             connections.in_use += 1;
@@ -77,7 +80,7 @@ impl Pool {
         let mut connections = self.connections.lock();
         connections.in_use -= 1;
         match connection {
-            Some(connection) if !connections.is_suspended => connections.idle.push(connection),
+            Some(connection) if connections.anchor.is_some() => connections.idle.push(connection),
             // Closed under the lock: to whoever waits for it, it must be closed.
             closed => drop(closed),
         }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use store::{Entry, Ledger, NewKey, Outcome, Period, RequestQuery, Step, Store, Timings, UsageQuery, Viewer, back_up};
 use tokio::task::JoinSet;
 
-use crate::checker::{Expected, KnownKey, Revocation, SentRow};
+use crate::checker::{Expected, KnownKey, OLDEST_KEPT_SECONDS, Revocation, SentRow};
 
 /// Longer ago than any retention.
 const LONG_AGO_MICROS: u64 = 1_600_000_000_000_000;
@@ -70,8 +70,11 @@ impl Load {
             let entry = self.row(&mut rng);
             if rng.u8(..8) == 0 {
                 let _ = self.ledger.enqueue(entry);
-            } else if !self.record_row(entry.clone()).await && rng.bool() {
-                self.record_row(entry).await; // it may be there already: then it counts once
+            } else if !self.record_row(entry.clone()).await
+                && entry.request_id.unix_seconds() >= OLDEST_KEPT_SECONDS
+                && rng.bool()
+            {
+                self.record_row(entry).await; // it may be there already, unless it is pruned: then it counts once
             }
         }
     }
