@@ -27,6 +27,7 @@ use crate::replies::Replies;
 const MAX_GROUP_ROWS: usize = 1_024;
 /// How often an unhealthy ledger tries a test write.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+
 /// A database's side of the ledger. After a call that failed, the next one reconnects if the connection is no longer
 /// usable.
 pub(crate) trait LedgerBackend: Send {

@@ -1,13 +1,15 @@
 //! Moving the write-ahead log into the database file (a checkpoint), on a disk whose fsyncs fail.
 //!
 //! What was written before a failed fsync can still be read, and may never reach the disk: a later fsync succeeds without
-//! it. SQLite does not reckon with that in two places, and this module does.
+//! it. SQLite does not reckon with that in three places.
 //! - Its automatic checkpoints say nothing when they fail, and the next one goes on behind what the last one moved. They
 //!   are off (`connect`): the ledger's writer moves the log, and after a failure everyone closes the file, so that
 //!   the one who opens it next begins at the start of the log.
 //! - It moves into the file what it reads in the log of a process that was killed, although that may not be on the disk.
 //!   Replaying the log that is on the disk would then take only some of these changes back. So before a log is used that
 //!   others have left, it is written once more.
+//! - The same happens in a process that goes on, if all its connections were closed in between. So one stays open
+//!   (`pool`).
 
 use std::fs::File;
 use std::io;
