@@ -9,7 +9,9 @@
 //! What it has found: settings that `connect` did not read back. On a file layer without shared memory the log silently
 //! stays off, and within a second a promised row was gone. (So it is, in half a second, with `synchronous` at `NORMAL`.)
 //! And where the log's index could not be opened for writing and then could for reading, SQLite took the log for empty
-//! and deleted it on close, and the database was malformed. Such connections are refused now, and delete nothing.
+//! and deleted it on close, and the database was malformed. Such connections are refused now, and delete nothing. With
+//! failed fsyncs that forget: checkpoints that went on behind lost pages, and logs that were read anew with what had not
+//! reached the disk (`store::sqlite::log` says what is done about each).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;
