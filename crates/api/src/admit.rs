@@ -23,7 +23,7 @@ pub(crate) fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admit
         Availability::Unresponsive => return Err(ApiError::unresponsive()),
         Availability::Unconfigured => return Err(ApiError::unconfigured()),
     }
-    if !worker.api.ledger.is_healthy() {
+    if !worker.ledger.is_healthy() {
         return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
     }
     let permit = worker.api.admission.enter(caller.key()).ok_or_else(ApiError::at_capacity)?;

@@ -45,7 +45,7 @@ impl<'w> RequestRecord<'w> {
     pub(crate) fn open(worker: &'w Worker, headers: Option<&HeaderMap>) -> Self {
         Self {
             worker,
-            id: RequestId::arrived_at(worker.api.ledger.now_micros()),
+            id: RequestId::arrived_at(worker.ledger.now_micros()),
             arrived: Instant::now(),
             trace: RequestTrace::begin(worker.api.tracer.as_ref(), headers),
             caller: None,
@@ -106,9 +106,9 @@ impl<'w> RequestRecord<'w> {
         let Some(row) = self.row(outcome, TokenUsage::default()) else { return };
         let api = &self.worker.api;
         // Neither a failing ledger nor an aborted request should keep the caller waiting for the commit.
-        let recorded = match api.ledger.is_healthy() && !api.is_aborting() {
+        let recorded = match self.worker.ledger.is_healthy() && !api.is_aborting() {
             true => self.commit(row).await.map(drop),
-            false => api.ledger.enqueue(row),
+            false => self.worker.ledger.enqueue(row),
         };
         self.log_unrecorded(recorded);
     }
@@ -187,7 +187,7 @@ impl Drop for RequestRecord<'_> {
         let is_aborted = std::thread::panicking() || self.worker.api.is_aborting();
         let outcome = self.row_outcome.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
         if let Some(row) = self.row(outcome, TokenUsage::default()) {
-            self.log_unrecorded(self.worker.api.ledger.enqueue(row));
+            self.log_unrecorded(self.worker.ledger.enqueue(row));
         }
         self.finish(outcome);
     }

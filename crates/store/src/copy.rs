@@ -142,8 +142,10 @@ const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_toke
 
 /// Commit ids are made from the time of the commit. Earlier versions counted SQLite's from 1: those are made from the
 /// time, and left out if they have none.
-const COMMIT: &str = "CASE WHEN commits.id < 1 << 50 THEN commits.persisted_at_us << 10 | (commits.id & 1023)
+const COMMIT: &str = "CASE WHEN commits.id < FIRST_TIMED THEN commits.persisted_at_us << 10 | (commits.id & 1023)
     ELSE commits.id END";
+/// Larger than any number that an earlier version counted to.
+const FIRST_TIMED: &str = "(1 << 50)";
 
 #[rustfmt::skip]
 pub(crate) const TABLES: &[Table] = &[
@@ -189,7 +191,7 @@ pub(crate) const TABLES: &[Table] = &[
         name: "requests",
         source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
                 queue_us, search_us, inference_us, total_us,
-                CASE WHEN commit_id < 1 << 50 THEN coalesce(COMMIT, 0) ELSE commit_id END AS commit_id,
+                CASE WHEN commit_id < FIRST_TIMED THEN coalesce(COMMIT, 0) ELSE commit_id END AS commit_id,
                 score, scorer, sources, account
             FROM requests LEFT JOIN commits ON commits.id = commit_id",
         columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
@@ -222,7 +224,7 @@ pub(crate) const TABLES: &[Table] = &[
 
 impl Table {
     pub(crate) fn query(&self) -> String {
-        self.source.replace("FIGURES", FIGURES).replace("COMMIT", COMMIT)
+        self.source.replace("FIGURES", FIGURES).replace("COMMIT", COMMIT).replace("FIRST_TIMED", FIRST_TIMED)
     }
 
     /// Expressions that must have the same value in both databases: the number of rows, and a sum for each column.

@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::counters::{LedgerCounters, LedgerStats};
 use crate::health::Health;
-use crate::postgres::Folder;
+use crate::postgres::FoldThread;
 use crate::replies::{ReplyAddress, ReplyPort};
 use crate::rollup::Entry;
 use crate::writer::{LedgerBackend, Writer};
@@ -23,6 +23,7 @@ use crate::writer::{LedgerBackend, Writer};
 const MAX_QUEUED_ROWS: usize = 16_384;
 /// How long a request waits for its row to become durable.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Proof that a request's row is durable. Only the ledger makes one.
 #[derive(Debug)]
 pub struct Receipt {
@@ -119,7 +120,7 @@ impl Ledger {
 pub struct LedgerWriter {
     commands: SyncSender<WriterCommand>,
     thread: JoinHandle<()>,
-    folder: Option<Folder>,
+    fold_thread: Option<FoldThread>,
 }
 
 impl LedgerWriter {
@@ -130,13 +131,13 @@ impl LedgerWriter {
         if self.thread.join().is_err() {
             tracing::error!("the ledger's writer panicked");
         }
-        drop(self.folder); // which may fold what was just written
+        drop(self.fold_thread); // which may fold what was just written
     }
 }
 
 pub(crate) fn start(
     backend: Box<dyn LedgerBackend>,
-    folder: Option<Folder>,
+    fold_thread: Option<FoldThread>,
     clock: Arc<StoreClock>,
     counters: Arc<LedgerCounters>,
     retention: Duration,
@@ -148,7 +149,7 @@ pub(crate) fn start(
     let thread = thread.map_err(StoreError::Thread)?;
     Ok((
         Ledger { commands: commands.clone(), replies: None, health, counters, clock },
-        LedgerWriter { commands, thread, folder },
+        LedgerWriter { commands, thread, fold_thread },
     ))
 }
 
@@ -196,7 +197,7 @@ mod tests {
     impl Flawed {
         fn on(store: &Store) -> (Box<Self>, Arc<AtomicBool>) {
             let backend: Box<dyn LedgerBackend> = match &store.backend {
-                Backend::Sqlite(backend) => backend.open_ledger(),
+                Backend::Sqlite(backend) => backend.open_ledger(store.clock.clone()),
                 Backend::Postgres(backend) => backend.open_ledger(store.clock.clone()),
             };
             let broken = Arc::new(AtomicBool::new(false));
@@ -209,13 +210,13 @@ mod tests {
     }
 
     impl LedgerBackend for Flawed {
-        fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError> {
+        fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
             self.panic_if_broken();
-            self.backend.commit(group, now_micros)
+            self.backend.commit(group)
         }
 
-        fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError> {
-            self.backend.fold(times, now_micros)
+        fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+            self.backend.fold(times)
         }
 
         fn probe(&mut self) -> Result<(), CommitError> {
@@ -243,7 +244,9 @@ mod tests {
             self.backend.disconnect();
         }
 
-        fn close(&mut self) {}
+        fn close(&mut self) {
+            self.backend.close();
+        }
     }
 
     fn entry() -> Entry {

@@ -192,10 +192,12 @@ impl Store {
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
         match &self.backend {
-            Backend::Sqlite(backend) => ledger::start(backend.open_ledger(), None, clock, counters, retention),
+            Backend::Sqlite(backend) => {
+                ledger::start(backend.open_ledger(clock.clone()), None, clock, counters, retention)
+            }
             Backend::Postgres(backend) => {
-                let folder = backend.start_folder(clock.clone(), counters.clone())?;
-                ledger::start(backend.open_ledger(clock.clone()), Some(folder), clock, counters, retention)
+                let fold_thread = backend.start_fold_thread(clock.clone(), counters.clone())?;
+                ledger::start(backend.open_ledger(clock.clone()), Some(fold_thread), clock, counters, retention)
             }
         }
     }

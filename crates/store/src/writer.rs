@@ -33,10 +33,10 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) trait LedgerBackend: Send {
     /// Commits a group of rows and nothing else. All or nothing, except that a row that the database refuses does not
     /// fail the others.
-    fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError>;
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError>;
 
     /// Stores when commits became durable, and adds rows to the sums; `None` if another thread does that.
-    fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError>;
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError>;
 
     /// Writes something as large as a group, to find out whether writing works.
     fn probe(&mut self) -> Result<(), CommitError>;
@@ -60,7 +60,8 @@ pub(crate) trait LedgerBackend: Send {
 }
 
 pub(crate) struct Committed {
-    pub(crate) commit: CommitId,
+    /// `None` if no row was new.
+    pub(crate) commit: Option<CommitId>,
     /// Indexes in the group of rows that the database refused.
     pub(crate) refused: Vec<usize>,
 }
@@ -174,7 +175,7 @@ impl Writer {
         self.health.commit_started();
         self.counters.rows_dequeued(self.group.len());
         let began = Instant::now();
-        let result = self.backend.commit(&self.group, self.clock.now_micros());
+        let result = self.backend.commit(&self.group);
         self.health.commit_finished(result.is_ok());
         let committed = match result {
             Ok(committed) => committed,
@@ -193,19 +194,20 @@ impl Writer {
             replies.add(row.entry.request_id, row.reply, result);
         }
         replies.send();
-        self.fold.add_time(CommitTime { commit: committed.commit, persisted_at_micros: self.clock.now_micros() });
+        if let Some(commit) = committed.commit {
+            self.fold.add_time(CommitTime { commit, persisted_at_micros: self.clock.now_micros() });
+        }
     }
 
     /// Adds rows to the sums.
     fn fold(&mut self) {
-        let now_micros = self.clock.now_micros();
         self.health.commit_started(); // rows wait while this runs
-        let folded = self.backend.fold(self.fold.times(), now_micros);
+        let folded = self.backend.fold(self.fold.times());
         let can_write = folded.is_ok() || self.backend.probe().is_ok();
         self.health.commit_finished(can_write);
         match folded {
             Ok(backlog) => {
-                backlog.iter().for_each(|backlog| self.counters.set_backlog(backlog, now_micros));
+                backlog.iter().for_each(|backlog| self.counters.set_backlog(backlog, self.clock.now_micros()));
                 self.fold.done(&backlog.unwrap_or_default());
             }
             Err(failure) => {

@@ -34,12 +34,12 @@ const MAX_ROWS: usize = 8_192;
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Folds until it is dropped.
-pub(crate) struct Folder {
+pub(crate) struct FoldThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Folder {
+impl FoldThread {
     pub(super) fn start(
         server: Server,
         clock: Arc<StoreClock>,
@@ -52,7 +52,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for FoldThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -86,8 +86,11 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
         if is_stopped {
             return;
         }
-        // Once more after the last commit.
+        // Once more after the last commit, unless the server is gone: the service would be late to stop.
         is_stopped = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
+        if is_stopped && failing_since.is_some() {
+            return;
+        }
     }
 }
 
@@ -114,8 +117,8 @@ impl FoldConnection {
         let client = server.connect().await?;
         Ok(Self {
             touch_keys: client.prepare(TOUCH_KEYS).await?,
-            add_sums: client.prepare(ADD_SUMS).await?,
-            add_hours: client.prepare(ADD_HOURS).await?,
+            add_sums: client.prepare(&ADD_SUMS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
+            add_hours: client.prepare(&ADD_HOURS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
             client,
         })
     }
@@ -216,18 +219,28 @@ async fn unfolded(client: &Client) -> Result<Vec<UnfoldedCommit>, StoreError> {
     client.query_typed(list, &[]).await?.iter().map(commit).collect()
 }
 
+/// Reads so many rows at a time: if folding lags, there may be millions.
 async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<Rollups, StoreError> {
     let mut rollups = Rollups::default();
-    let (mut ids, mut persisted) = (Vec::new(), Vec::new());
-    for commit in commits {
-        for request in &commit.requests {
-            ids.push(Uuid::from_bytes(request.to_bytes()));
-            persisted.push(commit.persisted_at_micros.map(|at| at as i64));
-        }
+    let listed = |commit: &UnfoldedCommit| {
+        let persisted = commit.persisted_at_micros.map(|at| at as i64);
+        commit.requests.iter().map(move |id| (Uuid::from_bytes(id.to_bytes()), persisted)).collect::<Vec<_>>()
+    };
+    let mut listed = commits.iter().flat_map(listed).peekable();
+    while listed.peek().is_some() {
+        let (ids, persisted): (Vec<_>, Vec<_>) = listed.by_ref().take(MAX_ROWS).unzip();
+        add_rows(client, &mut rollups, &ids, &persisted).await?;
     }
-    if ids.is_empty() {
-        return Ok(rollups);
-    }
+    Ok(rollups)
+}
+
+/// Adds rows with the times at which they became durable.
+async fn add_rows(
+    client: &Client,
+    rollups: &mut Rollups,
+    ids: &[Uuid],
+    persisted: &[Option<i64>],
+) -> Result<(), StoreError> {
     let find =
         "SELECT id, persisted_at_us, key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens,
             total_us, queue_us, search_us, inference_us
@@ -240,7 +253,7 @@ async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<Rollups,
     for row in rows {
         rollups.add(&ledger_row(&row)?);
     }
-    Ok(rollups)
+    Ok(())
 }
 
 fn ledger_row(row: &Row) -> Result<LedgerRow, StoreError> {
@@ -264,19 +277,22 @@ const TOUCH_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
         WHERE last_used_at IS NULL OR last_used_at < each.at ORDER BY keys.id FOR NO KEY UPDATE OF keys
     ) AS used WHERE keys.id = used.id";
 
+/// What both kinds of sums have in common.
+const ADD_FIGURES: &str = "requests = sums.requests + excluded.requests,
+    prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
+    prompt_measured = sums.prompt_measured + excluded.prompt_measured,
+    completion_tokens = sums.completion_tokens + excluded.completion_tokens,
+    completion_measured = sums.completion_measured + excluded.completion_measured,
+    total_tokens = sums.total_tokens + excluded.total_tokens,
+    total_measured = sums.total_measured + excluded.total_measured,
+    last_at = greatest(sums.last_at, excluded.last_at)";
+
 const ADD_SUMS: &str = r#"INSERT INTO key_sums AS sums SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[],
         $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
         $11::bigint[], $12::bigint[]) AS new (span, start, key_id)
     ORDER BY span, start, key_id COLLATE "C"
     ON CONFLICT (span, start, key_id) DO UPDATE SET
-        requests = sums.requests + excluded.requests,
-        prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
-        prompt_measured = sums.prompt_measured + excluded.prompt_measured,
-        completion_tokens = sums.completion_tokens + excluded.completion_tokens,
-        completion_measured = sums.completion_measured + excluded.completion_measured,
-        total_tokens = sums.total_tokens + excluded.total_tokens,
-        total_measured = sums.total_measured + excluded.total_measured,
-        last_at = greatest(sums.last_at, excluded.last_at),
+        ADD_FIGURES,
         succeeded = sums.succeeded + excluded.succeeded"#;
 
 /// The scope of everyone is the empty text, and sorts last.
@@ -289,12 +305,5 @@ const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
             completion_measured, total_tokens, total_measured, last_at, begins, ends)
     ORDER BY party COLLATE "C" DESC, start, status, code COLLATE "C"
     ON CONFLICT (party, start, status, code) DO UPDATE SET
-        requests = sums.requests + excluded.requests,
-        prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
-        prompt_measured = sums.prompt_measured + excluded.prompt_measured,
-        completion_tokens = sums.completion_tokens + excluded.completion_tokens,
-        completion_measured = sums.completion_measured + excluded.completion_measured,
-        total_tokens = sums.total_tokens + excluded.total_tokens,
-        total_measured = sums.total_measured + excluded.total_measured,
-        last_at = greatest(sums.last_at, excluded.last_at),
+        ADD_FIGURES,
         latencies = merge_latencies(sums.latencies, excluded.latencies)"#;

@@ -71,7 +71,7 @@ impl PostgresLedger {
         result
     }
 
-    fn commit_rows(&mut self, rows: &[&Entry]) -> Result<CommitId, StoreError> {
+    fn commit_rows(&mut self, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
         let commit = CommitId::new(self.clock.now_micros());
         let first = self.with(async |open| open.commit(commit, rows).await);
         match first {
@@ -86,11 +86,11 @@ impl PostgresLedger {
 }
 
 impl LedgerBackend for PostgresLedger {
-    fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError> {
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
         let failed = |error: StoreError| CommitError(error.to_string());
         let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
         let rows: Vec<_> = good.iter().map(|&at| &group[at].entry).collect();
-        let mut committed = Committed { commit: CommitId::first_at(now_micros), refused };
+        let mut committed = Committed { commit: None, refused };
         match self.commit_rows(&rows) {
             Ok(commit) => committed.commit = commit,
             // The server objects to one of the rows, and does not say which.
@@ -111,8 +111,8 @@ impl LedgerBackend for PostgresLedger {
         Ok(committed)
     }
 
-    /// Only stores the times: `Folder` adds rows to the sums, those of all replicas.
-    fn fold(&mut self, times: &[CommitTime], _now_micros: u64) -> Result<Option<Backlog>, CommitError> {
+    /// Only stores the times: `FoldThread` adds rows to the sums, those of all replicas.
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
         let (commits, persisted): (Vec<_>, Vec<_>) =
             times.iter().map(|time| (time.commit.number(), signed(time.persisted_at_micros))).unzip();
         if commits.is_empty() {
@@ -245,15 +245,16 @@ impl LedgerConnection {
         Ok(Self { insert: client.prepare(INSERT).await?, client })
     }
 
-    /// Commits rows under that number.
-    async fn commit(&mut self, commit: CommitId, rows: &[&Entry]) -> Result<CommitId, StoreError> {
-        if !rows.is_empty() {
-            let columns = Columns::of(rows);
-            self.client.set_committing(true);
-            self.client.execute(&self.insert, &columns.parameters(&commit.number())).await?;
-            self.client.set_committing(false);
+    /// Commits rows under that number; `None` if no row was new.
+    async fn commit(&mut self, commit: CommitId, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
+        if rows.is_empty() {
+            return Ok(None);
         }
-        Ok(commit)
+        let columns = Columns::of(rows);
+        self.client.set_committing(true);
+        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number())).await?;
+        self.client.set_committing(false);
+        Ok((listed > 0).then_some(commit))
     }
 }
 

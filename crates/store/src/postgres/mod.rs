@@ -33,7 +33,7 @@ use crate::{StoreError, sql};
 
 use client::Manager;
 pub(crate) use client::PooledClient;
-pub(crate) use fold::Folder;
+pub(crate) use fold::FoldThread;
 pub(crate) use import::Import;
 use key_lookup::KeyLookup;
 use ledger::PostgresLedger;
@@ -81,12 +81,12 @@ impl Postgres {
         Box::new(PostgresLedger::new(self.server.clone(), clock))
     }
 
-    pub(crate) fn start_folder(
+    pub(crate) fn start_fold_thread(
         &self,
         clock: Arc<StoreClock>,
         counters: Arc<LedgerCounters>,
-    ) -> Result<Folder, StoreError> {
-        Folder::start(self.server.clone(), clock, counters)
+    ) -> Result<FoldThread, StoreError> {
+        FoldThread::start(self.server.clone(), clock, counters)
     }
 
     /// Server settings that could lose rows.

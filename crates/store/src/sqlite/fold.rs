@@ -124,20 +124,23 @@ pub(super) fn create_merge_function(connection: &Connection) -> Result<(), rusql
     })
 }
 
+/// What both kinds of sums have in common.
+const ADD_FIGURES: &str = "requests = requests + excluded.requests,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    prompt_measured = prompt_measured + excluded.prompt_measured,
+    completion_tokens = completion_tokens + excluded.completion_tokens,
+    completion_measured = completion_measured + excluded.completion_measured,
+    total_tokens = total_tokens + excluded.total_tokens,
+    total_measured = total_measured + excluded.total_measured,
+    last_at = max(last_at, excluded.last_at)";
+
 fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(), rusqlite::Error> {
-    let mut upsert = transaction.prepare_cached(
+    let mut upsert = transaction.prepare_cached(&format!(
         "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
          ON CONFLICT DO UPDATE SET
-             requests = requests + excluded.requests,
-             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-             prompt_measured = prompt_measured + excluded.prompt_measured,
-             completion_tokens = completion_tokens + excluded.completion_tokens,
-             completion_measured = completion_measured + excluded.completion_measured,
-             total_tokens = total_tokens + excluded.total_tokens,
-             total_measured = total_measured + excluded.total_measured,
-             last_at = max(last_at, excluded.last_at),
+             {ADD_FIGURES},
              latencies = merge_latencies(latencies, excluded.latencies)",
-    )?;
+    ))?;
     for (key, figures, latencies) in rollups.hours() {
         upsert.execute(params![
             Resolution::Hour.seconds(),
@@ -156,19 +159,12 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
             latencies.encode(),
         ])?;
     }
-    let mut upsert = transaction.prepare_cached(
+    let mut upsert = transaction.prepare_cached(&format!(
         "INSERT INTO key_sums VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
          ON CONFLICT DO UPDATE SET
-             requests = requests + excluded.requests,
-             prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-             prompt_measured = prompt_measured + excluded.prompt_measured,
-             completion_tokens = completion_tokens + excluded.completion_tokens,
-             completion_measured = completion_measured + excluded.completion_measured,
-             total_tokens = total_tokens + excluded.total_tokens,
-             total_measured = total_measured + excluded.total_measured,
-             last_at = max(last_at, excluded.last_at),
+             {ADD_FIGURES},
              succeeded = succeeded + excluded.succeeded",
-    )?;
+    ))?;
     for (key, KeySum { figures, succeeded }) in rollups.sums() {
         upsert.execute(params![
             key.span.seconds(),

@@ -11,6 +11,7 @@ use super::fold::{create_merge_function, fold, unfolded};
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
 use crate::StoreError;
+use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime};
 use crate::ledger::QueuedRow;
@@ -31,18 +32,21 @@ const CLOCK_PRECISION: Duration = Duration::from_secs(86_400);
 
 pub(crate) struct SqliteLedger {
     pool: Arc<Pool>,
+    clock: Arc<StoreClock>,
     /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
     /// opens another.
     connection: Option<Connection>,
     /// Whether a connection was lost, so that nothing may be written before the log is settled.
     must_settle: bool,
     commits_since_look: u32,
+    /// Whether the log could not be moved last time.
+    is_log_stuck: bool,
 }
 
 impl SqliteLedger {
     /// The first call opens the file.
-    pub(super) fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, connection: None, must_settle: false, commits_since_look: 0 }
+    pub(super) fn new(pool: Arc<Pool>, clock: Arc<StoreClock>) -> Self {
+        Self { pool, clock, connection: None, must_settle: false, commits_since_look: 0, is_log_stuck: false }
     }
 
     /// Runs something on the connection, and opens it first if there is none.
@@ -72,8 +76,12 @@ impl SqliteLedger {
     fn keep_log_short(&mut self) {
         let Some(connection) = &self.connection else { return };
         self.commits_since_look = 0;
-        if let Err(error) = log::checkpoint_if_long(connection) {
-            tracing::warn!(%error, "the database's log could not be moved into its file");
+        let moved = log::checkpoint_if_long(connection);
+        let was_stuck = std::mem::replace(&mut self.is_log_stuck, moved.is_err());
+        if let Err(error) = moved {
+            if !was_stuck {
+                tracing::warn!(%error, "the database's log could not be moved into its file, and grows");
+            }
             if WriteError::from(error).connection_is_lost() {
                 self.disconnect();
             }
@@ -82,8 +90,9 @@ impl SqliteLedger {
 }
 
 impl LedgerBackend for SqliteLedger {
-    fn commit(&mut self, group: &[QueuedRow], now_micros: u64) -> Result<Committed, CommitError> {
-        let committed = self.with(|connection| commit(connection, group, now_micros))?;
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
+        let commit_id = CommitId::new(self.clock.now_micros());
+        let committed = self.with(|connection| commit(connection, group, commit_id))?;
         self.commits_since_look += 1;
         if self.commits_since_look >= COMMITS_PER_LOOK {
             self.keep_log_short();
@@ -91,7 +100,8 @@ impl LedgerBackend for SqliteLedger {
         Ok(committed)
     }
 
-    fn fold(&mut self, times: &[CommitTime], now_micros: u64) -> Result<Option<Backlog>, CommitError> {
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+        let now_micros = self.clock.now_micros();
         self.with(|connection| Ok(Some(fold(connection, times, now_micros)?)))
     }
 
@@ -168,9 +178,8 @@ fn prepare(connection: Connection) -> Result<Connection, WriteError> {
     Ok(connection)
 }
 
-fn commit(connection: &mut Connection, group: &[QueuedRow], now_micros: u64) -> Result<Committed, WriteError> {
-    let commit = CommitId::new(now_micros);
-    let mut committed = Committed { commit, refused: Vec::new() };
+fn commit(connection: &mut Connection, group: &[QueuedRow], commit: CommitId) -> Result<Committed, WriteError> {
+    let mut committed = Committed { commit: None, refused: Vec::new() };
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut recorded = Vec::with_capacity(group.len() * size_of::<RequestId>());
     {
@@ -185,6 +194,7 @@ fn commit(connection: &mut Connection, group: &[QueuedRow], now_micros: u64) -> 
         }
         if !recorded.is_empty() {
             transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), recorded])?;
+            committed.commit = Some(commit);
         }
     }
     transaction.commit()?;
@@ -325,9 +335,10 @@ mod tests {
             timings: Timings::default(),
             grounding: None,
         };
-        let mut backend = SqliteLedger { must_settle: true, ..*database.open_ledger() };
-        let committed = backend.commit(&[QueuedRow::new(entry)], 1_700_000_000_000_000).unwrap();
-        assert!(committed.refused.is_empty());
+        let clock = Arc::new(StoreClock::this_machine());
+        let mut backend = SqliteLedger { must_settle: true, ..*database.open_ledger(clock) };
+        let committed = backend.commit(&[QueuedRow::new(entry)]).unwrap();
+        assert!(committed.commit.is_some() && committed.refused.is_empty());
         assert!(backend.connection.is_some());
     }
 }

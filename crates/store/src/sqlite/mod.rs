@@ -23,6 +23,7 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use tokio::sync::Semaphore;
 
 use crate::StoreError;
+use crate::clock::StoreClock;
 use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
 
@@ -68,8 +69,8 @@ impl Sqlite {
         })
     }
 
-    pub(crate) fn open_ledger(&self) -> Box<SqliteLedger> {
-        Box::new(SqliteLedger::new(self.pool.clone()))
+    pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<SqliteLedger> {
+        Box::new(SqliteLedger::new(self.pool.clone(), clock))
     }
 
     pub(crate) fn check_integrity(&self) -> Result<Vec<String>, StoreError> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, Ledger, LedgerWriter, Outcome, Period, Phase, Step, Store, Timings, UsageQuery, UsageReport,
-    Viewer,
+    Database, Entry, Ledger, LedgerWriter, Outcome, Period, Phase, RequestQuery, Step, Store, Timings, UsageQuery,
+    UsageReport, Viewer,
 };
 use testbed::Cluster;
 
@@ -93,9 +93,7 @@ impl Replica {
     }
 
     async fn report(&self) -> UsageReport {
-        let query =
-            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
-        self.store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
+        self.store.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap()
     }
 }
 
@@ -146,6 +144,19 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
             tokio::task::spawn_blocking(move || gone.writer.stop()).await.unwrap();
             replicas.push(Replica::start(&database).await);
         }
+    }
+    // Once they are counted, the old ones go.
+    replicas.push(Replica::start(&database).await);
+    let now: Timestamp = SystemTime::now().into();
+    let old = RequestQuery {
+        before: Some(RequestId::first_at(now.saturating_sub(5 * RETENTION))),
+        limit: 1,
+        ..RequestQuery::default()
+    };
+    let began = Instant::now();
+    while !replicas[0].store.requests(&Viewer::operator(), &old).await.unwrap().is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "rows older than the retention are still there");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for replica in replicas {
         tokio::task::spawn_blocking(move || replica.writer.stop()).await.unwrap();
