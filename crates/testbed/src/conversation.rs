@@ -16,7 +16,12 @@ impl Conversation {
 
     /// A conversation whose completion does not end by itself.
     pub fn endless() -> Self {
-        Self::user("Count from 1 to 1000: 1, 2, 3, 4, 5,").max_tokens(Self::ENDLESS)
+        Self { messages: Vec::new(), temperature: 0.0, max_tokens: 0 }.then_endless()
+    }
+
+    /// Goes on with a question whose answer does not end by itself.
+    pub fn then_endless(self) -> Self {
+        self.then_user("Count from 1 to 1000: 1, 2, 3, 4, 5,").max_tokens(Self::ENDLESS)
     }
 
     pub fn user(content: impl Into<String>) -> Self {

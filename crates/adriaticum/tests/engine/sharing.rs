@@ -12,11 +12,16 @@ const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "wa
 /// Fewer tokens than the system prompt has.
 const PREFIX: u64 = 300;
 
-/// A conversation about a word, under a system prompt that all have in common.
-fn question(word: &str) -> Conversation {
+/// The system prompt that all have in common.
+fn library() -> Conversation {
     let rule = |number| format!(" Rule {number}: be kind to readers who ask about books, opening hours and fines.");
     let rules: String = (0..18).map(rule).collect();
-    let mut chat = Conversation::system(format!("You are the assistant of a small library.{rules}"));
+    Conversation::system(format!("You are the assistant of a small library.{rules}"))
+}
+
+/// A short conversation about a word.
+fn question(word: &str) -> Conversation {
+    let mut chat = library();
     for _ in 0..8 {
         chat = chat.then_user(format!("Say {word}.")).then_assistant(word);
     }
@@ -38,9 +43,9 @@ fn completions_with_and_without_a_shared_prefix_are_equal() {
     // Once more: everything but the last token is cached.
     let again = engine.complete(&question(WORDS[0]));
     assert_eq!((again.content, again.cached_tokens), (alone.content.clone(), alone.prompt_tokens - 1));
-    // While another one that shares it is running.
+    // While another one that shares it is running, which does not end by itself.
     let mut running = engine.connect();
-    running.send(Request::chat("any", question(WORDS[4]).max_tokens(512).body()).bytes());
+    running.send(Request::chat("any", library().then_endless().body()).bytes());
     engine.wait_for_status("a running request", |status| status.get("running") == 1);
     let meanwhile = engine.complete(&question(WORDS[0]));
     assert!(meanwhile.cached_tokens > PREFIX, "{meanwhile:?}");
