@@ -1,6 +1,8 @@
 //! Handles one request. The lines are the steps of the diagram in ARCHITECTURE.md, and their order is the order in which
 //! errors win. Every failure becomes the error envelope here, our own panics included.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Version, header};
@@ -20,19 +22,21 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
     let closes_connection = closes_connection(&head);
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
-    let steps = async {
-        let (api, head) = (&worker.api, head);
-        api.address.require_host(&head)?; // 404
-        api.address.require_route(&head)?; // 404
-        let caller = record.authenticate(&head.headers).await?; // 401, 503
-        let caller = record.authorize(caller)?; // 403
-        let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
-        let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
-        require_json(&head.headers)?; // 400
-        drop(head); // it is not small enough to keep it for as long as a completion takes
-        complete(&mut record, &caller, bytes).await
+    let result = {
+        let steps = pin!(async {
+            let (api, head) = (&worker.api, head);
+            api.address.require_host(&head)?; // 404
+            api.address.require_route(&head)?; // 404
+            let caller = record.authenticate(&head.headers).await?; // 401, 503
+            let caller = record.authorize(caller)?; // 403
+            let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
+            let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
+            require_json(&head.headers)?; // 400
+            drop(head); // it is not small enough to keep it for as long as a completion takes
+            complete(&mut record, &caller, bytes).await
+        });
+        worker.supervise(steps).await
     };
-    let result = worker.supervise(steps).await;
     let mut response = record.close(result).await;
     if closes_connection {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -43,11 +47,13 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
 /// Handles a request from the console's playground, for a caller who is signed in there.
 pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> Response {
     let mut record = RequestRecord::open(worker, None);
-    let steps = async {
-        let caller = record.authorize(caller)?;
-        complete(&mut record, &caller, body).await
+    let result = {
+        let steps = pin!(async {
+            let caller = record.authorize(caller)?;
+            complete(&mut record, &caller, body).await
+        });
+        worker.supervise(steps).await
     };
-    let result = worker.supervise(steps).await;
     record.close(result).await
 }
 
@@ -141,11 +147,13 @@ mod tests {
         let caller = setup.caller().await;
         let mut record = RequestRecord::open(&setup.worker, None);
         let id = record.id;
-        let steps = async {
-            record.authorize(caller)?;
-            panic!("a secret of ours")
+        let result = {
+            let steps = pin!(async {
+                record.authorize(caller)?;
+                panic!("a secret of ours")
+            });
+            setup.worker.supervise(steps).await
         };
-        let result = setup.worker.supervise(steps).await;
         let response = record.close(result).await;
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["x-request-id"], id.to_string());

@@ -55,7 +55,7 @@ impl RequestRecord<'_> {
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
-        let found = grounder.search(chat.messages(), span.headers()).await;
+        let found = Box::pin(grounder.search(chat.messages(), span.headers())).await;
         self.timings.search = Some(began.elapsed());
         span.end(found.is_ok());
         self.worker.counters.search(match &found {
@@ -83,7 +83,9 @@ impl RequestRecord<'_> {
         let mut span = self.trace.client_span("inference");
         let inference = Inference { client: &admitted.runtimes.0, chat, trace: span.headers() };
         let result = match (facts, &self.worker.api.grounder) {
-            (Facts(Some(passages)), Some(grounder)) => self.complete_grounded(inference, grounder, passages).await,
+            (Facts(Some(passages)), Some(grounder)) => {
+                Box::pin(self.complete_grounded(inference, grounder, passages)).await
+            }
             _ => self.run(inference).await.map(|completion| GroundedCompletion { completion, sources: Vec::new() }),
         };
         self.timings.inference = Some(began.elapsed());

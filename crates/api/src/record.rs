@@ -89,7 +89,7 @@ impl<'w> RequestRecord<'w> {
             // The completion was run and its row may be durable: no client should run it again by itself.
             Err(error) if self.row_outcome.is_some() => self.fail(error.without_retry()),
             Err(error) => {
-                self.persist_failure(error.outcome()).await;
+                Box::pin(self.persist_failure(error.outcome())).await;
                 self.fail(error)
             }
         }

@@ -26,7 +26,8 @@ pub(crate) struct RequestTrace<'w> {
 
 /// The span of one step; ends when it is dropped.
 pub(crate) struct StepSpan {
-    span: Option<Span>,
+    /// Boxed, because most installations collect no spans, and futures hold it.
+    span: Option<Box<Span>>,
     headers: HeaderMap,
 }
 
@@ -72,9 +73,9 @@ impl<'w> RequestTrace<'w> {
         StepSpan { span, headers }
     }
 
-    fn start(&self, name: &'static str, kind: SpanKind) -> Option<Span> {
+    fn start(&self, name: &'static str, kind: SpanKind) -> Option<Box<Span>> {
         let (tracer, context) = (self.tracer?, self.context.as_ref()?);
-        Some(tracer.span_builder(name).with_kind(kind).start_with_context(tracer, context))
+        Some(Box::new(tracer.span_builder(name).with_kind(kind).start_with_context(tracer, context)))
     }
 
     pub(crate) fn end(&self, id: RequestId, outcome: Outcome, usage: &TokenUsage) {

@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -35,8 +36,12 @@ impl Worker {
         &self.api
     }
 
-    /// Runs a request's steps. A panic becomes an error; so does the end of the time for finishing requests.
-    pub(crate) async fn supervise<T>(&self, steps: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    /// Runs a request's steps. A panic becomes an error; so does the end of the time for finishing requests. The steps
+    /// are pinned by the caller: they are kilobytes, which nobody should move.
+    pub(crate) async fn supervise<T>(
+        &self,
+        steps: Pin<&mut impl Future<Output = Result<T, ApiError>>>,
+    ) -> Result<T, ApiError> {
         let steps = AssertUnwindSafe(steps).catch_unwind();
         tokio::select! {
             biased;

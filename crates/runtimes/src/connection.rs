@@ -1,38 +1,35 @@
-//! One connection to a runtime, driven by the request that uses it.
-//!
-//! hyper separates a connection's driver from its sender so that another task can drive it. Here the same task polls
-//! both: there is no switch between tasks per request, and dropping the future closes the socket, so that the runtime
-//! stops.
+//! One connection to a runtime. The request that uses it reads and writes it in its own task: there is no switch
+//! between tasks, and dropping the future closes the socket, so that the runtime stops.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
+use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::http1::{BodyReader, ResponseHead};
 use crate::url::{RuntimeUrl, Target};
 
-/// Far above 512 tokens of anything.
-const MAX_RESPONSE_BYTES: usize = 4 << 20;
+/// Room for what arrives: most responses fit.
+const READ_BYTES: usize = 8 << 10;
+/// An idle connection keeps no more.
+const MAX_IDLE_BYTES: usize = 8 * READ_BYTES;
 
 pub(crate) struct Connection {
-    sender: http1::SendRequest<Full<Bytes>>,
-    /// Boxed, because it is large and futures that hold it are moved.
-    /// `None` once the connection is closed. Dropping it wakes the sender.
-    driver: Option<Box<Driver>>,
+    stream: Box<dyn Stream>,
+    /// What has arrived and was not taken yet.
+    arrived: BytesMut,
+    /// Whether another request may follow.
+    is_open: bool,
 }
-
-type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -40,7 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// A complete response, whatever its status.
 pub(crate) struct RuntimeResponse {
     pub(crate) status: StatusCode,
-    /// In seconds. 0 if the header is a date, which no runtime sends.
+    /// In seconds.
     pub(crate) retry_after: Option<u64>,
     pub(crate) body: Bytes,
 }
@@ -48,16 +45,15 @@ pub(crate) struct RuntimeResponse {
 /// Why there is no complete response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    #[error("the connection was closed before a response: {0}")]
-    BeforeResponse(#[source] hyper::Error),
-    /// Or the response is too large.
+    #[error("there is no response: {0}")]
+    BeforeResponse(#[source] io::Error),
     #[error("the response was cut off: {0}")]
-    WithinResponse(#[source] Box<dyn std::error::Error + Send + Sync>),
+    WithinResponse(#[source] io::Error),
 }
 
 impl Connection {
     /// Connects to the given address of the host, or to any.
-    pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, std::io::Error> {
+    pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, io::Error> {
         let stream: Box<dyn Stream> = match &url.target {
             Target::Unix(path, peer) => Box::new(unix_socket::connect(path, *peer).await?),
             Target::Tcp { tls, host, port } => {
@@ -67,74 +63,99 @@ impl Connection {
                 };
                 socket.set_nodelay(true)?;
                 if *tls {
-                    let name = rustls::pki_types::ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
+                    let name = rustls::pki_types::ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                     Box::new(tls_connector()?.connect(name, socket).await?)
                 } else {
                     Box::new(socket)
                 }
             }
         };
-        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        Ok(Self { sender, driver: Some(Box::new(driver)) })
+        Ok(Self { stream, arrived: BytesMut::new(), is_open: true })
     }
 
-    /// Whether an idle connection can still be used. The runtime may have closed it.
+    /// Whether an idle connection can still be used: the runtime has neither closed it nor sent anything.
     pub(crate) async fn is_usable(&mut self) -> bool {
-        let ready = drive(&mut self.driver, self.sender.ready()).await;
-        ready.is_ok() && self.is_open()
+        let mut byte = [0];
+        poll_fn(|context| {
+            let read = Pin::new(&mut self.stream).poll_read(context, &mut ReadBuf::new(&mut byte));
+            Poll::Ready(read.is_pending())
+        })
+        .await
     }
 
-    /// `begun` is set once the response begins to arrive.
+    /// Sends a whole request, and receives its response. `begun` is set once that begins to arrive.
     pub(crate) async fn exchange(
         &mut self,
-        request: Request<Full<Bytes>>,
+        request: &[u8],
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, ExchangeError> {
-        let sent = self.sender.send_request(request);
-        let whole = async {
-            let response = sent.await.map_err(ExchangeError::BeforeResponse)?;
-            begun.store(true, Ordering::Relaxed);
-            let status = response.status();
-            let retry_after = response.headers().get(header::RETRY_AFTER);
-            let retry_after =
-                retry_after.map(|text| text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0));
-            let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-            let body = body.map_err(ExchangeError::WithinResponse)?.to_bytes();
-            Ok(RuntimeResponse { status, retry_after, body })
+        self.is_open = false;
+        let mut unsent = request;
+        let head = loop {
+            let head = ResponseHead::take(&mut self.arrived);
+            if let Some(head) = head.map_err(|error| ExchangeError::BeforeResponse(error.into()))? {
+                break head;
+            }
+            match self.transfer(&mut unsent).await {
+                Ok(0) => return Err(ExchangeError::BeforeResponse(closed())),
+                Ok(_) => begun.store(true, Ordering::Relaxed),
+                Err(error) => return Err(ExchangeError::BeforeResponse(error)),
+            }
         };
-        drive(&mut self.driver, whole).await
+        let mut reader = BodyReader::new(head.framing);
+        let body = loop {
+            let body = reader.take(&mut self.arrived);
+            if let Some(body) = body.map_err(|error| ExchangeError::WithinResponse(error.into()))? {
+                break body;
+            }
+            if self.transfer(&mut unsent).await.map_err(ExchangeError::WithinResponse)? == 0 {
+                break reader.end(&mut self.arrived).ok_or_else(|| ExchangeError::WithinResponse(closed()))?;
+            }
+        };
+        self.is_open = head.keeps_alive && unsent.is_empty() && self.arrived.is_empty();
+        if body.len() > MAX_IDLE_BYTES {
+            self.arrived = BytesMut::new();
+        }
+        Ok(RuntimeResponse { status: head.status, retry_after: head.retry_after, body })
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.driver.is_some()
+        self.is_open
+    }
+
+    /// Sends what it can, and waits for something to arrive: how many bytes, 0 at the end of the connection. A runtime
+    /// may respond before it has read everything, and then stop reading; so what cannot be sent is no error yet.
+    async fn transfer(&mut self, unsent: &mut &[u8]) -> Result<usize, io::Error> {
+        poll_fn(|context| {
+            let sent = self.poll_send(context, unsent);
+            self.arrived.reserve(READ_BYTES);
+            let received = ready!(pin!(self.stream.read_buf(&mut self.arrived)).poll(context));
+            match (received, sent) {
+                (Ok(0) | Err(_), Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+                (received, _) => Poll::Ready(received),
+            }
+        })
+        .await
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, unsent: &mut &[u8]) -> Poll<Result<(), io::Error>> {
+        let mut stream = Pin::new(&mut self.stream);
+        while !unsent.is_empty() {
+            match ready!(stream.as_mut().poll_write(context, unsent))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => *unsent = &unsent[sent..],
+            }
+        }
+        stream.poll_flush(context)
     }
 }
 
-/// Polls the driver and a future that depends on it. The driver goes first, so that a closed connection is noticed
-/// before anything is sent.
-async fn drive<T>(driver: &mut Option<Box<Driver>>, wanted: impl Future<Output = T>) -> T {
-    let mut wanted = pin!(wanted);
-    let mut polled_before = false;
-    poll_fn(|context| {
-        loop {
-            if driver.as_mut().is_some_and(|driver| Pin::new(driver).poll(context).is_ready()) {
-                *driver = None;
-            }
-            if let Poll::Ready(output) = wanted.as_mut().poll(context) {
-                return Poll::Ready(output);
-            }
-            // The first poll may have queued a request, which the driver must send at once. Later the connection wakes
-            // us, and one round is enough.
-            if std::mem::replace(&mut polled_before, true) {
-                return Poll::Pending;
-            }
-        }
-    })
-    .await
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")
 }
 
 /// One configuration for all members, made at the first use.
-fn tls_connector() -> Result<TlsConnector, std::io::Error> {
+fn tls_connector() -> Result<TlsConnector, io::Error> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone().into());
@@ -142,7 +163,7 @@ fn tls_connector() -> Result<TlsConnector, std::io::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(std::io::Error::other)?
+        .map_err(io::Error::other)?
         .with_root_certificates(tls_roots::load())
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone().into())

@@ -9,8 +9,8 @@ use http::HeaderValue;
 pub struct RuntimeKey(HeaderValue);
 
 impl RuntimeKey {
-    pub(crate) fn header(&self) -> HeaderValue {
-        self.0.clone()
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.0
     }
 }
 

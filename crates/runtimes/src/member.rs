@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use breaker::Verdict;
-use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use parking_lot::{Mutex, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
@@ -17,6 +15,7 @@ use crate::balance::{MoveReason, Observation};
 use crate::connection::{Connection, ExchangeError, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
+use crate::http1::RequestHead;
 use crate::key::RuntimeKey;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -26,6 +25,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
 /// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TAG: HeaderName = HeaderName::from_static(wire::engine::TAG_HEADER);
 /// What a member's `Retry-After` is clamped to.
 const RETRY_AFTER_SECONDS: std::ops::RangeInclusive<u64> = 1..=60;
 /// An estimate for completions without usage, only used to compare members.
@@ -228,24 +229,9 @@ impl Member {
         attribution: Attribution<'_>,
         begun: &AtomicBool,
     ) -> Result<Completion, MemberError> {
-        let body = {
-            let model = self.model.read();
-            Bytes::from(wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name)))
-        };
-        let build = || {
-            let mut request = self.request(Method::POST, &self.completions_path, body.clone());
-            let headers = request.headers_mut();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            if let Ok(id) = HeaderValue::from_str(attribution.id.to_text().as_str()) {
-                headers.insert("x-request-id", id);
-            }
-            if let Some(tag) = attribution.tag.and_then(|tag| HeaderValue::from_str(tag.as_str()).ok()) {
-                headers.insert(wire::engine::TAG_HEADER, tag);
-            }
-            headers.extend(attribution.trace.clone());
-            request
-        };
-        let response = self.send(idle, build, begun).await?;
+        let request = self.completion_request(request, attribution);
+        let response = self.send(idle, &request, begun).await?;
+        drop(request);
         match response.status {
             StatusCode::OK => Ok(wire::runtime::parse_completion(&response.body)?),
             status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&response.body) {
@@ -254,6 +240,20 @@ impl Member {
             },
             status => Err(error_for(status, &response)),
         }
+    }
+
+    fn completion_request(&self, request: &ChatRequest, attribution: Attribution<'_>) -> Vec<u8> {
+        let body = {
+            let model = self.model.read();
+            wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name))
+        };
+        let mut head = self.head(&Method::POST, &self.completions_path, body.len());
+        head.add(&REQUEST_ID, attribution.id.to_text().as_str().as_bytes());
+        if let Some(tag) = attribution.tag {
+            head.add(&TAG, tag.as_str().as_bytes());
+        }
+        head.add_all(attribution.trace);
+        head.with_json(&body)
     }
 
     /// Checks the member's health, and learns its model. Our own engine passes if it decodes, however slowly.
@@ -271,8 +271,8 @@ impl Member {
     }
 
     async fn check_models(&self, idle: &IdleConnections) -> Result<(), MemberError> {
-        let build = || self.request(Method::GET, &self.models_path, Bytes::new());
-        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, build, &AtomicBool::default())).await;
+        let request = self.head(&Method::GET, &self.models_path, 0).without_body();
+        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, &request, &AtomicBool::default())).await;
         let response = response.unwrap_or(Err(MemberError::TimedOut))?;
         // Any other response, even an error, shows that the member is up. These three come from a proxy or a starting
         // server.
@@ -295,10 +295,10 @@ impl Member {
         if !self.is_engine() {
             return None;
         }
-        let build = || self.request(Method::GET, STATUS_PATH, Bytes::new());
+        let request = self.head(&Method::GET, STATUS_PATH, 0).without_body();
         let idle = IdleConnections::default();
         let begun = AtomicBool::default();
-        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, build, &begun)).await.ok()?.ok()?;
+        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, &request, &begun)).await.ok()?.ok()?;
         Status::parse(&response.body).filter(|_| response.status == StatusCode::OK)
     }
 
@@ -315,36 +315,34 @@ impl Member {
     async fn send(
         &self,
         idle: &IdleConnections,
-        build: impl Fn() -> Request<Full<Bytes>>,
+        request: &[u8],
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, MemberError> {
         while let Some(mut connection) = idle.take() {
             if !connection.is_usable().await {
                 continue;
             }
-            match connection.exchange(build(), begun).await {
+            match connection.exchange(request, begun).await {
                 // The member closed the connection at the moment that we used it. That is no failure.
                 Err(ExchangeError::BeforeResponse(_)) => break,
                 other => return self.keep(idle, connection, other),
             }
         }
-        let opened =
-            tokio::time::timeout(CONNECT_TIMEOUT, Connection::open(&self.endpoint.url, self.endpoint.address)).await;
+        // Boxed, because it is large and seldom needed: a request's future should not have room for it.
+        let open = Box::pin(Connection::open(&self.endpoint.url, self.endpoint.address));
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open).await;
         let mut connection =
             opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(MemberError::Connect)?;
-        let result = connection.exchange(build(), begun).await;
+        let result = connection.exchange(request, begun).await;
         self.keep(idle, connection, result)
     }
 
-    fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().expect("a runtime's path comes from a parsed URL");
-        request.headers_mut().insert(header::HOST, self.endpoint.url.host_header.clone());
+    fn head(&self, method: &Method, path: &str, body_bytes: usize) -> RequestHead {
+        let mut head = RequestHead::new(method, path, &self.endpoint.url.host_header, body_bytes);
         if let Some(key) = &*self.key.read() {
-            request.headers_mut().insert(header::AUTHORIZATION, key.header());
+            head.add(&header::AUTHORIZATION, key.header().as_bytes());
         }
-        request
+        head
     }
 
     fn keep(

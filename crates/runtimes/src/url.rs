@@ -197,7 +197,7 @@ mod tests {
             let url: RuntimeUrl = text.parse().unwrap();
             assert_eq!(url.to_string(), "http://a:1/v1");
             assert_eq!(url.host_header, "a:1");
-            assert_eq!(url.key().unwrap().header(), format!("Bearer {key}"));
+            assert_eq!(url.key().unwrap().header(), &format!("Bearer {key}"));
             assert!(!format!("{url:?}").contains("Quagga"), "{url:?}");
         }
         assert_eq!("http://a:1/v1".parse::<RuntimeUrl>().unwrap().key(), None);
