@@ -58,6 +58,10 @@ pub(crate) fn restore(completion: Completion) -> Completion {
 }
 
 fn guard_text(text: &str) -> Cow<'_, str> {
+    // All forms begin with one of these, which few texts have.
+    if memchr::memchr3(b'<', b'[', b']', text.as_bytes()).is_none() {
+        return Cow::Borrowed(text);
+    }
     let mut guarded = String::new();
     let mut copied = 0;
     // All forms begin with an ASCII character. After it, another one may begin within what was found.

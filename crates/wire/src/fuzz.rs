@@ -7,6 +7,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::json::Json;
+use crate::plain;
+use crate::request::parse_strictly;
 use crate::runtime::{
     is_no_capacity, parse_completion, parse_context_overflow, parse_first_model, request as runtime_request,
 };
@@ -22,7 +24,9 @@ fn real_requests() -> impl Iterator<Item = String> {
     rows.map(|row| json!({ "model": "adriaticum", "messages": row["messages"], "max_tokens": 64 }).to_string())
 }
 
-const ODD_REQUESTS: [&str; 10] = [
+const ODD_REQUESTS: [&str; 12] = [
+    r#"["adriaticum",[["user","an array is no object"]],0.7,64]"#,
+    r#"{"model":"adriaticum","messages":[["user","nor is this one"]]}"#,
     r#"{"model":"adriaticum","messages":[{"role":"user","content":"Hello!"}]}"#,
     r#" { "messages" : [ {"content":"\u00e9\ud83d\ude00\n\"q\"","role":"user"} ] , "temperature" : 0.7 , "model":"adriaticum" , "max_tokens" : 512 } "#,
     r#"{"model":"gpt-4o","messages":[{"role":"user","content":"Hi"}],"stream":true,"n":1,"tools":[],"user":"u1"}"#,
@@ -99,6 +103,9 @@ fn requests() {
     let target = Target::new("wire requests").corpus(real_requests()).corpus(ODD_REQUESTS).dictionary(WORDS).linear();
     target.run(|input| {
         let is_json = assert_same_syntax(input);
+        if let Some(request) = plain::parse_request(input) {
+            assert!(Ok(request) == parse_strictly(input), "the short way to a request is another");
+        }
         match parse_request(input) {
             Ok(request) => {
                 assert!(is_json);

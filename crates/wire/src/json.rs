@@ -60,6 +60,31 @@ pub(crate) fn to_bytes(value: &impl Serialize, capacity: usize) -> Vec<u8> {
     bytes
 }
 
+/// Writes what every request needs, piece by piece: a serializer is called for every name, quote and comma.
+pub(crate) struct JsonWriter(Vec<u8>);
+
+impl JsonWriter {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(Vec::with_capacity(capacity))
+    }
+
+    /// Text that is JSON as it stands.
+    pub(crate) fn raw(mut self, json: &str) -> Self {
+        self.0.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    /// A string or a number.
+    pub(crate) fn value(mut self, value: impl Serialize) -> Self {
+        serde_json::to_writer(&mut self.0, &value).expect("plain values always serialize, and a Vec takes everything");
+        self
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
 impl<'de> Deserialize<'de> for Json<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyValue)

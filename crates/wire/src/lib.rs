@@ -12,6 +12,7 @@ mod hints;
 mod json;
 pub mod openapi;
 pub mod ops;
+mod plain;
 mod request;
 mod response;
 pub mod runtime;

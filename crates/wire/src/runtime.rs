@@ -3,45 +3,27 @@
 
 use std::borrow::Cow;
 
-use chat::{ChatRequest, Completion, FinishReason, Message, TokenUsage};
-use serde::{Deserialize, Deserializer, Serialize};
+use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
+use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
 use crate::engine;
-use crate::json::{Json, to_bytes};
+use crate::json::{Json, JsonWriter};
 
 /// `model` is the name under which the runtime serves it.
 pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
     let content_bytes: usize = request.messages().iter().map(|message| message.content().len() + 40).sum();
-    let body = RequestBody {
-        model,
-        messages: request.messages().iter().map(MessageBody::from).collect(),
-        temperature: request.temperature().get(),
-        max_tokens: request.max_tokens().get(),
-        stream: false,
-    };
-    to_bytes(&body, 128 + model.len() + content_bytes)
-}
-
-#[derive(Serialize)]
-struct RequestBody<'a> {
-    model: &'a str,
-    messages: Vec<MessageBody<'a>>,
-    temperature: f64,
-    max_tokens: u16,
-    stream: bool,
-}
-
-#[derive(Serialize)]
-struct MessageBody<'a> {
-    role: &'static str,
-    content: &'a str,
-}
-
-impl<'a> From<&'a Message> for MessageBody<'a> {
-    fn from(message: &'a Message) -> Self {
-        Self { role: message.role().as_str(), content: message.content() }
+    let mut body = JsonWriter::new(128 + model.len() + content_bytes).raw(r#"{"model":"#).value(model);
+    for (at, message) in request.messages().iter().enumerate() {
+        let before = if at == 0 { r#","messages":[{"role":"# } else { r#"},{"role":"# };
+        body = body.raw(before).value(message.role().as_str()).raw(r#","content":"#).value(message.content());
     }
+    body.raw(r#"}],"temperature":"#)
+        .value(request.temperature().get())
+        .raw(r#","max_tokens":"#)
+        .value(request.max_tokens().get())
+        .raw(r#","stream":false}"#)
+        .into_bytes()
 }
 
 /// Why a runtime's 200 cannot be used.
