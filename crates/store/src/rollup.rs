@@ -10,6 +10,7 @@ use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
+use crate::usage::persist_us;
 
 /// One request in the ledger.
 #[derive(Debug, Clone)]
@@ -72,6 +73,23 @@ pub(crate) struct LedgerRow {
     pub(crate) usage: TokenUsage,
     /// In microseconds, by phase; `None` for what did not happen or is not known.
     pub(crate) micros: [Option<u64>; Phase::ALL.len()],
+}
+
+impl LedgerRow {
+    pub(crate) fn new(entry: &Entry, persisted_at_micros: Option<u64>) -> Self {
+        let micros = |time: Duration| time.as_micros() as u64;
+        let Timings { queue, search, inference, total } = entry.timings;
+        let persist = persisted_at_micros.and_then(|at| persist_us(entry.request_id, micros(total), at));
+        Self {
+            request_id: entry.request_id,
+            key: entry.key,
+            owner: entry.owner,
+            status: entry.outcome.status,
+            code: entry.outcome.code.unwrap_or_default().to_owned(),
+            usage: entry.usage,
+            micros: [Some(micros(total)), queue.map(micros), search.map(micros), inference.map(micros), persist],
+        }
+    }
 }
 
 /// Sums over requests.

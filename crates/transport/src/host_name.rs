@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use http::{header, request::Parts, uri::Authority};
 
+const LOOPBACK_NAME: &str = "localhost";
+
 /// The host that requests must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(Host);
@@ -32,13 +34,33 @@ impl HostName {
     }
 
     fn matches(&self, authority: &str) -> bool {
+        self.is_usual(authority) || self.matches_parsed(authority)
+    }
+
+    /// Whether it is the name as it stands, with a port or without: what nearly all requests have.
+    fn is_usual(&self, authority: &str) -> bool {
+        let name = match &self.0 {
+            Host::Loopback => LOOPBACK_NAME,
+            Host::Name(name) => name,
+            Host::Address(_) => return false,
+        };
+        authority.strip_prefix(name).is_some_and(|rest| rest.is_empty() || is_port(rest))
+    }
+
+    fn matches_parsed(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
             // An empty port (`localhost:`) is the scheme's own.
             let port = authority.as_str().strip_prefix(authority.host());
-            let plain = port.is_some_and(|port| matches!(port, "" | ":") || authority.port_u16().is_some());
+            let plain = port.is_some_and(|port| matches!(port, "" | ":") || is_port(port));
             plain && Host::parse(authority.host()) == self.0
         })
     }
+}
+
+/// Whether it is a colon and a port's number.
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':')
+        .is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok())
 }
 
 /// A host without its port. All loopback names are one.
@@ -56,7 +78,7 @@ impl Host {
             Ok(address) if address.to_canonical().is_loopback() => Self::Loopback,
             Ok(address) => Self::Address(address.to_canonical()),
             Err(_) => match host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase() {
-                name if name == "localhost" => Self::Loopback,
+                name if name == LOOPBACK_NAME => Self::Loopback,
                 name => Self::Name(name),
             },
         }

@@ -1,5 +1,7 @@
 //! SQLite's side of folding: the ledger's writer folds between two commits, because a file has one writer at a time.
 
+use std::collections::HashMap;
+
 use chat::{RequestId, TokenUsage};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
@@ -9,14 +11,48 @@ use crate::StoreError;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime, UnfoldedCommit, take_ready};
 use crate::latency::merge_encoded;
-use crate::rollup::{KeySum, LedgerRow, Resolution, Rollups};
+use crate::rollup::{Entry, KeySum, LedgerRow, Resolution, Rollups};
 use crate::usage::persist_us;
 
 /// Rows in one transaction: new rows wait while it runs.
 const MAX_ROWS: usize = 1_024;
+/// Rows that are kept in memory until they are folded.
+const MAX_RECENT_ROWS: usize = 8 * MAX_ROWS;
+
+/// Rows of commits that are not folded: what this process wrote a moment ago need not be read again.
+#[derive(Default)]
+pub(super) struct RecentRows {
+    rows: usize,
+    by_commit: HashMap<CommitId, Vec<Entry>>,
+}
+
+impl RecentRows {
+    /// Keeps a commit's rows, unless there are many already.
+    pub(super) fn keep(&mut self, commit: CommitId, rows: Vec<Entry>) {
+        if self.rows + rows.len() <= MAX_RECENT_ROWS {
+            self.rows += rows.len();
+            self.by_commit.insert(commit, rows);
+        }
+    }
+
+    fn forget(&mut self, commit: CommitId) {
+        self.rows -= self.by_commit.remove(&commit).map_or(0, |rows| rows.len());
+    }
+
+    /// All rows of a commit, in its order.
+    fn of(&self, commit: &UnfoldedCommit) -> Option<&[Entry]> {
+        let rows = self.by_commit.get(&commit.id)?;
+        rows.iter().map(|row| &row.request_id).eq(&commit.requests).then_some(rows)
+    }
+}
 
 /// Stores when commits became durable, and adds rows to the sums and to the lists by key.
-pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros: u64) -> Result<Backlog, StoreError> {
+pub(super) fn fold(
+    connection: &mut Connection,
+    times: &[CommitTime],
+    now_micros: u64,
+    recent: &mut RecentRows,
+) -> Result<Backlog, StoreError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut note = transaction
@@ -28,7 +64,7 @@ pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros
     let (ready, backlog) = take_ready(unfolded(&transaction)?, now_micros, MAX_ROWS);
     let mut rollups = Rollups::default();
     let mut by_key = Vec::new();
-    each_row(&transaction, &ready, |row| {
+    each_row(&transaction, &ready, recent, |row| {
         rollups.add(row);
         by_key.push((row.key, row.request_id));
     })?;
@@ -48,13 +84,14 @@ pub(super) fn fold(connection: &mut Connection, times: &[CommitTime], now_micros
         }
     }
     transaction.commit()?;
+    ready.iter().for_each(|commit| recent.forget(commit.id));
     Ok(backlog)
 }
 
 /// What the sums lack.
 pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
     let mut rollups = Rollups::default();
-    each_row(connection, &unfolded(connection)?, |row| rollups.add(row))?;
+    each_row(connection, &unfolded(connection)?, &RecentRows::default(), |row| rollups.add(row))?;
     Ok(rollups)
 }
 
@@ -83,6 +120,7 @@ pub(super) fn unfolded(connection: &Connection) -> Result<Vec<UnfoldedCommit>, S
 fn each_row(
     connection: &Connection,
     commits: &[UnfoldedCommit],
+    recent: &RecentRows,
     mut take: impl FnMut(&LedgerRow),
 ) -> Result<(), StoreError> {
     let mut find = connection.prepare_cached(
@@ -90,6 +128,10 @@ fn each_row(
              search_us, inference_us FROM requests WHERE id = ?1",
     )?;
     for commit in commits {
+        if let Some(rows) = recent.of(commit) {
+            rows.iter().for_each(|row| take(&LedgerRow::new(row, commit.persisted_at_micros)));
+            continue;
+        }
         for &request in &commit.requests {
             let mut rows = find.query([request.to_bytes()])?;
             let row = rows.next()?.ok_or(StoreError::Corrupt("commit"))?;

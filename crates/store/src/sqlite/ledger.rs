@@ -7,7 +7,7 @@ use chat::{RequestId, Timestamp};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, TransactionBehavior, ffi, params};
 
 use super::connect;
-use super::fold::{create_merge_function, fold, unfolded};
+use super::fold::{RecentRows, create_merge_function, fold, unfolded};
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
 use crate::StoreError;
@@ -36,6 +36,7 @@ pub(crate) struct SqliteLedger {
     /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
     /// opens another.
     connection: Option<Connection>,
+    recent: RecentRows,
     /// Whether a connection was lost, so that nothing may be written before the log is settled.
     must_settle: bool,
     commits_since_look: u32,
@@ -46,7 +47,15 @@ pub(crate) struct SqliteLedger {
 impl SqliteLedger {
     /// The first call opens the file.
     pub(super) fn new(pool: Arc<Pool>, clock: Arc<StoreClock>) -> Self {
-        Self { pool, clock, connection: None, must_settle: false, commits_since_look: 0, is_log_stuck: false }
+        Self {
+            pool,
+            clock,
+            connection: None,
+            recent: RecentRows::default(),
+            must_settle: false,
+            commits_since_look: 0,
+            is_log_stuck: false,
+        }
     }
 
     /// Runs something on the connection, and opens it first if there is none.
@@ -92,7 +101,8 @@ impl SqliteLedger {
 impl LedgerBackend for SqliteLedger {
     fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
         let commit_id = CommitId::new(self.clock.now_micros());
-        let committed = self.with(|connection| commit(connection, group, commit_id))?;
+        let (committed, rows) = self.with(|connection| commit(connection, group, commit_id))?;
+        self.recent.keep(commit_id, rows);
         self.commits_since_look += 1;
         if self.commits_since_look >= COMMITS_PER_LOOK {
             self.keep_log_short();
@@ -102,7 +112,10 @@ impl LedgerBackend for SqliteLedger {
 
     fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
         let now_micros = self.clock.now_micros();
-        self.with(|connection| Ok(Some(fold(connection, times, now_micros)?)))
+        let mut recent = std::mem::take(&mut self.recent); // after a failure they are read from the database
+        let backlog = self.with(|connection| Ok(fold(connection, times, now_micros, &mut recent)?))?;
+        self.recent = recent;
+        Ok(Some(backlog))
     }
 
     fn probe(&mut self) -> Result<(), CommitError> {
@@ -178,27 +191,33 @@ fn prepare(connection: Connection) -> Result<Connection, WriteError> {
     Ok(connection)
 }
 
-fn commit(connection: &mut Connection, group: &[QueuedRow], commit: CommitId) -> Result<Committed, WriteError> {
+/// Also returns the rows that were recorded.
+fn commit(
+    connection: &mut Connection,
+    group: &[QueuedRow],
+    commit: CommitId,
+) -> Result<(Committed, Vec<Entry>), WriteError> {
     let mut committed = Committed { commit: None, refused: Vec::new() };
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut recorded = Vec::with_capacity(group.len() * size_of::<RequestId>());
+    let mut recorded = Vec::with_capacity(group.len());
     {
         let mut insert = transaction.prepare_cached(INSERT)?;
         for (at, row) in group.iter().enumerate() {
             match insert_row(&mut insert, &row.entry, commit) {
-                Ok(true) => recorded.extend(row.entry.request_id.to_bytes()),
+                Ok(true) => recorded.push(row.entry.clone()),
                 Ok(false) => {} // recorded before: counted once
                 Err(error) if is_row_error(&error) => committed.refused.push(at),
                 Err(other) => return Err(other.into()),
             }
         }
         if !recorded.is_empty() {
-            transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), recorded])?;
+            let ids: Vec<u8> = recorded.iter().flat_map(|row| row.request_id.to_bytes()).collect();
+            transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), ids])?;
             committed.commit = Some(commit);
         }
     }
     transaction.commit()?;
-    Ok(committed)
+    Ok((committed, recorded))
 }
 
 fn read_clock(connection: &Connection) -> Result<ClockReading, rusqlite::Error> {
