@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::fold::{Backlog, CommitTime};
 
-/// After so many rows, or so long after the first of them, the rows are folded.
+/// Rows are folded after so many commits, after so many rows, or so long after the first of them. New rows wait meanwhile:
+/// folding costs one flush for many of theirs, and takes a few milliseconds at most.
+const FOLD_COMMITS: usize = 32;
 const FOLD_ROWS: usize = 1_024;
 const FOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// Commits whose times are kept until they can be written.
@@ -13,7 +15,8 @@ const MAX_COMMIT_TIMES: usize = 16_384;
 /// When to fold, and what is then written beside the sums.
 pub(crate) struct FoldSchedule {
     times: Vec<CommitTime>,
-    /// Rows that were committed since the last time, and when the first of them was.
+    /// What was committed since the last time, and when the first of it was.
+    commits: usize,
     rows: usize,
     since: Instant,
     /// `None` if there is nothing to fold.
@@ -25,13 +28,14 @@ impl FoldSchedule {
     /// At the start, what an earlier process has left.
     pub(crate) fn new() -> Self {
         let now = Instant::now();
-        Self { times: Vec::new(), rows: 0, since: now, due: Some(now), failing: false }
+        Self { times: Vec::new(), commits: 0, rows: 0, since: now, due: Some(now), failing: false }
     }
 
     pub(crate) fn rows_committed(&mut self, rows: usize) {
-        if self.rows == 0 {
+        if self.commits == 0 {
             self.since = Instant::now();
         }
+        self.commits += 1;
         self.rows += rows;
         self.due.get_or_insert_with(|| Instant::now() + FOLD_INTERVAL);
     }
@@ -43,7 +47,8 @@ impl FoldSchedule {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        self.wait().is_zero() || (self.rows >= FOLD_ROWS && !self.failing)
+        let is_enough = self.commits >= FOLD_COMMITS || self.rows >= FOLD_ROWS;
+        self.wait().is_zero() || (is_enough && !self.failing)
     }
 
     pub(crate) fn wait(&self) -> Duration {
@@ -62,7 +67,7 @@ impl FoldSchedule {
 
     pub(crate) fn done(&mut self, backlog: &Backlog) {
         self.times.clear();
-        self.rows = 0;
+        (self.commits, self.rows) = (0, 0);
         self.failing = false;
         let wait = if backlog.is_ready { Duration::ZERO } else { FOLD_INTERVAL };
         self.due = (backlog.rows > 0).then(|| Instant::now() + wait);
