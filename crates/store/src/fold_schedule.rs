@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::fold::{Backlog, CommitTime};
 
-/// Rows are folded after so many commits, after so many rows, or so long after the first of them. New rows wait meanwhile:
-/// folding costs one flush for many of theirs, and takes a few milliseconds at most.
+/// Rows are folded once they are so many, and have taken so many flushes that one more hardly counts. New rows wait
+/// meanwhile.
+const FOLD_ROWS: usize = 256;
 const FOLD_COMMITS: usize = 32;
-const FOLD_ROWS: usize = 1_024;
+/// Or once they are so many, or so long after the first of them.
+const MAX_ROWS: usize = 1_024;
 const FOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// Commits whose times are kept until they can be written.
 const MAX_COMMIT_TIMES: usize = 16_384;
@@ -47,7 +49,7 @@ impl FoldSchedule {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        let is_enough = self.commits >= FOLD_COMMITS || self.rows >= FOLD_ROWS;
+        let is_enough = (self.rows >= FOLD_ROWS && self.commits >= FOLD_COMMITS) || self.rows >= MAX_ROWS;
         self.wait().is_zero() || (is_enough && !self.failing)
     }
 

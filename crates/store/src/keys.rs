@@ -251,6 +251,11 @@ fn label(id: KeyId, name: &str) -> String {
 /// Runs for every request, so both backends keep it prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner FROM keys WHERE id = $1";
 
+/// The same for several keys of PostgreSQL.
+pub(crate) const FIND_KEYS: &str =
+    "SELECT digest, completions, expires_at, revoked_at, owner, id FROM keys WHERE id = ANY($1)";
+
+#[derive(Clone, Copy)]
 pub(crate) struct StoredKey {
     pub(crate) digest: KeyDigest,
     pub(crate) completions: bool,

@@ -1,110 +1,137 @@
-//! Looks up keys over one connection that all requests of a replica share. Queries are pipelined, so one connection is
-//! enough, and the server has few of them.
+//! Looks up keys over one connection. While a statement is under way, further look-ups gather, and the next statement
+//! finds the keys of all of them: the more there are, the less each costs, and the server has few connections.
+//!
+//! A statement is sent after everybody whose key it finds has asked, so nobody is told what was true before.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement};
+use chat::KeyId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_postgres::Statement;
 
 use super::server::{Server, Session};
 use crate::StoreError;
-use crate::keys::FIND_KEY;
+use crate::keys::{FIND_KEYS, StoredKey};
+use crate::sql::Row;
 
+/// Keys in one statement.
+const MAX_KEYS: usize = 1_024;
 /// How long nobody tries again after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
 pub(super) struct KeyLookup {
-    server: Server,
-    connection: Mutex<Option<Arc<LookupConnection>>>,
-    /// Held while somebody connects; the time of the last failure.
-    connecting: tokio::sync::Mutex<Option<Instant>>,
+    /// As many wait in it as requests are being authenticated.
+    queue: mpsc::UnboundedSender<Lookup>,
+    timeout: Duration,
 }
 
-struct LookupConnection {
-    client: Session,
-    find_key: Statement,
+struct Lookup {
+    key: KeyId,
+    reply: oneshot::Sender<Result<Option<StoredKey>, StoreError>>,
 }
 
 impl KeyLookup {
-    pub(super) fn new(server: Server) -> Self {
-        Self { server, connection: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    pub(super) fn new(server: &Server) -> Self {
+        let (queue, lookups) = mpsc::unbounded_channel();
+        let finder = Finder { server: server.clone(), connection: None, failed_at: None };
+        drop(server.spawn(finder.run(lookups))); // it ends when nobody can ask any more
+        Self { queue, timeout: server.timeout() }
     }
 
-    /// Looks up a key. A broken connection is replaced once.
-    pub(super) async fn find_key(&self, id: &str) -> Result<Option<Row>, StoreError> {
-        let connection = self.connection().await?;
-        match self.query(&connection, &[&id]).await {
-            Err(StoreError::Postgres(_)) if connection.client.is_closed() => {
-                let connection = self.connection().await?;
-                self.query(&connection, &[&id]).await
+    pub(super) async fn find_key(&self, key: KeyId) -> Result<Option<StoredKey>, StoreError> {
+        let (reply, found) = oneshot::channel();
+        if self.queue.send(Lookup { key, reply }).is_err() {
+            return Err(unreachable());
+        }
+        let found = timeout(self.timeout, found).await.map_err(|_elapsed| StoreError::TimedOut)?;
+        found.unwrap_or_else(|_gone| Err(unreachable()))
+    }
+}
+
+/// The task behind the queue.
+struct Finder {
+    server: Server,
+    connection: Option<LookupConnection>,
+    /// The last attempt to connect, if it failed.
+    failed_at: Option<Instant>,
+}
+
+struct LookupConnection {
+    session: Session,
+    find_keys: Statement,
+}
+
+impl Finder {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Lookup>) {
+        let mut lookups = Vec::new();
+        while queue.recv_many(&mut lookups, MAX_KEYS).await > 0 {
+            lookups.retain(|lookup| !lookup.reply.is_closed());
+            if lookups.is_empty() {
+                continue;
             }
+            let mut keys: Vec<KeyId> = lookups.iter().map(|lookup| lookup.key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            let found = self.find_keys(&keys).await;
+            for Lookup { key, reply } in lookups.drain(..) {
+                let _ = reply.send(match &found {
+                    Ok(keys) => Ok(keys.get(&key).copied()),
+                    Err(StoreError::TimedOut) => Err(StoreError::TimedOut),
+                    Err(error) => Err(StoreError::Unreachable(error.to_string())),
+                });
+            }
+        }
+    }
+
+    /// A broken connection is replaced once.
+    async fn find_keys(&mut self, keys: &[KeyId]) -> Result<HashMap<KeyId, StoredKey>, StoreError> {
+        let was_connected = self.connection.is_some();
+        match self.query(keys).await {
+            Err(StoreError::Postgres(_)) if was_connected && self.connection.is_none() => self.query(keys).await,
             other => other,
         }
     }
 
-    async fn query(
-        &self,
-        connection: &Arc<LookupConnection>,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, StoreError> {
-        let query = connection.client.query_opt(&connection.find_key, parameters);
-        match tokio::time::timeout(self.server.timeout(), query).await {
-            Ok(result) => Ok(result?),
-            Err(_elapsed) => {
-                self.discard(connection);
-                Err(StoreError::TimedOut)
+    async fn query(&mut self, keys: &[KeyId]) -> Result<HashMap<KeyId, StoredKey>, StoreError> {
+        let LookupConnection { session, find_keys } = self.connect().await?;
+        let ids: Vec<&str> = keys.iter().map(KeyId::as_str).collect();
+        let rows = timeout(session.server().timeout(), session.query(find_keys, &[&ids])).await;
+        let is_usable = rows.is_ok() && !session.is_closed();
+        if !is_usable {
+            self.connection = None;
+        }
+        let rows = rows.map_err(|_elapsed| StoreError::TimedOut)??;
+        rows.iter().map(|row| Ok((key_id(row)?, StoredKey::read(&Row::Postgres(row))?))).collect()
+    }
+
+    async fn connect(&mut self) -> Result<&LookupConnection, StoreError> {
+        let is_open = self.connection.as_ref().is_some_and(|connection| !connection.session.is_closed());
+        if !is_open {
+            self.connection = None;
+            if self.failed_at.is_some_and(|failed| failed.elapsed() < RECONNECT_BACKOFF) {
+                return Err(unreachable());
             }
+            let opened = open(&self.server).await;
+            self.failed_at = opened.is_err().then(Instant::now);
+            self.connection = Some(opened?);
         }
+        self.connection.as_ref().ok_or_else(unreachable)
     }
+}
 
-    /// Connects if there is no open connection. Those who waited for an attempt that failed do not try again.
-    async fn connection(&self) -> Result<Arc<LookupConnection>, StoreError> {
-        if let Some(connection) = self.open_connection() {
-            return Ok(connection);
-        }
-        let asked_at = Instant::now();
-        let mut failed_at = self.connecting.lock().await;
-        if let Some(connection) = self.open_connection() {
-            return Ok(connection);
-        }
-        if failed_at.is_some_and(|failed| failed > asked_at || failed.elapsed() < RECONNECT_BACKOFF) {
-            return Err(StoreError::Unreachable("there is no connection to the database".into()));
-        }
-        match self.connect().await {
-            Ok(connection) => {
-                *failed_at = None;
-                *self.slot() = Some(connection.clone());
-                Ok(connection)
-            }
-            Err(error) => {
-                *failed_at = Some(Instant::now());
-                Err(error)
-            }
-        }
-    }
+async fn open(server: &Server) -> Result<LookupConnection, StoreError> {
+    let session = server.connect().await?;
+    let prepared = timeout(server.timeout(), session.prepare(FIND_KEYS)).await;
+    let find_keys = prepared.map_err(|_elapsed| StoreError::TimedOut)??;
+    Ok(LookupConnection { session, find_keys })
+}
 
-    async fn connect(&self) -> Result<Arc<LookupConnection>, StoreError> {
-        let client = self.server.connect().await?;
-        let prepared = tokio::time::timeout(self.server.timeout(), client.prepare(FIND_KEY)).await;
-        let find_key = prepared.map_err(|_elapsed| StoreError::TimedOut)??;
-        Ok(Arc::new(LookupConnection { client, find_key }))
-    }
+fn key_id(row: &tokio_postgres::Row) -> Result<KeyId, StoreError> {
+    row.try_get::<_, &str>("id")?.parse().map_err(|_| StoreError::Corrupt("key id"))
+}
 
-    fn open_connection(&self) -> Option<Arc<LookupConnection>> {
-        self.slot().as_ref().filter(|connection| !connection.client.is_closed()).cloned()
-    }
-
-    /// Drops a connection that does not respond. Those who still wait on it keep it.
-    fn discard(&self, silent: &Arc<LookupConnection>) {
-        let mut slot = self.slot();
-        if slot.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, silent)) {
-            *slot = None;
-        }
-    }
-
-    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Arc<LookupConnection>>> {
-        self.connection.lock()
-    }
+fn unreachable() -> StoreError {
+    StoreError::Unreachable("there is no connection to the database".into())
 }

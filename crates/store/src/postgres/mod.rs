@@ -1,7 +1,7 @@
 //! The PostgreSQL backend: one server, and any number of replicas of this program. No replica holds state that another
 //! needs.
 //!
-//! Keys are looked up over one connection that all requests share. The ledger has its own connection. Everything else
+//! Keys are looked up over one connection, for many requests at once. The ledger has its own connection. Everything else
 //! takes one from a pool. A broken connection is replaced at the next use.
 
 mod client;
@@ -26,10 +26,10 @@ use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
+use crate::StoreError;
 use crate::clock::{ServerClock, StoreClock};
 use crate::counters::LedgerCounters;
 use crate::keys::StoredKey;
-use crate::{StoreError, sql};
 
 use client::Manager;
 pub(crate) use client::PooledClient;
@@ -74,7 +74,7 @@ impl Postgres {
             .build()
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         let changes = Arc::new(Semaphore::new(1));
-        Ok((Self { keys: KeyLookup::new(server.clone()), changes, pool, server }, clock))
+        Ok((Self { keys: KeyLookup::new(&server), changes, pool, server }, clock))
     }
 
     pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<PostgresLedger> {
@@ -100,8 +100,7 @@ impl Postgres {
     }
 
     pub(crate) async fn find_key(&self, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
-        let row = self.keys.find_key(id.as_str()).await?;
-        row.as_ref().map(|row| StoredKey::read(&sql::Row::Postgres(row))).transpose()
+        self.keys.find_key(id).await
     }
 }
 
