@@ -168,3 +168,90 @@ fn tls_connector() -> Result<TlsConnector, io::Error> {
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone().into())
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    /// A connection to a server that does what it is told.
+    async fn connect() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url: RuntimeUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let (connection, accepted) = tokio::join!(Connection::open(&url, None), listener.accept());
+        (connection.unwrap(), accepted.unwrap().0)
+    }
+
+    async fn read_request(server: &mut TcpStream) {
+        let mut request = vec![0; REQUEST.len()];
+        server.read_exact(&mut request).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_until_the_runtime_closes_it() {
+        let (mut connection, mut server) = connect().await;
+        for body in ["one", "three"] {
+            let respond = async {
+                read_request(&mut server).await;
+                let head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                for piece in [head, &format!("{:x}\r\n", body.len()), body, "\r\n0", "\r\n\r\n"] {
+                    server.write_all(piece.as_bytes()).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            let begun = AtomicBool::default();
+            let (response, ()) = tokio::join!(connection.exchange(REQUEST, &begun), respond);
+            assert_eq!(response.unwrap().body, body);
+            assert!(begun.into_inner() && connection.is_open() && connection.is_usable().await);
+        }
+        drop(server);
+        connection.stream.read_u8().await.unwrap_err();
+        assert!(!connection.is_usable().await);
+    }
+
+    #[tokio::test]
+    async fn what_follows_a_response_makes_a_connection_useless() {
+        let (mut connection, mut server) = connect().await;
+        server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n").await.unwrap();
+        let response = connection.exchange(REQUEST, &AtomicBool::default()).await.unwrap();
+        assert_eq!((response.body.as_ref(), connection.is_open()), (b"x".as_slice(), false));
+    }
+
+    /// A runtime that refuses a long prompt need not read it.
+    #[tokio::test]
+    async fn a_response_counts_even_if_the_request_could_not_be_sent() {
+        let (mut connection, mut server) = connect().await;
+        let refuse = async {
+            read_request(&mut server).await;
+            server.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno").await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let long = vec![b'x'; 16 << 20];
+        let begun = AtomicBool::default();
+        let (response, ()) = tokio::join!(connection.exchange(&long, &begun), refuse);
+        assert_eq!((response.unwrap().status, connection.is_open()), (StatusCode::PAYLOAD_TOO_LARGE, false));
+    }
+
+    #[tokio::test]
+    async fn an_end_before_or_within_the_response_is_told_apart() {
+        for (sent, is_before) in [
+            ("", true),
+            ("HTTP/1.1 200 OK\r\nContent-Le", true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", false),
+        ] {
+            let (mut connection, mut server) = connect().await;
+            let respond = async move {
+                read_request(&mut server).await;
+                server.write_all(sent.as_bytes()).await.unwrap();
+            };
+            let begun = AtomicBool::default();
+            let (result, ()) = tokio::join!(connection.exchange(REQUEST, &begun), respond);
+            assert_eq!(matches!(result, Err(ExchangeError::BeforeResponse(_))), is_before, "{sent}");
+            assert_eq!(begun.into_inner(), !sent.is_empty(), "{sent}");
+        }
+    }
+}
