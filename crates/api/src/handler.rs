@@ -22,8 +22,8 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
     let closes_connection = closes_connection(&head);
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
-    let result = {
-        let steps = pin!(async {
+    let result = worker
+        .supervise(pin!(async {
             let (api, head) = (&worker.api, head);
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
@@ -34,9 +34,8 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
             require_json(&head.headers)?; // 400
             drop(head); // it is not small enough to keep it for as long as a completion takes
             complete(&mut record, &caller, bytes).await
-        });
-        worker.supervise(steps).await
-    };
+        }))
+        .await;
     let mut response = record.close(result).await;
     if closes_connection {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -47,13 +46,12 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
 /// Handles a request from the console's playground, for a caller who is signed in there.
 pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> Response {
     let mut record = RequestRecord::open(worker, None);
-    let result = {
-        let steps = pin!(async {
+    let result = worker
+        .supervise(pin!(async {
             let caller = record.authorize(caller)?;
             complete(&mut record, &caller, body).await
-        });
-        worker.supervise(steps).await
-    };
+        }))
+        .await;
     record.close(result).await
 }
 
@@ -147,13 +145,13 @@ mod tests {
         let caller = setup.caller().await;
         let mut record = RequestRecord::open(&setup.worker, None);
         let id = record.id;
-        let result = {
-            let steps = pin!(async {
+        let result = setup
+            .worker
+            .supervise(pin!(async {
                 record.authorize(caller)?;
                 panic!("a secret of ours")
-            });
-            setup.worker.supervise(steps).await
-        };
+            }))
+            .await;
         let response = record.close(result).await;
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["x-request-id"], id.to_string());

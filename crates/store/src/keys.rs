@@ -248,10 +248,10 @@ fn label(id: KeyId, name: &str) -> String {
     format!("{name} ({id})")
 }
 
-/// Runs for every request, so both backends keep it prepared.
+/// What SQLite is asked for every request; kept prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner FROM keys WHERE id = $1";
 
-/// The same for several keys of PostgreSQL.
+/// What PostgreSQL is asked, for several requests at once; kept prepared, too.
 pub(crate) const FIND_KEYS: &str =
     "SELECT digest, completions, expires_at, revoked_at, owner, id FROM keys WHERE id = ANY($1)";
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::Statement;
 
+use super::key_id;
 use super::server::{Server, Session};
 use crate::StoreError;
 use crate::keys::{FIND_KEYS, StoredKey};
@@ -18,6 +19,8 @@ use crate::sql::Row;
 
 /// Keys in one statement.
 const MAX_KEYS: usize = 1_024;
+/// In `FIND_KEYS`, behind what `StoredKey` reads.
+const ID_COLUMN: usize = 5;
 /// How long nobody tries again after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
@@ -63,6 +66,9 @@ struct LookupConnection {
     find_keys: Statement,
 }
 
+/// By key. One that cannot be read is its owner's error, and nobody else's.
+type FoundKeys = HashMap<KeyId, Result<StoredKey, StoreError>>;
+
 impl Finder {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Lookup>) {
         let mut lookups = Vec::new();
@@ -77,16 +83,15 @@ impl Finder {
             let found = self.find_keys(&keys).await;
             for Lookup { key, reply } in lookups.drain(..) {
                 let _ = reply.send(match &found {
-                    Ok(keys) => Ok(keys.get(&key).copied()),
-                    Err(StoreError::TimedOut) => Err(StoreError::TimedOut),
-                    Err(error) => Err(StoreError::Unreachable(error.to_string())),
+                    Ok(keys) => keys.get(&key).map(|stored| stored.as_ref().copied().map_err(same_error)).transpose(),
+                    Err(error) => Err(same_error(error)),
                 });
             }
         }
     }
 
     /// A broken connection is replaced once.
-    async fn find_keys(&mut self, keys: &[KeyId]) -> Result<HashMap<KeyId, StoredKey>, StoreError> {
+    async fn find_keys(&mut self, keys: &[KeyId]) -> Result<FoundKeys, StoreError> {
         let was_connected = self.connection.is_some();
         match self.query(keys).await {
             Err(StoreError::Postgres(_)) if was_connected && self.connection.is_none() => self.query(keys).await,
@@ -94,7 +99,7 @@ impl Finder {
         }
     }
 
-    async fn query(&mut self, keys: &[KeyId]) -> Result<HashMap<KeyId, StoredKey>, StoreError> {
+    async fn query(&mut self, keys: &[KeyId]) -> Result<FoundKeys, StoreError> {
         let LookupConnection { session, find_keys } = self.connect().await?;
         let ids: Vec<&str> = keys.iter().map(KeyId::as_str).collect();
         let rows = timeout(session.server().timeout(), session.query(find_keys, &[&ids])).await;
@@ -103,21 +108,22 @@ impl Finder {
             self.connection = None;
         }
         let rows = rows.map_err(|_elapsed| StoreError::TimedOut)??;
-        rows.iter().map(|row| Ok((key_id(row)?, StoredKey::read(&Row::Postgres(row))?))).collect()
+        rows.iter().map(|row| Ok((key_id(row, ID_COLUMN)?, StoredKey::read(&Row::Postgres(row))))).collect()
     }
 
     async fn connect(&mut self) -> Result<&LookupConnection, StoreError> {
-        let is_open = self.connection.as_ref().is_some_and(|connection| !connection.session.is_closed());
-        if !is_open {
-            self.connection = None;
-            if self.failed_at.is_some_and(|failed| failed.elapsed() < RECONNECT_BACKOFF) {
+        let connection = match self.connection.take().filter(|connection| !connection.session.is_closed()) {
+            Some(connection) => connection,
+            None if self.failed_at.is_some_and(|failed| failed.elapsed() < RECONNECT_BACKOFF) => {
                 return Err(unreachable());
             }
-            let opened = open(&self.server).await;
-            self.failed_at = opened.is_err().then(Instant::now);
-            self.connection = Some(opened?);
-        }
-        self.connection.as_ref().ok_or_else(unreachable)
+            None => {
+                let opened = open(&self.server).await;
+                self.failed_at = opened.is_err().then(Instant::now);
+                opened?
+            }
+        };
+        Ok(self.connection.insert(connection))
     }
 }
 
@@ -128,8 +134,13 @@ async fn open(server: &Server) -> Result<LookupConnection, StoreError> {
     Ok(LookupConnection { session, find_keys })
 }
 
-fn key_id(row: &tokio_postgres::Row) -> Result<KeyId, StoreError> {
-    row.try_get::<_, &str>("id")?.parse().map_err(|_| StoreError::Corrupt("key id"))
+/// An error for one more who waits.
+fn same_error(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::TimedOut => StoreError::TimedOut,
+        StoreError::Corrupt(what) => StoreError::Corrupt(what),
+        other => StoreError::Unreachable(other.to_string()),
+    }
 }
 
 fn unreachable() -> StoreError {

@@ -89,3 +89,23 @@ async fn an_older_replica_keeps_working_after_a_newer_migration() {
     writer.stop();
     assert_eq!(old.list_keys(&Viewer::operator()).await.unwrap().len(), 1);
 }
+
+/// Keys of many requests are looked up in one statement. Each gets an answer of its own.
+#[tokio::test]
+async fn a_key_that_cannot_be_read_is_nobody_elses_error() {
+    let database = TestDatabase::postgres();
+    let store = database.open().await;
+    let (good, bad, revoked) = (new_key(&store, "a").await, new_key(&store, "b").await, new_key(&store, "c").await);
+    let name = database.database.to_string();
+    let damage = format!("UPDATE keys SET digest = '\\x00' WHERE id = '{}'", bad.id());
+    Cluster::shared().sql(name.rsplit_once('/').unwrap().1, &damage);
+    assert!(store.revoke_key(&Viewer::operator(), revoked.id()).await.unwrap().is_some());
+    let lookups = (0..60).map(|number| store.authenticate([&good, &bad, &revoked][number % 3]));
+    for (number, found) in futures_util::future::join_all(lookups).await.into_iter().enumerate() {
+        match number % 3 {
+            0 => assert_eq!(found.unwrap().unwrap().key(), good.id()),
+            1 => assert!(found.is_err()),
+            _ => assert!(found.unwrap().is_none()),
+        }
+    }
+}
