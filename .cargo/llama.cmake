@@ -18,3 +18,23 @@ function(adriaticum_adapt_llama)
     endif()
 endfunction()
 cmake_language(DEFER CALL adriaticum_adapt_llama)
+
+# Some functions of the kernels are replaced by our own (crates/kernels/native), in each library of kernels that is built.
+# The library's are renamed, so that ours can call them.
+function(adriaticum_hook_kernels)
+    get_property(targets DIRECTORY ggml/src PROPERTY BUILDSYSTEM_TARGETS)
+    list(FILTER targets INCLUDE REGEX "^ggml-cpu")
+    list(FILTER targets EXCLUDE REGEX "-feats$")
+    foreach (target IN LISTS targets)
+        target_sources(${target} PRIVATE ${ADRIATICUM_ROOT}/crates/kernels/native/hook.c)
+        target_include_directories(${target} PRIVATE ggml/src/ggml-cpu)
+    endforeach()
+    adriaticum_rename(ops.cpp ggml_compute_forward_flash_attn_ext adriaticum_library_attention)
+    adriaticum_rename(ggml-cpu.c ggml_graph_plan adriaticum_library_graph_plan)
+endfunction()
+function(adriaticum_rename file name other)
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/ggml/src/ggml-cpu/${file} TARGET_DIRECTORY ${targets} APPEND PROPERTY
+        COMPILE_DEFINITIONS ${name}=${other})
+endfunction()
+get_filename_component(ADRIATICUM_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+cmake_language(DEFER CALL adriaticum_hook_kernels)

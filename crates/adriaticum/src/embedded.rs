@@ -91,6 +91,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_running: settings.engine.requests,
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
+        attention: settings.engine.attention,
     };
     let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
@@ -238,8 +239,9 @@ impl Progress for LoadProgress {
         }
     }
 
-    fn tried(&mut self, (choice, speed): &Trial) {
-        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), format_speed);
+    fn tried(&mut self, Trial { settings: choice, speed, quiet }: &Trial) {
+        let busy = if *quiet { "" } else { ", while other processes were busy" };
+        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), format_speed) + busy;
         let print = || {
             let _ = writeln!(std::io::stdout(), "{choice}: {speed}"); // the result is stored in any case
         };

@@ -2,12 +2,13 @@
 //!
 //! `http_api` speaks HTTP, `tokenizer` is the thread that turns conversations into tokens with `template` and `markup`,
 //! `worker` the one that owns the context. `model` is the only module that knows llama.cpp; `tuning` finds the fastest
-//! settings for a machine. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which request
+//! settings for a machine by `trial`s. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which request
 //! starts next, `scheduler` plans the next step, `cache` knows which sequence holds which cells, `sampler` draws tokens.
 
 mod cache;
 #[cfg(test)]
 mod cells;
+mod clock;
 #[cfg(test)]
 mod fairness;
 #[cfg(test)]
@@ -21,7 +22,9 @@ mod sampler;
 mod scheduler;
 mod template;
 mod text;
+mod threads;
 mod tokenizer;
+mod trial;
 mod tuning;
 mod turns;
 mod worker;
@@ -38,8 +41,11 @@ pub use crate::model::ModelError;
 use crate::model::{Model, Shape};
 use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
+use crate::threads::Threads;
 use crate::tokenizer::Tokenizer;
 pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
+use crate::tuning::When;
+pub use kernels::Attention;
 use crate::worker::{Message, Stats, Worker};
 
 #[derive(Debug, Clone)]
@@ -54,6 +60,16 @@ pub struct Settings {
     pub max_queued: usize,
     /// How long a request may be queued.
     pub queue_timeout: Duration,
+    pub attention: AttentionChoice,
+}
+
+/// Which kernel computes attention on CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionChoice {
+    /// The fastest on this machine.
+    Auto,
+    /// llama.cpp's own.
+    Library,
 }
 
 /// Reports what a person waits for while the engine starts.
@@ -82,8 +98,11 @@ const MAX_SEQUENCES: u16 = 127;
 const MAX_STEP_TOKENS: usize = 512;
 /// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
-/// What attention spends on a cell of another sequence, per head, as measured on a current x86-64 core.
-const SECONDS_PER_MASKED_CELL: f64 = 2.5e-9;
+/// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
+/// attention for the mask and for each head of the cache, with the library's for each head.
+const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
+const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
+const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;
 
 /// A loaded and tuned model.
 pub struct Engine {
@@ -107,7 +126,9 @@ impl Engine {
         let loading = move |done| report.lock().loading(done);
         let model = Arc::new(Model::load(&settings.model, loading)?);
         let template = ChatTemplate::new(model.clone())?;
-        let tuned = tuning::tuning(&model, &settings.model, &settings.data_dir, again, &mut *progress.lock());
+        let when = if again { When::Always } else { When::Needed };
+        let (path, data_dir, library_only) = (&settings.model, &settings.data_dir, settings.attention == AttentionChoice::Library);
+        let tuned = tuning::tuning(&model, path, data_dir, library_only, when, &mut *progress.lock());
         let (tuning, tuned_now) =
             tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;
         Ok(Self { settings, model, template, tuning, tuned_now })
@@ -162,7 +183,11 @@ impl Engine {
 
     fn limits(&self) -> Limits {
         let seconds_per_token = 1.0 / self.tuning.speed.prompt;
-        let seconds_per_cell = self.model.heads_per_cell() as f64 * SECONDS_PER_MASKED_CELL;
+        let seconds_per_head = match self.tuning.choice.attention {
+            Attention::Own => SECONDS_PER_HIDDEN_CELL,
+            Attention::Library => SECONDS_PER_HIDDEN_CELL_OF_LIBRARY,
+        };
+        let seconds_per_cell = SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds_per_head;
         Limits {
             cells: self.cells(),
             sequences: MAX_SEQUENCES,
@@ -212,7 +237,9 @@ impl DecodeLoop {
     pub fn run(self) -> Result<(), EngineError> {
         let Self { model, tuning: Tuning { choice, speed, .. }, limits, requests, stats } = self;
         let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.max_step_tokens };
-        let worker = Worker::new(&model, model.decoder(shape, choice)?, limits, requests, stats, 1.0 / speed.prompt);
+        let decoder = model.decoder(shape, choice)?;
+        let threads = Threads::new(choice.threads);
+        let worker = Worker::new(&model, decoder, threads, limits, requests, stats, 1.0 / speed.prompt);
         worker.run().map_err(|error| EngineError::Decode(error.to_string()))
     }
 }

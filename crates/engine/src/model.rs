@@ -13,6 +13,8 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
+use kernels::{Attention, Changes};
+
 use crate::cache::{CellOp, Sequence, Token};
 use crate::markup::ControlToken;
 use crate::scheduler::BatchEntry;
@@ -39,6 +41,9 @@ pub enum ModelError {
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
 }
+
+/// llama.cpp's number for "always".
+const FLASH_ATTENTION_ENABLED: i32 = 1;
 
 pub(crate) struct Model {
     backend: LlamaBackend,
@@ -192,8 +197,9 @@ impl Model {
         let kv = match choice.kv {
             KvType::F16 => KvCacheType::F16,
             KvType::Bf16 => KvCacheType::BF16,
-            KvType::Q8 => KvCacheType::Q8_0,
         };
+        // Without the hook the library's kernel computes, and there is no limit of threads beside the context's own.
+        let _ = kernels::change(Changes { attention: choice.attention, max_threads: None });
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
         // llama.cpp needs a batch that holds an output of every sequence.
         let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(shape.sequences));
@@ -208,14 +214,14 @@ impl Model {
             .with_swa_full(true)
             .with_type_k(kv)
             .with_type_v(kv)
-            .with_flash_attention_policy(i32::from(choice.flash_attention))
+            .with_flash_attention_policy(FLASH_ATTENTION_ENABLED)
             // The second one applies to every batch of more than one token, so to decoding, too.
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_no_perf(true);
         let context = self.llama.new_context(&self.backend, params);
         let context = context.map_err(|_| ModelError::NoMemory(self.file.clone(), shape.cells))?;
-        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1) })
+        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1), attention: choice.attention })
     }
 }
 
@@ -239,6 +245,7 @@ pub(crate) struct Shape {
 pub(crate) struct Decoder<'a> {
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
+    attention: Attention,
 }
 
 /// The context rejected a batch: a bug of ours, or a hardware fault.
@@ -247,6 +254,11 @@ pub(crate) struct Decoder<'a> {
 pub(crate) struct DecodeError(String);
 
 impl Decoder<'_> {
+    /// Computes with fewer threads from now on, or with as many as it was made for.
+    pub(crate) fn limit_threads(&mut self, max: usize) {
+        let _ = kernels::change(Changes { attention: self.attention, max_threads: Some(max) }); // see `Model::decoder`
+    }
+
     pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeError> {
         let failed = |what: &dyn std::fmt::Display| DecodeError(what.to_string());
         // llama.cpp takes `None` for an open end.

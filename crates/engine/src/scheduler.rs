@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) max_running: usize,
     pub(crate) max_queued: usize,
     pub(crate) max_step_tokens: usize,
-    /// For how long an unused prefix is kept at most, in generated tokens.
+    /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Scheduler<R> {
     prompt_charges: Charges,
     /// Cells that running requests may need. Shared cells are counted once for each request.
     reserved_cells: usize,
-    /// In generated tokens. Adapts to how often kept prefixes are reused.
+    /// In computed tokens. Adapts to how often kept prefixes are reused.
     prefix_ttl: f64,
     /// Prompt tokens per step while other requests generate, and while none does.
     chunk_while_decoding: usize,
@@ -200,14 +200,13 @@ impl<R> Scheduler<R> {
         while self.admit_one(&mut step.ops) {}
 
         let generating = self.running.iter().filter(|running| running.generated > 0).count();
-        for running in self.running.iter().filter(|running| running.generated > 0) {
-            self.add_pending(running.sequence, 1, &mut step.batch);
-        }
         let chunk = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
         let mut left = chunk.min(self.limits.max_step_tokens.saturating_sub(generating));
         let mut prompts: Vec<_> = self.running.iter().filter(|running| running.generated == 0).collect();
         prompts.sort_by_key(|running| self.prompt_charges.of(&running.tag)); // stable: in their order within a tag
         let mut charges = Vec::new();
+        // Prompts come first in a batch. Attention computes neighbours together, and tokens that begin with a prompt have
+        // more in common with each other than with those that are generated.
         for running in prompts {
             if left == 0 {
                 break;
@@ -219,6 +218,9 @@ impl<R> Scheduler<R> {
         for (tag, tokens) in charges {
             self.prompt_charges.charge(&tag, tokens);
         }
+        for running in self.running.iter().filter(|running| running.generated > 0) {
+            self.add_pending(running.sequence, 1, &mut step.batch);
+        }
         step
     }
 
@@ -228,9 +230,9 @@ impl<R> Scheduler<R> {
         for part in batch.chunk_by(|a, b| a.sequence == b.sequence) {
             self.cache.computed(part[0].sequence, part.len(), &mut ops);
         }
-        let tokens = batch.iter().filter(|entry| entry.output).count() as u64;
-        let evicted = self.cache.age(tokens, self.prefix_ttl as u64, &mut ops);
-        // Every kept cell slows down every step. A prefix that was evicted unused shortens the TTL, a reused one
+        // Every token of the batch has passed by every cell that is kept.
+        let evicted = self.cache.age(batch.len() as u64, self.prefix_ttl as u64, &mut ops);
+        // That slows down every step. A prefix that was evicted unused shortens the TTL, a reused one
         // lengthens it.
         let min = self.limits.max_prefix_ttl * MIN_PREFIX_TTL_FRACTION;
         self.prefix_ttl = (self.prefix_ttl * 0.95_f64.powi(evicted as i32)).max(min);

@@ -1,20 +1,22 @@
 //! Which decoder settings are fastest depends on the machine, by more than a factor of two. So the engine times the few
-//! that matter when it first loads a model, and stores the best in the data folder, by the model's digest and the CPU's
-//! name.
+//! that matter when it first loads a model, and stores the best in the data folder.
+//!
+//! A tuning is about the machine, not about the moment: it holds for a model, a CPU and a build of this program, and one
+//! from a busy moment is done again at the next quiet one.
 
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use kernels::Attention;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Progress;
-use crate::cache::{CellOp, Sequence};
-use crate::model::{Decoder, Model, Shape};
-use crate::scheduler::BatchEntry;
+use crate::model::Model;
+use crate::trial::{self, Measured};
 
 /// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,14 +25,12 @@ pub enum KvType {
     /// llama.cpp's default.
     F16,
     Bf16,
-    /// q8_0: 8 bits in blocks with a scale.
-    Q8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecoderSettings {
     pub kv: KvType,
-    pub flash_attention: bool,
+    pub attention: Attention,
     pub threads: usize,
 }
 
@@ -39,18 +39,20 @@ impl fmt::Display for DecoderSettings {
         let kv = match self.kv {
             KvType::F16 => "f16",
             KvType::Bf16 => "bf16",
-            KvType::Q8 => "q8_0",
         };
-        let flash = if self.flash_attention { "on" } else { "off" };
+        let attention = match self.attention {
+            Attention::Own => "our",
+            Attention::Library => "llama.cpp's",
+        };
         let s = if self.threads == 1 { "" } else { "s" };
-        write!(f, "{kv} cache, flash attention {flash}, {} thread{s}", self.threads)
+        write!(f, "{kv} cache, {attention} attention, {} thread{s}", self.threads)
     }
 }
 
 /// In tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// Prompt processing.
+    /// Prompt processing, after a long context.
     pub prompt: f64,
     /// Generation by eight sequences with a common prefix, all together.
     pub eight: f64,
@@ -60,14 +62,10 @@ pub struct Speed {
 
 impl Speed {
     /// Seconds for a typical mixture of work; less is better.
-    fn cost(&self, choice: DecoderSettings) -> f64 {
-        let seconds = 1.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one;
-        if choice.flash_attention { seconds } else { seconds * NO_FLASH_COST_FACTOR }
+    fn cost(&self) -> f64 {
+        4.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one
     }
 }
-
-/// Without flash attention every sequence computes with all cells, of which a trial has few and production has many.
-const NO_FLASH_COST_FACTOR: f64 = 1.5;
 
 /// The chosen settings and what they were measured on, as stored in `tuning.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,49 +73,101 @@ pub struct Tuning {
     model_sha256: String,
     model_bytes: u64,
     model_modified_micros: u64,
-    cpu: String,
+    machine: Machine,
+    /// Whether no other process needed the CPUs meanwhile.
+    pub quiet: bool,
     pub choice: DecoderSettings,
     pub speed: Speed,
 }
 
-/// The speed is `None` if the settings do not work on this machine.
-pub type Trial = (DecoderSettings, Option<Speed>);
+/// What the speed depends on beside the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Machine {
+    cpu: String,
+    /// The version of this program and of its trials, and how its kernels were compiled.
+    build: String,
+    /// Whether only the library's attention was tried.
+    library_only: bool,
+}
+
+/// Counted up when trials or candidates change, so that stored tunings are done again.
+const TRIALS_VERSION: u32 = 2;
+
+impl Machine {
+    fn this(library_only: bool) -> Self {
+        let flags = option_env!("CMAKE_CXX_FLAGS_RELEASE").unwrap_or("");
+        let changes = option_env!("GGML_ADRIATICUM_CHANGES").unwrap_or("");
+        let build = format!("{}, trials {TRIALS_VERSION}, changes {changes}, {flags}", env!("CARGO_PKG_VERSION"));
+        Self { cpu: cpu_name(), build, library_only }
+    }
+}
+
+/// What was found out about some settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial {
+    pub settings: DecoderSettings,
+    /// `None` if they do not work on this machine.
+    pub speed: Option<Speed>,
+    /// Whether no other process needed the CPUs meanwhile.
+    pub quiet: bool,
+}
+
+/// When to tune.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Unless there is a tuning from a quiet moment.
+    Needed,
+    Always,
+}
 
 /// The stored tuning for a model, or else a new one; and whether it is new.
 pub(crate) fn tuning(
     model: &Model,
     path: &Path,
     data_dir: &Path,
-    again: bool,
+    library_only: bool,
+    when: When,
     progress: &mut dyn Progress,
 ) -> std::io::Result<(Tuning, bool)> {
     let file = data_dir.join("tuning.json");
     let mut stored: Vec<Tuning> =
         fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let (bytes, modified) = size_and_modified_micros(path)?;
-    let cpu = cpu_name();
+    let machine = Machine::this(library_only);
     let same_file =
         stored.iter().find(|tuning| tuning.model_bytes == bytes && tuning.model_modified_micros == modified);
     let digest = match same_file {
         Some(tuning) => tuning.model_sha256.clone(),
         None => digest(path)?,
     };
-    let known = stored.iter().position(|tuning| tuning.model_sha256 == digest && tuning.cpu == cpu);
-    if let (Some(at), false) = (known, again) {
+    let known = stored.iter().position(|tuning| tuning.model_sha256 == digest && tuning.machine == machine);
+    if let (Some(at), When::Needed) = (known, when)
+        && stored[at].quiet
+    {
         return Ok((stored.swap_remove(at), false));
     }
-    let (choice, speed) = best(model, progress);
-    let tuning =
-        Tuning { model_sha256: digest, model_bytes: bytes, model_modified_micros: modified, cpu, choice, speed };
-    if let Some(at) = known {
-        stored.swap_remove(at);
-    }
+    let (choice, speed, quiet) = best(model, library_only, progress);
+    let tuning = Tuning {
+        model_sha256: digest,
+        model_bytes: bytes,
+        model_modified_micros: modified,
+        machine: machine.clone(),
+        quiet,
+        choice,
+        speed,
+    };
+    // Of other builds of this program on the same machine there is one at most that is still used: the one before.
+    stored.retain(|other| {
+        other.model_sha256 != tuning.model_sha256 || other.machine.cpu != machine.cpu || {
+            other.machine.library_only != library_only && other.machine.build == machine.build
+        }
+    });
     stored.push(tuning.clone());
     write(&file, &stored)?;
     Ok((tuning, true))
 }
 
-fn write(file: &PathBuf, tunings: &[Tuning]) -> std::io::Result<()> {
+fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
     let next = file.with_extension("json.next");
     let mut writer = fs::File::create(&next)?;
     writer.write_all(&serde_json::to_vec_pretty(tunings)?)?;
@@ -144,7 +194,8 @@ fn digest(path: &Path) -> std::io::Result<String> {
     Ok(base16ct::lower::encode_string(&digest.finalize()))
 }
 
-/// The CPU's name and the number of its logical cores.
+/// The CPU's name, the number of its logical cores, and what kernels choose their instructions by: virtual machines hide
+/// some of them under the same name.
 fn cpu_name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -152,123 +203,106 @@ fn cpu_name() -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     let name = field("model name").or_else(|| field("CPU part")).unwrap_or_else(|| std::env::consts::ARCH.into());
-    format!("{name} x{}", cpus())
+    let flags = field("flags").or_else(|| field("Features")).unwrap_or_default();
+    let told = ["avx2", "avx512", "amx", "asimd", "sve", "i8mm", "bf16"];
+    let flags: Vec<&str> = flags.split(' ').filter(|flag| told.iter().any(|told| flag.contains(told))).collect();
+    format!("{name} x{} ({})", cpus(), flags.join(" "))
 }
 
-fn cpus() -> usize {
+pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn best(model: &Model, progress: &mut dyn Progress) -> (DecoderSettings, Speed) {
-    // llama.cpp supports a quantized KV cache only with flash attention.
-    const CANDIDATES: [(KvType, bool); 5] =
-        [(KvType::Bf16, true), (KvType::Bf16, false), (KvType::Q8, true), (KvType::F16, true), (KvType::F16, false)];
+/// No further candidate is tried after this time. The most promising ones come first.
+const MAX_TUNING_TIME: Duration = Duration::from_secs(6);
+/// How much better than an earlier candidate another one must be, when it was quiet and when it was not.
+const MARGINS: (f64, f64) = (0.98, 0.75);
+
+/// The best settings, their speed, and whether the machine was quiet.
+fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> (DecoderSettings, Speed, bool) {
+    let kernels = if library_only { &[Attention::Library][..] } else { &[Attention::Own, Attention::Library] };
+    let mut candidates = Vec::new();
+    for attention in kernels {
+        for kv in [KvType::F16, KvType::Bf16] {
+            candidates.push(DecoderSettings { kv, attention: *attention, threads: cpus() });
+        }
+    }
     let fewer = fewer_threads(cpus());
-    let (mut done, all) = (0, CANDIDATES.len() + fewer.len());
-    let mut best: Option<(DecoderSettings, Speed)> = None;
+    let all = candidates.len() + fewer.len();
+    let mut best: Option<Trial> = None;
     let began = Instant::now();
-    let mut attempt = |choice: DecoderSettings| {
+    let mut done = 0;
+    let mut attempt = |settings: DecoderSettings, best: &mut Option<Trial>| {
         if began.elapsed() > MAX_TUNING_TIME && best.is_some() {
-            return best;
+            return;
         }
         progress.trying(done, all);
         done += 1;
-        let speed = time(model, choice);
-        progress.tried(&(choice, speed));
-        let is_better = |speed: &Speed| best.is_none_or(|(other, best)| speed.cost(choice) < best.cost(other));
-        if let Some(speed) = speed.filter(is_better) {
-            best = Some((choice, speed));
+        let mut tried = time(model, settings);
+        if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
+            tried = better(tried, time(model, settings)); // perhaps it is quiet now
         }
-        best
+        progress.tried(&tried);
+        *best = Some(match *best {
+            Some(before) => better(before, tried),
+            None => tried,
+        });
     };
-    let mut chosen = None;
-    for (kv, flash_attention) in CANDIDATES {
-        chosen = attempt(DecoderSettings { kv, flash_attention, threads: cpus() });
+    for candidate in candidates {
+        attempt(candidate, &mut best);
     }
     for threads in fewer {
-        if let Some((choice, _)) = chosen {
-            chosen = attempt(DecoderSettings { threads, ..choice });
+        if let Some(Trial { settings, speed: Some(_), .. }) = best {
+            attempt(DecoderSettings { threads, ..settings }, &mut best);
         }
     }
-    let fallback = DecoderSettings { kv: KvType::F16, flash_attention: true, threads: cpus() };
-    chosen.unwrap_or((fallback, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }))
+    match best {
+        Some(Trial { settings, speed: Some(speed), quiet }) => (settings, speed, quiet),
+        _ => {
+            let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
+            (settings, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }, false)
+        }
+    }
 }
 
-/// Half of the logical cores are often all physical ones; one less than all leaves a core to other processes.
+/// The later one only if it is clearly better. Figures from a busy moment say little.
+fn better(before: Trial, later: Trial) -> Trial {
+    let margin = if before.quiet && later.quiet { MARGINS.0 } else { MARGINS.1 };
+    match (before.speed, later.speed) {
+        (Some(a), Some(b)) if b.cost() < a.cost() * margin => later,
+        (None, Some(_)) => later,
+        _ => before,
+    }
+}
+
+fn time(model: &Model, settings: DecoderSettings) -> Trial {
+    match trial::run(model, settings) {
+        Some(Measured { speed, quiet }) => Trial { settings, speed: Some(speed), quiet },
+        None => Trial { settings, speed: None, quiet: true },
+    }
+}
+
+/// Half of the logical cores are often all physical ones.
 fn fewer_threads(cpus: usize) -> Vec<usize> {
-    let mut threads = vec![cpus / 2, cpus - 1];
-    threads.retain(|threads| *threads > 0);
-    threads.dedup();
-    threads
+    Some(cpus / 2).filter(|threads| *threads > 1).into_iter().collect()
 }
 
-/// After this time the best candidate so far is taken. The most promising ones come first.
-const MAX_TUNING_TIME: Duration = Duration::from_secs(8);
-const BATCH_SEQUENCES: u16 = 8;
-/// Upper limits of the work in a trial; a slow model gets less.
-const MAX_PREFIX_TOKENS: usize = 160;
-const CHUNK_TOKENS: usize = 32;
-const SUFFIX_TOKENS: usize = 16;
-const MAX_STEPS: usize = 10;
-/// Target duration of one part of a trial.
-const SECONDS_PER_PART: f64 = 0.25;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// `None` if the settings do not work on this machine.
-fn time(model: &Model, choice: DecoderSettings) -> Option<Speed> {
-    let shape = Shape { cells: 1024, sequences: BATCH_SEQUENCES, step: 256 };
-    let mut decoder = model.decoder(shape, choice).ok()?;
-    let warm_up = timed(&mut decoder, &run(0, 0..SUFFIX_TOKENS))?;
-    let warm_up = warm_up.min(timed(&mut decoder, &run(0, SUFFIX_TOKENS..2 * SUFFIX_TOKENS))?);
-    let fits = |seconds: f64, max: usize| ((SECONDS_PER_PART / seconds) as usize).clamp(1, max);
-
-    // The fastest chunk counts, because other processes may disturb some of them.
-    let pieces =
-        fits(warm_up * (CHUNK_TOKENS / SUFFIX_TOKENS) as f64, (MAX_PREFIX_TOKENS - 2 * SUFFIX_TOKENS) / CHUNK_TOKENS);
-    let prefix = 2 * SUFFIX_TOKENS + pieces * CHUNK_TOKENS;
-    let mut prompt = f64::INFINITY;
-    for start in (2 * SUFFIX_TOKENS..prefix).step_by(CHUNK_TOKENS) {
-        prompt = prompt.min(timed(&mut decoder, &run(0, start..start + CHUNK_TOKENS))?);
+    fn trial(kv: KvType, tokens_per_second: f64, quiet: bool) -> Trial {
+        let speed = Speed { prompt: tokens_per_second, eight: tokens_per_second, one: tokens_per_second };
+        let settings = DecoderSettings { kv, attention: Attention::Own, threads: 2 };
+        Trial { settings, speed: Some(speed), quiet }
     }
-    for sequence in 1..BATCH_SEQUENCES {
-        let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
-        decoder.apply(&[share]).ok()?;
-    }
-    let own: Vec<BatchEntry> =
-        (0..BATCH_SEQUENCES).flat_map(|sequence| run(sequence, prefix..prefix + SUFFIX_TOKENS)).collect();
-    timed(&mut decoder, &own)?;
 
-    let step = |at: usize| {
-        (0..BATCH_SEQUENCES)
-            .flat_map(move |sequence| run(sequence, prefix + SUFFIX_TOKENS + at..prefix + SUFFIX_TOKENS + at + 1))
-    };
-    let first = timed(&mut decoder, &step(0).collect::<Vec<_>>())?;
-    let steps = fits(first, MAX_STEPS);
-    let mut fastest = first;
-    for at in 1..=steps {
-        fastest = fastest.min(timed(&mut decoder, &step(at).collect::<Vec<_>>())?);
+    #[test]
+    fn figures_of_a_busy_moment_decide_only_if_they_are_far_apart() {
+        let chosen = |later: Trial| better(trial(KvType::F16, 100.0, true), later).settings.kv;
+        assert_eq!(chosen(trial(KvType::Bf16, 110.0, true)), KvType::Bf16);
+        assert_eq!(chosen(trial(KvType::Bf16, 101.0, true)), KvType::F16);
+        assert_eq!(chosen(trial(KvType::Bf16, 110.0, false)), KvType::F16);
+        assert_eq!(chosen(trial(KvType::Bf16, 150.0, false)), KvType::Bf16);
     }
-    let after = prefix + SUFFIX_TOKENS + steps + 1;
-    let mut alone = f64::INFINITY;
-    for at in after..after + fits(fastest / 4.0, MAX_STEPS) {
-        alone = alone.min(timed(&mut decoder, &run(0, at..at + 1))?);
-    }
-    Some(Speed { prompt: CHUNK_TOKENS as f64 / prompt, eight: f64::from(BATCH_SEQUENCES) / fastest, one: 1.0 / alone })
-}
-
-/// Entries for a run of positions. Which tokens they are does not matter.
-fn run(sequence: u16, positions: std::ops::Range<usize>) -> Vec<BatchEntry> {
-    let end = positions.end;
-    let entry = |position: usize| BatchEntry {
-        token: 100 + (position as i32 * 7 + i32::from(sequence)) % 200,
-        position,
-        sequence: Sequence(sequence),
-        output: position + 1 == end,
-    };
-    positions.map(entry).collect()
-}
-
-fn timed(decoder: &mut Decoder<'_>, batch: &[BatchEntry]) -> Option<f64> {
-    let began = Instant::now();
-    decoder.decode(batch).ok()?;
-    Some(began.elapsed().as_secs_f64())
 }

@@ -4,17 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chat::{Completion, TokenUsage};
 use tokio::sync::oneshot;
 
 use crate::cache::{CellOp, Sequence, Token};
+use crate::clock::{self, CpuClock};
 use crate::model::{DecodeError, Decoder, Model};
 use crate::sampler::Sampler;
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::template::TemplateError;
 use crate::text::text_of;
+use crate::threads::{Sample, Threads};
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
@@ -80,6 +82,31 @@ pub(crate) struct Worker<'a> {
     spare: Sequence,
     decode_checks: Vec<oneshot::Sender<()>>,
     seconds_per_token: f64,
+    threads: Threads,
+    window: Window,
+}
+
+/// Steps that are measured together.
+struct Window {
+    clock: CpuClock,
+    idle: Option<Duration>,
+}
+
+impl Window {
+    /// Long enough to tell one busy process from an interrupt, and short beside what a person notices.
+    const MIN: Duration = Duration::from_millis(60);
+    /// After a longer one there were pauses in it, or a step that says nothing about the moment.
+    const MAX: Duration = Duration::from_secs(2);
+
+    fn start() -> Self {
+        Self { clock: CpuClock::start(), idle: clock::idle_time() }
+    }
+
+    fn sample(&self) -> Option<Sample> {
+        let (passed, cpu) = self.clock.elapsed();
+        let idle = || Some(clock::idle_time()?.saturating_sub(self.idle?));
+        (passed >= Self::MIN).then(|| Sample { passed, cpu, idle: idle() })
+    }
 }
 
 pub(crate) type Inbox = Sender<Message>;
@@ -88,6 +115,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn new(
         model: &'a Model,
         decoder: Decoder<'a>,
+        threads: Threads,
         limits: Limits,
         inbox: Receiver<Message>,
         stats: Arc<Stats>,
@@ -105,6 +133,8 @@ impl<'a> Worker<'a> {
             inbox,
             stats,
             decode_checks: Vec::new(),
+            threads,
+            window: Window::start(),
         }
     }
 
@@ -132,6 +162,7 @@ impl<'a> Worker<'a> {
                 Ok(message) => self.receive(message),
                 Err(_) => return false,
             }
+            self.window = Window::start();
         }
         loop {
             match self.inbox.try_recv() {
@@ -174,6 +205,7 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         self.decoder.decode(&step.batch)?;
         self.set_pace(&step.batch, began.elapsed().as_secs_f64());
+        self.set_threads();
         self.report_decoded();
         self.stats.steps.fetch_add(1, Relaxed);
         self.stats.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
@@ -191,6 +223,17 @@ impl<'a> Worker<'a> {
         if batch.len() >= MIN_SAMPLE_TOKENS && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
             self.seconds_per_token += (seconds / batch.len() as f64 - self.seconds_per_token) / 4.0;
             self.scheduler.set_pace(self.seconds_per_token);
+        }
+    }
+
+    /// Uses fewer threads while other processes need the CPUs.
+    fn set_threads(&mut self) {
+        let Some(sample) = self.window.sample() else { return };
+        self.window = Window::start();
+        let before = self.threads.now();
+        if sample.passed < Window::MAX && self.threads.observe(&sample) != before {
+            self.decoder.limit_threads(self.threads.now());
+            tracing::debug!(threads = self.threads.now(), ?sample, "another number of threads");
         }
     }
 

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use engine::AttentionChoice;
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
@@ -162,6 +163,8 @@ settings! {
     queue: usize = "256" => count;
     /// how long they may wait
     wait: Duration = "30s" => duration;
+    /// which kernel computes attention on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
+    attention: AttentionChoice = "auto" => attention;
 
     [ledger: LedgerSection]
     /// how long single requests are kept; roll-ups are kept for good

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::ApiAddress;
+use engine::AttentionChoice;
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
@@ -127,6 +128,14 @@ pub(super) fn grounding_mode(text: &str) -> Parsed<Option<Mode>> {
         "auto" => Ok(Some(Mode::Auto)),
         "always" => Ok(Some(Mode::Always)),
         _ => Err("it must be off, auto or always".into()),
+    }
+}
+
+pub(super) fn attention(text: &str) -> Parsed<AttentionChoice> {
+    match text {
+        "auto" => Ok(AttentionChoice::Auto),
+        "library" => Ok(AttentionChoice::Library),
+        _ => Err("it must be auto or library".into()),
     }
 }
 

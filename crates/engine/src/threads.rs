@@ -1,0 +1,153 @@
+//! How many threads compute: as many as tuning found best, and fewer while other processes need the CPUs.
+//!
+//! Threads wait for each other many times in a step. If one of them is not running, because another process has its CPU, all
+//! others wait, and one busy process costs nine tenths of the speed instead of its share. With one thread less the other
+//! process has a CPU to itself.
+//!
+//! Pure: measured times come in, numbers of threads come out.
+
+use std::time::Duration;
+
+/// Some time in which the engine computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) passed: Duration,
+    /// Of all threads of this process.
+    pub(crate) cpu: Duration,
+    /// Time that the machine's CPUs were idle, all together. `None` where that is not known.
+    pub(crate) idle: Option<Duration>,
+}
+
+impl Sample {
+    /// CPUs that this process got.
+    fn got(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.passed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// CPUs that nobody used.
+    fn idle(&self) -> f64 {
+        self.idle.map_or(0.0, |idle| idle.as_secs_f64()) / self.passed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// What the threads of a step may lack of their CPUs, in CPUs: interrupts, and this process's other work.
+const TOLERANCE: f64 = 0.25;
+/// Nearly a whole CPU must be idle before one more thread is started.
+const ENOUGH_IDLE: f64 = 0.7;
+/// How long to wait before one more thread is tried. Doubles each time that it was one too many.
+const MIN_PATIENCE: Duration = Duration::from_millis(500);
+const MAX_PATIENCE: Duration = Duration::from_secs(16);
+
+pub(crate) struct Threads {
+    max: usize,
+    now: usize,
+    /// Since the last change.
+    passed: Duration,
+    patience: Duration,
+}
+
+impl Threads {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, now: max, passed: Duration::ZERO, patience: MIN_PATIENCE }
+    }
+
+    pub(crate) fn now(&self) -> usize {
+        self.now
+    }
+
+    /// Takes a measurement into account and returns the number of threads from now on.
+    pub(crate) fn observe(&mut self, sample: &Sample) -> usize {
+        self.passed += sample.passed;
+        let got = sample.got();
+        if self.now > 1 && got < self.now as f64 - TOLERANCE {
+            // The last increase was one too many if it did not last.
+            let was_short = self.passed < self.patience && self.passed > sample.passed;
+            self.patience = if was_short { (self.patience * 2).min(MAX_PATIENCE) } else { self.patience };
+            self.set((got + TOLERANCE / 2.0) as usize);
+        } else if self.now < self.max && self.passed >= self.patience && sample.idle() >= ENOUGH_IDLE {
+            self.set(self.now + sample.idle().round().max(1.0) as usize);
+        } else if self.passed > 4 * self.patience {
+            self.patience = (self.patience / 2).max(MIN_PATIENCE);
+        }
+        self.now
+    }
+
+    fn set(&mut self, threads: usize) {
+        self.now = threads.clamp(1, self.max);
+        self.passed = Duration::ZERO;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(50);
+
+    /// A machine on which other processes use some CPUs, shared with our threads as a fair scheduler does.
+    fn measured(cpus: usize, others: usize, threads: usize) -> Sample {
+        let wanted = others + threads;
+        let got = if wanted <= cpus { threads as f64 } else { threads as f64 * cpus as f64 / wanted as f64 };
+        let idle = cpus.saturating_sub(wanted);
+        let times = |factor: f64| Duration::from_secs_f64(WINDOW.as_secs_f64() * factor);
+        Sample { passed: WINDOW, cpu: times(got), idle: Some(times(idle as f64)) }
+    }
+
+    fn run(threads: &mut Threads, cpus: usize, others: usize, windows: usize) {
+        for _ in 0..windows {
+            let sample = measured(cpus, others, threads.now());
+            threads.observe(&sample);
+        }
+    }
+
+    #[test]
+    fn one_busy_process_gets_a_cpu_to_itself_and_gives_it_back() {
+        let mut threads = Threads::new(2);
+        run(&mut threads, 2, 0, 100);
+        assert_eq!(threads.now(), 2);
+        run(&mut threads, 2, 1, 2);
+        assert_eq!(threads.now(), 1);
+        run(&mut threads, 2, 1, 1000);
+        assert_eq!(threads.now(), 1);
+        run(&mut threads, 2, 0, 20);
+        assert_eq!(threads.now(), 2);
+    }
+
+    #[test]
+    fn without_idle_times_there_is_no_way_back_up_but_none_down_either() {
+        let mut threads = Threads::new(4);
+        let sample = Sample { passed: WINDOW, cpu: WINDOW * 4, idle: None };
+        for _ in 0..100 {
+            assert_eq!(threads.observe(&sample), 4);
+        }
+    }
+
+    proptest! {
+        /// Whatever others do, there is at least one thread and never more than tuning found best; and when all is
+        /// quiet for a while, all threads are back.
+        #[test]
+        fn stays_within_its_bounds_and_recovers(
+            cpus in 1..64_usize,
+            loads in prop::collection::vec((0..80_usize, 1..50_usize), 0..20),
+        ) {
+            let mut threads = Threads::new(cpus);
+            for (others, windows) in loads {
+                run(&mut threads, cpus, others, windows);
+                prop_assert!((1..=cpus).contains(&threads.now()));
+            }
+            run(&mut threads, cpus, 0, 2 * (MAX_PATIENCE.as_millis() / WINDOW.as_millis()) as usize);
+            prop_assert_eq!(threads.now(), cpus);
+        }
+
+        /// Others that use some CPUs all the time have them to themselves before long.
+        #[test]
+        fn others_have_their_cpus(cpus in 2..64_usize, others in 1..64_usize) {
+            let others = others.min(cpus - 1);
+            let mut threads = Threads::new(cpus);
+            run(&mut threads, cpus, others, 200);
+            prop_assert!(threads.now() + others <= cpus + 1, "{} threads", threads.now());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Times a decoder with work that looks like production's: a piece of a prompt after a long context, eight sequences that
+//! generate after a common prefix, and one alone.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::cache::{CellOp, Sequence};
+use crate::clock::CpuClock;
+use crate::model::{Decoder, Model, Shape};
+use crate::scheduler::BatchEntry;
+use crate::tuning::{DecoderSettings, Speed};
+
+pub(crate) struct Measured {
+    pub(crate) speed: Speed,
+    /// Whether no other process needed the CPUs meanwhile.
+    pub(crate) quiet: bool,
+}
+
+const SEQUENCES: u16 = 8;
+/// The prompt before the piece that is timed. A slow model gets less.
+const MAX_CONTEXT: usize = 1024;
+const MIN_CONTEXT: usize = 64;
+const CONTEXT_SECONDS: f64 = 1.2;
+/// Tokens of a piece while the context is computed, and of the one that is timed.
+const CONTEXT_PIECE: usize = 256;
+const PIECE: usize = 128;
+const WARM_UP_TOKENS: usize = 32;
+const OWN_TOKENS: usize = 16;
+/// How often each part is timed at most; the fastest time counts, because others may have disturbed the rest.
+const REPETITIONS: usize = 3;
+const MAX_STEPS: usize = 12;
+/// A part is repeated for no longer than this.
+const SECONDS_PER_PART: f64 = 0.3;
+/// Threads that wait for each other spin, so they get nearly all of the time unless others need it.
+const QUIET_CPU_SHARE: f64 = 0.85;
+
+/// `None` if the settings do not work on this machine.
+pub(crate) fn run(model: &Model, settings: DecoderSettings) -> Option<Measured> {
+    let cells = MAX_CONTEXT + 2 * PIECE + usize::from(SEQUENCES) * (OWN_TOKENS + 3 * MAX_STEPS);
+    let shape = Shape { cells: cells.next_multiple_of(256), sequences: SEQUENCES, step: CONTEXT_PIECE };
+    let mut trial = Trial { decoder: model.decoder(shape, settings).ok()?, position: 0 };
+    trial.prompt(WARM_UP_TOKENS)?;
+    let warm = trial.prompt(WARM_UP_TOKENS)?;
+    let affordable = (CONTEXT_SECONDS / warm) as usize * WARM_UP_TOKENS;
+
+    let clock = CpuClock::start();
+    let context = affordable.clamp(MIN_CONTEXT, MAX_CONTEXT);
+    while trial.position < context {
+        trial.prompt(CONTEXT_PIECE.min(context - trial.position))?;
+    }
+    let piece = PIECE.min(context);
+    let prompt = fastest(REPETITIONS, || trial.prompt_once(piece))?;
+    let eight = trial.eight_together()?;
+    let one = fastest(MAX_STEPS, || trial.prompt(1))?;
+    let quiet = clock.share_of(settings.threads) > QUIET_CPU_SHARE;
+    let speed = Speed { prompt: piece as f64 / prompt, eight: f64::from(SEQUENCES) / eight, one: 1.0 / one };
+    Some(Measured { speed, quiet })
+}
+
+/// The fastest time of several, as many as there is time for but two at least.
+fn fastest(times: usize, mut part: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let began = Instant::now();
+    let mut fastest = part()?;
+    for done in 1..times {
+        if done >= 2 && began.elapsed().as_secs_f64() > SECONDS_PER_PART {
+            break;
+        }
+        fastest = fastest.min(part()?);
+    }
+    Some(fastest)
+}
+
+struct Trial<'a> {
+    decoder: Decoder<'a>,
+    /// Tokens of the first sequence.
+    position: usize,
+}
+
+impl Trial<'_> {
+    /// Seconds for so many tokens of the first sequence.
+    fn prompt(&mut self, tokens: usize) -> Option<f64> {
+        let seconds = self.time(&entries(0, self.position..self.position + tokens))?;
+        self.position += tokens;
+        Some(seconds)
+    }
+
+    /// The same, of which nothing stays.
+    fn prompt_once(&mut self, tokens: usize) -> Option<f64> {
+        let (start, end) = (self.position, self.position + tokens);
+        let seconds = self.time(&entries(0, start..end))?;
+        self.decoder.apply(&[CellOp::Release { sequence: Sequence(0), positions: start..end }]).ok()?;
+        Some(seconds)
+    }
+
+    /// Seconds for a step of eight sequences that share the prompt.
+    fn eight_together(&mut self) -> Option<f64> {
+        let prefix = self.position;
+        for sequence in 1..SEQUENCES {
+            let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
+            self.decoder.apply(&[share]).ok()?;
+        }
+        let all = |positions: Range<usize>| -> Vec<BatchEntry> {
+            (0..SEQUENCES).flat_map(|sequence| entries(sequence, positions.clone())).collect()
+        };
+        self.time(&all(prefix..prefix + OWN_TOKENS))?;
+        self.position = prefix + OWN_TOKENS;
+        fastest(MAX_STEPS, || {
+            self.position += 1;
+            self.time(&all(self.position - 1..self.position))
+        })
+    }
+
+    fn time(&mut self, batch: &[BatchEntry]) -> Option<f64> {
+        let began = Instant::now();
+        self.decoder.decode(batch).ok()?;
+        Some(began.elapsed().as_secs_f64())
+    }
+}
+
+/// Which tokens they are does not matter.
+fn entries(sequence: u16, positions: Range<usize>) -> Vec<BatchEntry> {
+    let end = positions.end;
+    let entry = |position: usize| BatchEntry {
+        token: 100 + (position as i32 * 7 + i32::from(sequence)) % 200,
+        position,
+        sequence: Sequence(sequence),
+        output: position + 1 == end,
+    };
+    positions.map(entry).collect()
+}

@@ -1,0 +1,101 @@
+// Compiled into llama.cpp's CPU kernels (.cargo/llama.cmake). Two of their functions are renamed, and those here are called
+// in their place: attention goes to the function that was installed, or to the library's where there is none or it does not
+// apply; and a graph is computed with no more threads than the limit. The structs are declared once more in src/hook.rs:
+// keep them equal.
+
+#include "ggml-cpu-impl.h"
+#include "ggml-cpu.h"
+
+#include <stdatomic.h>
+
+struct adriaticum_attention {
+    const char * q;
+    const char * k;
+    const char * v;
+    const char * mask;  // NULL if every cell is visible
+    const char * sinks; // NULL if there are none
+    char *       out;
+    int64_t tokens, heads, kv_heads, cells, key_size, value_size;
+    // In bytes.
+    size_t q_token, q_head, k_cell, k_head, v_cell, v_head, mask_token, out_row;
+    float   scale;
+    int32_t number; // of the cache: 0 is f32, 1 is f16, 2 is bf16
+    int32_t thread, threads;
+    float * scratch;
+    size_t  scratch_floats;
+    struct ggml_threadpool * pool;
+    void (*barrier)(struct ggml_threadpool *);
+    void (*set_chunk)(struct ggml_threadpool *, int);
+    int  (*add_chunk)(struct ggml_threadpool *, int);
+};
+
+typedef bool (*adriaticum_attention_kernel)(const struct adriaticum_attention *);
+
+struct adriaticum_changes {
+    adriaticum_attention_kernel attention; // NULL for the library's
+    int32_t max_threads;                   // 0 for no limit
+};
+
+static _Atomic(adriaticum_attention_kernel) installed_attention;
+static atomic_int max_threads;
+
+GGML_API void adriaticum_change(const struct adriaticum_changes * changes);
+void adriaticum_library_attention(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+void ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+struct ggml_cplan adriaticum_library_graph_plan(const struct ggml_cgraph * graph, int threads, struct ggml_threadpool * pool);
+
+void adriaticum_change(const struct adriaticum_changes * changes) {
+    atomic_store(&installed_attention, changes->attention);
+    atomic_store(&max_threads, changes->max_threads);
+}
+
+struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * graph, int threads, struct ggml_threadpool * pool) {
+    const int limit = atomic_load(&max_threads);
+    return adriaticum_library_graph_plan(graph, limit > 0 && limit < threads ? limit : threads, pool);
+}
+
+static int32_t number_of(enum ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F32:  return 0;
+        case GGML_TYPE_F16:  return 1;
+        case GGML_TYPE_BF16: return 2;
+        default:             return -1;
+    }
+}
+
+// Whether the operation is of the common kind: no biases by distance, no soft cap, one mask for all heads.
+static bool applies(const struct ggml_compute_params * params, const struct ggml_tensor * dst) {
+    const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
+    const float * options = (const float *) dst->op_params;
+    return !params->use_ref && options[1] == 0.0f && options[2] == 0.0f
+        && q->type == GGML_TYPE_F32 && k->type == v->type && number_of(k->type) >= 0
+        && q->ne[3] == 1 && k->ne[3] == 1 && v->ne[3] == 1
+        && k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0
+        && q->nb[0] == sizeof(float) && k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type)
+        && (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == 1));
+}
+
+void ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
+    adriaticum_attention_kernel kernel = atomic_load_explicit(&installed_attention, memory_order_relaxed);
+    if (kernel && applies(params, dst)) {
+        const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2];
+        const struct ggml_tensor * mask = dst->src[3], * sinks = dst->src[4];
+        const struct adriaticum_attention call = {
+            .q = q->data, .k = k->data, .v = v->data,
+            .mask = mask ? mask->data : NULL, .sinks = sinks ? sinks->data : NULL, .out = dst->data,
+            .tokens = q->ne[1], .heads = q->ne[2], .kv_heads = k->ne[2], .cells = k->ne[1],
+            .key_size = k->ne[0], .value_size = v->ne[0],
+            .q_token = q->nb[1], .q_head = q->nb[2], .k_cell = k->nb[1], .k_head = k->nb[2],
+            .v_cell = v->nb[1], .v_head = v->nb[2], .mask_token = mask ? mask->nb[1] : 0, .out_row = dst->nb[1],
+            .scale = ((const float *) dst->op_params)[0], .number = number_of(k->type),
+            .thread = params->ith, .threads = params->nth,
+            .scratch = params->wdata, .scratch_floats = params->wsize / sizeof(float),
+            .pool = params->threadpool,
+            .barrier = ggml_barrier, .set_chunk = ggml_threadpool_chunk_set, .add_chunk = ggml_threadpool_chunk_add,
+        };
+        if (kernel(&call)) {
+            return;
+        }
+    }
+    adriaticum_library_attention(params, dst);
+}

@@ -1,0 +1,118 @@
+//! Vectors of f32 with what attention needs, for each set of instructions.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod plain;
+
+use std::sync::OnceLock;
+
+/// Cells of a block. Masks are looked at one block at a time.
+pub(crate) const BLOCK: usize = 64;
+
+/// Instructions that the CPU has and for which there is a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Instructions {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Plain,
+}
+
+/// The best of them. `ADRIATICUM_KERNEL_INSTRUCTIONS` (`avx2`, `plain`) takes a lesser one, for tests.
+pub(crate) fn instructions() -> Instructions {
+    static FOUND: OnceLock<Instructions> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let wanted = std::env::var("ADRIATICUM_KERNEL_INSTRUCTIONS").unwrap_or_default();
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+            if wanted.is_empty() && avx2 && has!("avx512f") && has!("avx512bw") {
+                return Instructions::Avx512;
+            }
+            if wanted != "plain" && avx2 {
+                return Instructions::Avx2;
+            }
+        }
+        let _ = wanted;
+        Instructions::Plain
+    })
+}
+
+/// A vector.
+///
+/// All functions are unsafe for the same two reasons: the CPU must have the instructions, and pointers must point to as
+/// many numbers as a function reads or writes. They need not be aligned.
+///
+/// Whatever calls them must be inlined into a function that has the instructions, or each of them is a call: so no closures
+/// around them, which are functions of their own.
+pub(crate) trait Vector: Copy {
+    const COUNT: usize;
+    /// Queries that are computed together at most, a multiple of `COUNT`: what the registers are used best with.
+    const ROWS: usize;
+
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn load_f16(from: *const u16) -> Self;
+    unsafe fn load_bf16(from: *const u16) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    /// `self * factor + addend`
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
+    unsafe fn max(self, other: Self) -> Self;
+    /// e to the power of each, of which none is above 0; those far below give about 0.
+    unsafe fn exp(self) -> Self;
+    unsafe fn sum(self) -> f32;
+    /// For a block of a mask: which cells are not hidden, and which are visible without a bias, a bit for each.
+    unsafe fn visible(mask: *const u16) -> (u64, u64);
+}
+
+/// What a mask has for a hidden cell: minus infinity as f16.
+pub(crate) const HIDDEN: u16 = 0xFC00;
+
+/// The coefficients of 2^x for x within half of 0, from the highest power down.
+const EXP2: [f32; 7] =
+    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, 0.693_147_2, 1.0];
+/// Below this e^x is taken as e^LOWEST, which is nearly the smallest normal number.
+const LOWEST: f32 = -87.0;
+
+/// Numbers of the cache.
+pub(crate) trait Source {
+
+    /// # Safety
+    /// As for `Vector::load`.
+    unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V;
+}
+
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct Bf16;
+
+impl Source for F32 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load(from.cast::<f32>().add(index)) }
+    }
+}
+
+impl Source for F16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load_f16(from.cast::<u16>().add(index)) }
+    }
+}
+
+impl Source for Bf16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load_bf16(from.cast::<u16>().add(index)) }
+    }
+}

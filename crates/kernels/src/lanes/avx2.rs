@@ -1,0 +1,132 @@
+//! AVX2: 8 numbers.
+
+use std::arch::x86_64::{
+    __m256, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128,
+    _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmpeq_epi16, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps,
+    _mm256_packs_epi16, _mm256_permute4x64_epi64, _mm256_round_ps, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+};
+
+use super::{EXP2, HIDDEN, LOWEST, Vector};
+use crate::hook::{Number, Operation};
+use crate::work::{self, Buffers};
+
+/// # Safety
+/// The CPU must have the instructions, and the operation must describe memory as the library lays it out.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn compute(operation: &Operation, number: Number, buffers: &mut Buffers) {
+    // SAFETY: the caller's.
+    unsafe { work::compute::<Lanes>(operation, number, buffers) }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes(__m256);
+
+/// A bit for each of 32 cells of a mask that equals a value.
+///
+/// # Safety
+/// As for `Vector::visible`.
+#[inline(always)]
+unsafe fn equal(mask: *const u16, value: u16) -> u64 {
+    // SAFETY: the caller's.
+    unsafe {
+        let value = _mm256_set1_epi16(value as i16);
+        let low = _mm256_cmpeq_epi16(_mm256_loadu_si256(mask.cast()), value);
+        let high = _mm256_cmpeq_epi16(_mm256_loadu_si256(mask.add(16).cast()), value);
+        let bytes = _mm256_packs_epi16(low, high); // of alternating halves
+        u64::from(_mm256_movemask_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(bytes)) as u32)
+    }
+}
+
+// SAFETY of all blocks: the conditions of `Vector`.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
+impl Vector for Lanes {
+    const COUNT: usize = 8;
+    const ROWS: usize = 48;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self(unsafe { _mm256_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        Self(unsafe { _mm256_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        let bits = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) };
+        Self(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits)) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe { _mm256_storeu_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(unsafe { _mm256_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        Self(unsafe { _mm256_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(unsafe { _mm256_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        Self(unsafe { _mm256_fmadd_ps(self.0, factor.0, addend.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        Self(unsafe { _mm256_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        unsafe {
+            let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
+            let whole = Self(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(exponent.0));
+            let rest = exponent.sub(whole);
+            let mut power = Self::splat(EXP2[0]);
+            for coefficient in &EXP2[1..] {
+                power = power.mul_add(rest, Self::splat(*coefficient));
+            }
+            // 2^whole by its bits. The lowest is above -126, so that it is a normal number.
+            let bits = _mm256_add_epi32(_mm256_cvtps_epi32(whole.0), _mm256_set1_epi32(127));
+            power.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn visible(mask: *const u16) -> (u64, u64) {
+        unsafe {
+            let high = mask.add(32);
+            (!(equal(mask, HIDDEN) | equal(high, HIDDEN) << 32), equal(mask, 0) | equal(high, 0) << 32)
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Arrays, for CPUs without a form of their own. Compilers make vectors of them where they can.
+
+use half::{bf16, f16};
+
+use super::{BLOCK, HIDDEN, LOWEST, Vector};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes([f32; 4]);
+
+impl Lanes {
+    #[inline(always)]
+    fn with(self, other: Self, operation: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|lane| operation(self.0[lane], other.0[lane])))
+    }
+}
+
+// SAFETY of all blocks: the conditions of `Vector`.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
+impl Vector for Lanes {
+    const COUNT: usize = 4;
+    const ROWS: usize = 48;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        Self(unsafe { from.cast::<[u16; 4]>().read_unaligned() }.map(|bits| f16::from_bits(bits).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        Self(unsafe { from.cast::<[u16; 4]>().read_unaligned() }.map(|bits| bf16::from_bits(bits).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.with(other, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        self.with(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        self.with(factor, |a, b| a * b).with(addend, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.with(other, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        Self(self.0.map(|value| value.max(LOWEST).exp()))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        self.0.iter().sum()
+    }
+
+    #[inline(always)]
+    unsafe fn visible(mask: *const u16) -> (u64, u64) {
+        let cells = unsafe { mask.cast::<[u16; BLOCK]>().read_unaligned() };
+        let bits = |test: fn(u16) -> bool| {
+            cells.iter().enumerate().fold(0, |bits, (at, cell)| bits | u64::from(test(*cell)) << at)
+        };
+        (bits(|cell| cell != HIDDEN), bits(|cell| cell == 0))
+    }
+}

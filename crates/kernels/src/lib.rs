@@ -1,0 +1,20 @@
+//! What we change in llama.cpp's kernels for CPUs: attention of our own, and a limit of threads that can change any time.
+//!
+//! The library computes attention for each query by itself, cell after cell. Here queries are computed together, tile by
+//! tile, so that a prefix that many sequences share is read and converted once for all of them, and cells that nobody in a
+//! tile sees are passed by 64 at a time.
+//!
+//! - `hook`: how the library calls us, and what an attention operation consists of. The other side is `native/hook.c`.
+//! - `visibility`: which cells the queries of a tile see, from the mask.
+//! - `work`: who computes what: tiles of queries, and ranges of cells where there are few.
+//! - `tile`: the computation itself, over vectors of any width.
+//! - `lanes`: those vectors: AVX-512, AVX2, and plain arrays for every other CPU.
+#![allow(unsafe_code, reason = "kernels work on the library's memory with the CPU's vector instructions")]
+
+mod hook;
+mod lanes;
+mod tile;
+mod visibility;
+mod work;
+
+pub use hook::{Attention, Changes, NoHook, change};

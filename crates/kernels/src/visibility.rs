@@ -1,0 +1,129 @@
+//! Which cells the queries of a tile see.
+
+use std::ops::Range;
+
+use crate::hook::Operation;
+use crate::lanes::{BLOCK, HIDDEN, Vector};
+
+/// A piece of work: cells, and the tokens of a tile that see them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// A block that several tokens see most of. All are computed together.
+    Together {
+        start: usize,
+        /// A bit for each token of the tile.
+        tokens: u64,
+        /// Whether all of them see all of it, without a bias.
+        uniform: bool,
+    },
+    /// Scattered cells that one token sees.
+    Alone {
+        token: usize,
+        /// Within `View::cells`.
+        cells: Range<usize>,
+    },
+}
+
+/// What the tokens of a tile see.
+#[derive(Default)]
+pub(crate) struct View {
+    pub(crate) pieces: Vec<Piece>,
+    /// Where each piece begins in the cost of all; one more for the end.
+    pub(crate) offsets: Vec<usize>,
+    /// Cells of pieces for one token.
+    pub(crate) cells: Vec<u32>,
+    /// Scattered cells by token, while the mask is read.
+    scattered: Vec<Vec<u32>>,
+}
+
+/// A token that sees fewer cells of a block is quicker with these cells alone.
+const MIN_CELLS: u32 = 24;
+
+impl View {
+    /// In units of about a cycle.
+    pub(crate) fn cost(&self) -> usize {
+        self.offsets.last().copied().unwrap_or(0)
+    }
+
+    /// Reads the mask of some tokens.
+    ///
+    /// # Safety
+    /// The CPU must have the vector's instructions, and the operation must describe memory as the library lays it out.
+    #[inline(always)]
+    pub(crate) unsafe fn read<V: Vector>(&mut self, operation: &Operation, tokens: Range<usize>) {
+        let (cells, group) = (operation.cells as usize, operation.group());
+        self.pieces.clear();
+        self.offsets.clear();
+        self.cells.clear();
+        self.scattered.resize_with(tokens.len().max(self.scattered.len()), Vec::new);
+        self.scattered.iter_mut().for_each(Vec::clear);
+        let (mut offset, mut visible) = (0, [0_u64; 64]);
+        for start in (0..cells).step_by(BLOCK) {
+            let (mut dense, mut uniform, mut any) = (0_u64, true, 0);
+            for (at, token) in tokens.clone().enumerate() {
+                // SAFETY: the token and the block are within the mask.
+                let (seen, unbiased) = unsafe { seen::<V>(operation, token, start, BLOCK.min(cells - start)) };
+                visible[at] = seen;
+                any |= seen;
+                if seen.count_ones() >= MIN_CELLS {
+                    dense |= 1 << at;
+                    uniform &= unbiased == u64::MAX;
+                }
+            }
+            if any == 0 {
+                continue;
+            }
+            if dense.count_ones() as usize * group < V::COUNT / 2 {
+                dense = 0;
+            }
+            if dense != 0 {
+                self.pieces.push(Piece::Together { start, tokens: dense, uniform });
+                self.offsets.push(offset);
+                let rows = (dense.count_ones() as usize * group).next_multiple_of(V::COUNT);
+                offset += BLOCK * (10 + 4 * rows);
+            }
+            for (at, scattered) in self.scattered.iter_mut().enumerate().take(tokens.len()) {
+                if dense >> at & 1 == 0 {
+                    let mut left = visible[at];
+                    while left != 0 {
+                        scattered.push((start + left.trailing_zeros() as usize) as u32);
+                        left &= left - 1;
+                    }
+                }
+            }
+        }
+        for (token, scattered) in self.scattered.iter().enumerate().take(tokens.len()) {
+            for piece in scattered.chunks(BLOCK) {
+                let from = self.cells.len();
+                self.cells.extend_from_slice(piece);
+                self.pieces.push(Piece::Alone { token, cells: from..self.cells.len() });
+                self.offsets.push(offset);
+                offset += piece.len() * (12 + 8 * group);
+            }
+        }
+        self.offsets.push(offset);
+    }
+}
+
+/// Which cells of a block a token sees, and which of them without a bias. Those beyond the last are hidden.
+///
+/// # Safety
+/// As for `View::read`; the token and the cells must be within the mask.
+#[inline(always)]
+unsafe fn seen<V: Vector>(operation: &Operation, token: usize, start: usize, cells: usize) -> (u64, u64) {
+    let existing = if cells == BLOCK { u64::MAX } else { (1 << cells) - 1 };
+    if operation.mask.is_null() {
+        return (existing, existing);
+    }
+    // SAFETY: the caller's.
+    let mask = unsafe { operation.mask.add(token * operation.mask_token).cast::<u16>().add(start) };
+    if cells == BLOCK {
+        // SAFETY: there are as many cells as a block has.
+        return unsafe { V::visible(mask) };
+    }
+    let mut padded = [HIDDEN; BLOCK];
+    // SAFETY: there are so many cells.
+    unsafe { std::ptr::copy_nonoverlapping(mask, padded.as_mut_ptr(), cells) };
+    // SAFETY: the copy has as many cells as a block.
+    unsafe { V::visible(padded.as_ptr()) }
+}
