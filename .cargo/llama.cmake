@@ -6,6 +6,13 @@ if (NOT PROJECT_NAME STREQUAL "llama.cpp")
     return()
 endif()
 
+# In a folder that was configured before, CMake would keep the flags of that time.
+foreach (language IN ITEMS C CXX)
+    if (DEFINED ENV{CMAKE_${language}_FLAGS_RELEASE})
+        set(CMAKE_${language}_FLAGS_RELEASE "$ENV{CMAKE_${language}_FLAGS_RELEASE}")
+    endif()
+endforeach()
+
 # Only llama.cpp's own programs need this: argument parsing, downloads, chat parsers.
 set(LLAMA_BUILD_COMMON OFF CACHE BOOL "" FORCE)
 

@@ -1,8 +1,8 @@
 """The servers that the engine table compares: our whole service with its embedded model, and llama.cpp's own server.
 
-All use the same model file and listen on loopback only. llama.cpp's server runs with its default settings: from a wheel
-that works on any machine, and from a build for this machine, if there is one. The latter also runs with a bf16 cache,
-which is faster on some machines.
+All use the same model file and listen on loopback only. llama.cpp's server has 16 slots, so that nobody waits for one. It
+comes from a build for this machine (`llama_build`), with its default cache and with a bf16 one, as it is and with a flag
+that mends its f16 attention; and from a wheel that works on any machine.
 """
 
 from __future__ import annotations
@@ -82,13 +82,25 @@ class Wheel(LlamaCpp):
         return _features(_output([str(installing.xllamacpp_python()), "-c", question]))
 
 
+SLOTS = 16
+BF16 = ("-ctk", "bf16", "-ctv", "bf16")
+
+
 @dataclass
 class Native(LlamaCpp):
-    program: Path
+    """Built on this machine."""
 
-    name = "llama.cpp (native)"
-    setup = "`llama-server` built on this machine; default settings"
-    options: ClassVar[tuple[str, ...]] = ()
+    program: Path
+    kind: str  # a part of its name
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"llama.cpp ({self.kind})"
+
+    @property
+    def setup(self) -> str:
+        return f"`llama-server {' '.join(('-np', str(SLOTS), *self.options))}`, built on this machine"
 
     def install(self) -> None:
         if not self.program.exists():
@@ -99,19 +111,14 @@ class Native(LlamaCpp):
 
     def command(self) -> list[str]:
         return [
-            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self.options,
+            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
+            "-np", str(SLOTS), *self.options,
         ]
 
     def features(self) -> str:
         # It prints them only at this verbosity and when it loads a model; a missing file is enough.
         missing, port = str(self.folder / "no-model"), str(free_port())
         return _features(_output([str(self.program), "-m", missing, "--port", port, "--log-verbosity", "4"]))
-
-
-class NativeBf16(Native):
-    name = "llama.cpp (native, bf16 cache)"
-    setup = "the same with `-ctk bf16 -ctv bf16`"
-    options = ("-ctk", "bf16", "-ctv", "bf16")
 
 
 Contender = Embedded | LlamaCpp

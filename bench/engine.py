@@ -5,8 +5,8 @@ In each repetition the contenders take turns: each is started, gets the same cha
 the next one starts. Loopback only. All processes are stopped afterwards, also after Ctrl-C. The tables go to standard
 output and, with --results, to a file.
 
-    python3 bench/engine.py [--quick] [--repeat 3] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
-                            [--native PATH/llama-server] [--binary PATH] [--results bench/RESULTS.md]
+    python3 bench/engine.py [--quick] [--repeat 5] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
+                            [--llama-source PATH] [--cpu cascadelake] [--binary PATH] [--results bench/RESULTS.md]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,16 +27,18 @@ from pathlib import Path
 import chats
 import engine_report
 import installing
+import llama_build
 import machine
 import prompts
 import report
-from contenders import Contender, Embedded, LlamaCpp, Native, NativeBf16, Wheel
+from contenders import BF16, Contender, Embedded, LlamaCpp, Native, Wheel
 from gateways import clean_up_on_signals, make_folder, say, started
 from processes import Failed, ProcessTree, free_port
 
-CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16")
+CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16", "flag", "flag-bf16")
 FETCH_SECONDS = 1800
 RETRY_BACKOFF_SECONDS = 0.02
+BUSY_SECONDS = 300
 
 
 @dataclass
@@ -51,8 +54,9 @@ class Record:
 
     def row(self) -> engine_report.Row:
         setup = self.contender.setup + self.details
+        is_ours = isinstance(self.contender, Embedded)
         return engine_report.Row(
-            self.contender.name, self.version, setup, self.first_start, self.starts, self.measurements,
+            self.contender.name, self.version, setup, self.first_start, self.starts, is_ours, self.measurements,
         )
 
 
@@ -62,8 +66,10 @@ def main() -> int:
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
     model = arguments.model or fetch_model(arguments.binary, bench_folder / "engine")
+    if arguments.llama_source:
+        arguments.servers = llama_build.servers(arguments.llama_source, arguments.cpu)
     with tempfile.TemporaryDirectory(prefix="engine-", dir=bench_folder) as folder:
-        facts = [*machine.describe(Path(folder), arguments.results), describe_model(model)]
+        facts = [*machine.describe(Path(folder), arguments.results), cpu_features(), describe_model(model)]
         records = compare(arguments, model, Path(folder))
     text = engine_report.render(facts, method(arguments), [record.row() for record in records])
     print(text)
@@ -78,21 +84,23 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
     parser.add_argument("--model", type=Path, help="a GGUF file (default: the default model, downloaded)")
-    parser.add_argument("--native", type=Path, help="a llama-server built on this machine, to compare as well")
-    parser.add_argument("--repeat", type=int, help="number of repetitions, of which medians are reported (3)")
+    parser.add_argument("--llama-source", type=Path, help="a checkout of llama.cpp, whose server is built and compared")
+    parser.add_argument("--cpu", default="native", help="the CPU that it is built for, as GCC names it (native)")
+    parser.add_argument("--repeat", type=int, help="number of repetitions, of which medians are reported (5)")
     parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(scenarios)}")
-    parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; the native ones with --native")
+    parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; native and flag with --llama-source")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the engine is replaced")
     parser.add_argument("--quick", action="store_true", help="1 repetition, with fewer chats")
     arguments = parser.parse_args()
 
-    available = CONTENDERS if arguments.native else CONTENDERS[:2]
+    available = CONTENDERS if arguments.llama_source else CONTENDERS[:2]
     arguments.binary = arguments.binary.resolve()
     arguments.model = arguments.model and arguments.model.resolve()
-    arguments.native = arguments.native and arguments.native.resolve()
-    arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
+    arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
     arguments.only = chosen(parser, "scenario", arguments.only, scenarios)
-    arguments.contenders = chosen(parser, "contender", arguments.contenders, available)
+    # With a server for this machine, the wheel says nothing.
+    default = [name for name in available if name != "wheel"] if arguments.llama_source else list(available)
+    arguments.contenders = chosen(parser, "contender", arguments.contenders or ",".join(default), available)
     if not 1 <= arguments.repeat <= 20:
         parser.error("--repeat must be between 1 and 20")
     if arguments.model and not arguments.model.is_file():
@@ -148,9 +156,13 @@ def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder
         case "wheel":
             return Wheel(own, port, 0, model)
         case "native":
-            return Native(own, port, 0, model, arguments.native)
+            return Native(own, port, 0, model, arguments.servers.native, "native")
+        case "native-bf16":
+            return Native(own, port, 0, model, arguments.servers.native, "native, bf16 cache", BF16)
+        case "flag":
+            return Native(own, port, 0, model, arguments.servers.flagged, f"with {llama_build.FLAG}")
         case _:
-            return NativeBf16(own, port, 0, model, arguments.native)
+            return Native(own, port, 0, model, arguments.servers.flagged, f"with {llama_build.FLAG}, bf16 cache", BF16)
 
 
 def prepare(contender: Contender) -> Record:
@@ -173,7 +185,8 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
             record.details = f"; {contender.slots()} slots; CPU features: {contender.features()}"
         for scenario, made in scenarios:
             try:
-                measured = chats.measure(server, made, scenario.at_a_time)
+                with busy_process() if scenario.beside_a_busy_process else contextlib.nullcontext():
+                    measured = chats.measure(server, made, scenario.at_a_time)
                 tree.require_alive()
             except Failed as reason:
                 raise Failed(f"{contender.name}, {scenario.title()}: {reason}\n{tree.last_words()}") from reason
@@ -184,6 +197,29 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
             record.measurements.setdefault(scenario, []).append(measured)
     if sentence := contender.after_stop(tree.exit_code):
         raise Failed(sentence)
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that computes all the time, with the same priority as everyone else. Ends by itself if we do not."""
+    loop = f"import time\nend = time.monotonic() + {BUSY_SECONDS}\nwhile time.monotonic() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL) as process:
+        try:
+            time.sleep(0.5)  # until it computes
+            yield
+            if process.poll() is not None:
+                raise Failed("the busy process has ended too soon")
+        finally:
+            process.kill()
+
+
+def cpu_features() -> str:
+    """What kernels choose their instructions by."""
+    flags = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    told = ("avx2", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
+    found = [flag for flag in (flags[1].split() if flags else []) if flag.startswith(told)]
+    amx = "with AMX" if any(flag.startswith("amx") for flag in found) else "without AMX"
+    return f"CPU {amx}: {' '.join(found)}"
 
 
 @contextlib.contextmanager
@@ -213,7 +249,8 @@ def method(arguments: argparse.Namespace) -> str:
         f"{repetitions}{quick}. In each, all contenders get the same chats, one contender after the other, freshly "
         f"started; the next repetition has others. Temperature {chats.TEMPERATURE}; llama.cpp's server cuts the "
         "candidates by its defaults beside that (top-k, top-p, min-p), ours does not. Token counts are those of "
-        "`usage`; every request got 200. The callers share the cores with the contender."
+        "`usage`; every request got 200. The callers share the cores with the contender. The ratio to the best of the others "
+        "is set in bold."
     )
 
 

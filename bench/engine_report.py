@@ -6,12 +6,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import report
 from chats import Measurement
-from contenders import Native, Wheel
 from prompts import SCENARIOS, Scenario
-
-BASELINES = (Native.name, Wheel.name)  # the first of these that was measured
 
 
 @dataclass
@@ -21,6 +17,7 @@ class Row:
     setup: str
     first_start: float | None
     starts: list[float]
+    is_ours: bool
     measurements: dict[Scenario, list[Measurement]]
 
 
@@ -41,30 +38,33 @@ def _about(scenario: Scenario) -> str:
 
 
 def _table(scenario: Scenario, rows: list[Row]) -> str:
-    yardstick = next((row for name in BASELINES for row in rows if row.name == name), None)
-    of = f"÷ {yardstick.name}" if yardstick else "ratio"
     lines = [
-        f"| contender | requests/s | tokens/s | slowest–quickest repetition | {of} | p50 | p95 | tokens per request, "
-        "in + out |",
+        "| contender | requests/s | tokens/s | slowest–quickest repetition | ours ÷ this | p50 | p95 | tokens per "
+        "request, in + out |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    compared = _compared(scenario, yardstick) if yardstick else None
-    lines += [f"| {' | '.join([row.name, *_cells(scenario, row, compared)])} |" for row in rows]
+    ours = next((_compared(scenario, row) for row in rows if row.is_ours), None)
+    best = max((_compared(scenario, row) for row in rows if not row.is_ours), default=None)
+    for row in rows:
+        is_best = not row.is_ours and _compared(scenario, row) == best
+        lines.append(f"| {' | '.join([row.name, *_cells(scenario, row, ours, is_best)])} |")
     return "\n".join(lines)
 
 
-def _cells(scenario: Scenario, row: Row, yardstick: float | None) -> list[str]:
+def _cells(scenario: Scenario, row: Row, ours: float | None, is_best: bool) -> list[str]:
     measurements = row.measurements[scenario]
 
     def median(measure: Callable[[Measurement], float]) -> float:
         return statistics.median(map(measure, measurements))
 
     tokens = sorted(measurement.tokens_per_second() for measurement in measurements)
+    ratio = f"{ours / _compared(scenario, row):.2f}" if ours and not row.is_ours else ""
+    ratio = f"**{ratio}**" if ratio and is_best else ratio
     return [
         f"{median(Measurement.requests_per_second):,.2f}",
         f"{median(Measurement.tokens_per_second):,.1f}",
         f"{tokens[0]:,.1f}–{tokens[-1]:,.1f}",
-        report.ratio_of(_compared(scenario, row), yardstick),
+        ratio,
         f"{median(lambda measurement: measurement.latency(0.50)):,.2f} s",
         f"{median(lambda measurement: measurement.latency(0.95)):,.2f} s",
         f"{median(Measurement.mean_prompt_tokens):,.0f} + {median(Measurement.mean_completion_tokens):,.1f}",

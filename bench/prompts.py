@@ -27,9 +27,11 @@ class Scenario:
     max_tokens: int
     turns: int = 1
     compares_requests: bool = False  # if most of the work is in the prompts; else tokens/s
+    beside_a_busy_process: bool = False
 
     def title(self) -> str:
-        return f"{self.name}, {self.at_a_time} at a time"
+        busy = ", with one busy process" if self.beside_a_busy_process else ""
+        return f"{self.name}, {self.at_a_time} at a time{busy}"
 
 
 SCENARIOS = (
@@ -38,6 +40,10 @@ SCENARIOS = (
     Scenario("shared", "one system prompt, different questions", 16, 48, 16, max_tokens=32, compares_requests=True),
     Scenario("turns", "conversations of 4 turns that resend their history", 8, 8, 4, max_tokens=48, turns=4),
     Scenario("long", "long prompts, different from the first token on", 8, 8, 2, max_tokens=32),
+    Scenario(
+        "busy", "independent chats, beside a process that computes all the time, with the same priority", 1, 2, 1,
+        max_tokens=32, beside_a_busy_process=True,
+    ),
 )
 
 

@@ -43,10 +43,10 @@ use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
 use crate::threads::Threads;
 use crate::tokenizer::Tokenizer;
-pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
 use crate::tuning::When;
-pub use kernels::Attention;
+pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
 use crate::worker::{Message, Stats, Worker};
+pub use kernels::Attention;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -127,7 +127,8 @@ impl Engine {
         let model = Arc::new(Model::load(&settings.model, loading)?);
         let template = ChatTemplate::new(model.clone())?;
         let when = if again { When::Always } else { When::Needed };
-        let (path, data_dir, library_only) = (&settings.model, &settings.data_dir, settings.attention == AttentionChoice::Library);
+        let (path, data_dir, library_only) =
+            (&settings.model, &settings.data_dir, settings.attention == AttentionChoice::Library);
         let tuned = tuning::tuning(&model, path, data_dir, library_only, when, &mut *progress.lock());
         let (tuning, tuned_now) =
             tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;

@@ -4,11 +4,12 @@
 //! Two passes over the logits: one for the maximum, one that sums up the weights by block. Then a point in the sum is
 //! drawn, and only the block that it falls into is read again.
 
+use kernels::{largest, sum_of_exponentials};
+
 use crate::cache::Token;
 
 /// Logits in a block. Weights within a block are summed in single precision, the blocks in double.
 const BLOCK: usize = 256;
-const LANES: usize = 16;
 
 pub(crate) struct Sampler {
     random: fastrand::Rng,
@@ -30,7 +31,7 @@ impl Sampler {
         self.sums.clear();
         let mut total = 0.0;
         for block in logits.chunks(BLOCK) {
-            total += f64::from(sum_of_weights(block, best, inverse_temperature));
+            total += f64::from(sum_of_exponentials(block, best, inverse_temperature));
             self.sums.push(total);
         }
         let point = self.random.f64() * total;
@@ -49,65 +50,18 @@ impl Sampler {
     }
 }
 
-/// Ignores NaN.
-fn largest(logits: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = logits.chunks_exact(LANES);
-    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    for chunk in chunks {
-        for (lane, logit) in lanes.iter_mut().zip(chunk) {
-            *lane = if *logit > *lane { *logit } else { *lane };
-        }
-    }
-    lanes.into_iter().fold(rest, f32::max)
-}
-
 fn position_of(logits: &[f32], value: f32) -> Token {
     logits.iter().position(|logit| *logit == value).unwrap_or(0) as Token
 }
 
-fn sum_of_weights(logits: &[f32], best: f32, inverse_temperature: f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let chunks = logits.chunks_exact(LANES);
-    let rest: f32 = chunks.remainder().iter().map(|logit| weight(*logit, best, inverse_temperature)).sum();
-    for chunk in chunks {
-        for (lane, logit) in lanes.iter_mut().zip(chunk) {
-            *lane += weight(*logit, best, inverse_temperature);
-        }
-    }
-    lanes.iter().sum::<f32>() + rest
-}
-
-/// exp((logit - best) / temperature), without branches so that it vectorizes: 2^n times a polynomial for the remainder
-/// between -1/2 and 1/2. Accurate to about one unit in the last place.
+/// exp((logit - best) / temperature)
 fn weight(logit: f32, best: f32, inverse_temperature: f32) -> f32 {
-    const SMALLEST: f32 = -87.0;
-    let power = ((logit - best) * inverse_temperature).max(SMALLEST);
-    // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
-    const ROUND: f32 = 12_582_912.0;
-    let whole = (power * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    // ln 2 in two parts, so that the difference is exact.
-    let left = (power - whole * 0.693_359_4) - whole * -2.121_944_4e-4;
-    let mut sum = 1.987_569_1e-4_f32;
-    for factor in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
-        sum = sum * left + factor;
-    }
-    let value = sum * left * left + left + 1.0;
-    value * f32::from_bits(((whole as i32 + 127) as u32) << 23)
+    ((logit - best) * inverse_temperature).exp()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn weights_are_those_of_the_exponential_function() {
-        for step in 0..8700 {
-            let logit = -(step as f32) / 100.0;
-            let (got, expected) = (f64::from(weight(logit, 0.0, 1.0)), f64::from(logit).exp());
-            assert!((got / expected - 1.0).abs() < 3e-7, "{logit}: {got} for {expected}");
-        }
-    }
 
     #[test]
     fn the_best_is_taken_at_temperature_zero_wherever_it_stands() {

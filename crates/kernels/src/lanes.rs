@@ -68,6 +68,16 @@ pub(crate) trait Vector: Copy {
     /// e to the power of each, of which none is above 0; those far below give about 0.
     unsafe fn exp(self) -> Self;
     unsafe fn sum(self) -> f32;
+    /// The sums of four vectors.
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: the caller's.
+        unsafe { [four[0].sum(), four[1].sum(), four[2].sum(), four[3].sum()] }
+    }
+    unsafe fn largest(self) -> f32;
+    /// Fetches memory that is going to be read soon. Any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(_from: *const u8) {}
     /// For a block of a mask: which cells are not hidden, and which are visible without a bias, a bit for each.
     unsafe fn visible(mask: *const u16) -> (u64, u64);
 }
@@ -76,14 +86,13 @@ pub(crate) trait Vector: Copy {
 pub(crate) const HIDDEN: u16 = 0xFC00;
 
 /// The coefficients of 2^x for x within half of 0, from the highest power down.
-const EXP2: [f32; 7] =
-    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, 0.693_147_2, 1.0];
+const EXP2: [f32; 7] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, 0.693_147_2, 1.0];
 /// Below this e^x is taken as e^LOWEST, which is nearly the smallest normal number.
 const LOWEST: f32 = -87.0;
 
 /// Numbers of the cache.
 pub(crate) trait Source {
-
+    const BYTES: usize;
     /// # Safety
     /// As for `Vector::load`.
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V;
@@ -94,6 +103,7 @@ pub(crate) struct F16;
 pub(crate) struct Bf16;
 
 impl Source for F32 {
+    const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
         // SAFETY: the caller's.
@@ -102,6 +112,7 @@ impl Source for F32 {
 }
 
 impl Source for F16 {
+    const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
         // SAFETY: the caller's.
@@ -110,6 +121,7 @@ impl Source for F16 {
 }
 
 impl Source for Bf16 {
+    const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
         // SAFETY: the caller's.

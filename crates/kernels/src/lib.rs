@@ -1,4 +1,5 @@
-//! What we change in llama.cpp's kernels for CPUs: attention of our own, and a limit of threads that can change any time.
+//! What we change in llama.cpp's kernels for CPUs: attention of our own, and a limit of threads that can change any time;
+//! and what else needs vector instructions.
 //!
 //! The library computes attention for each query by itself, cell after cell. Here queries are computed together, tile by
 //! tile, so that a prefix that many sequences share is read and converted once for all of them, and cells that nobody in a
@@ -8,13 +9,16 @@
 //! - `visibility`: which cells the queries of a tile see, from the mask.
 //! - `work`: who computes what: tiles of queries, and ranges of cells where there are few.
 //! - `tile`: the computation itself, over vectors of any width.
-//! - `lanes`: those vectors: AVX-512, AVX2, and plain arrays for every other CPU.
+//! - `sampling`: what drawing a token needs of a vocabulary's logits.
+//! - `lanes`: the vectors: AVX-512, AVX2, and plain arrays for every other CPU.
 #![allow(unsafe_code, reason = "kernels work on the library's memory with the CPU's vector instructions")]
 
 mod hook;
 mod lanes;
+mod sampling;
 mod tile;
 mod visibility;
 mod work;
 
 pub use hook::{Attention, Changes, NoHook, change};
+pub use sampling::{largest, sum_of_exponentials};

@@ -108,12 +108,14 @@ impl Tile {
             // SAFETY: the caller's.
             unsafe {
                 match piece {
-                    Piece::Together { start, tokens, uniform } => {
-                        self.see_together::<V, S>(operation, *start, *tokens, *uniform);
+                    Piece::Together { start, tokens, visible } => {
+                        let visible = visible.map(|from| &view.visible[from..]);
+                        self.see_together::<V, S>(operation, *start, *tokens, (visible, view.is_biased));
                     }
                     Piece::Alone { token, cells } => {
                         self.unpack();
-                        self.see_alone::<V, S>(operation, *token, &view.cells[cells.clone()]);
+                        let cells = &view.cells[cells.clone()];
+                        self.see_alone::<V, S>(operation, *token, (cells, view.is_biased));
                     }
                 }
             }
@@ -132,7 +134,7 @@ impl Tile {
         operation: &Operation,
         start: usize,
         tokens: u64,
-        uniform: bool,
+        (visible, is_biased): (Option<&[u64]>, bool),
     ) {
         self.pack::<V>(tokens);
         let cells = BLOCK.min(operation.cells as usize - start);
@@ -150,11 +152,12 @@ impl Tile {
             );
             self.weights.resize(BLOCK * self.packed.width, 0.0);
             self.multiply_keys::<V>();
-            let biased = !uniform || cells < BLOCK;
-            if biased {
+            if is_biased {
                 self.read_bias(operation, start, cells);
+            } else if let Some(visible) = visible {
+                self.hide(visible);
             }
-            self.weigh::<V>(biased);
+            self.weigh::<V>(is_biased || visible.is_some());
             self.add_values::<V>();
         }
     }
@@ -256,6 +259,20 @@ impl Tile {
             for cell in 0..cells {
                 // SAFETY: the token and the cell are within the mask.
                 self.bias[cell * width + lane] = unsafe { bias(operation, token, start + cell) };
+            }
+        }
+    }
+
+    /// A bias that hides what packed tokens do not see.
+    fn hide(&mut self, visible: &[u64]) {
+        let (width, group) = (self.packed.width, self.group);
+        fill(&mut self.bias, BLOCK * width, 0.0);
+        for (token, visible) in visible[..self.packed.rows.len() / group].iter().enumerate() {
+            let mut hidden = !visible;
+            while hidden != 0 {
+                let cell = hidden.trailing_zeros() as usize;
+                self.bias[cell * width + token * group..][..group].fill(f32::NEG_INFINITY);
+                hidden &= hidden - 1;
             }
         }
     }
@@ -379,16 +396,17 @@ impl Tile {
 
     /// Scattered cells, at most a block of them, for the rows of one token.
     #[inline(always)]
-    unsafe fn see_alone<V: Vector, S: Source>(&mut self, operation: &Operation, token: usize, cells: &[u32]) {
+    unsafe fn see_alone<V: Vector, S: Source>(&mut self, operation: &Operation, token: usize, cells: (&[u32], bool)) {
         let (mut row, end) = (token * self.group, (token + 1) * self.group);
         while row < end {
             // SAFETY: the caller's.
             unsafe {
-                row += match end - row {
-                    4.. => self.see_alone_with::<V, S, 4>(operation, row, cells),
-                    3 => self.see_alone_with::<V, S, 3>(operation, row, cells),
-                    2 => self.see_alone_with::<V, S, 2>(operation, row, cells),
-                    _ => self.see_alone_with::<V, S, 1>(operation, row, cells),
+                // As many sums at a time as there are registers, four for each row.
+                row += match (end - row, V::COUNT) {
+                    (4.., 16) => self.see_alone_with::<V, S, 4>(operation, row, cells),
+                    (3, 16) => self.see_alone_with::<V, S, 3>(operation, row, cells),
+                    (2.., _) => self.see_alone_with::<V, S, 2>(operation, row, cells),
+                    (_, _) => self.see_alone_with::<V, S, 1>(operation, row, cells),
                 }
             }
         }
@@ -399,32 +417,27 @@ impl Tile {
         &mut self,
         operation: &Operation,
         row: usize,
-        cells: &[u32],
+        (cells, is_biased): (&[u32], bool),
     ) -> usize {
-        let token = self.tokens.start + row / self.group;
         let mut weights = [[f32::NEG_INFINITY; BLOCK]; ROWS];
         // SAFETY: the cells are within keys, values and mask; a row of weights has room for a block.
         unsafe {
-            let queries = self.queries.as_ptr().add(row * self.key_size);
-            let keys = operation.k.add(self.kv_head * operation.k_head);
-            for (at, cell) in cells.iter().enumerate() {
-                let key = keys.add(*cell as usize * operation.k_cell);
-                let mut sums = [V::splat(0.0); ROWS];
-                for dimension in (0..self.key_size).step_by(V::COUNT) {
-                    let part: V = S::load(key, dimension);
-                    for (row, sum) in sums.iter_mut().enumerate() {
-                        *sum = part.mul_add(V::load(queries.add(row * self.key_size + dimension)), *sum);
-                    }
-                }
-                let bias = bias(operation, token, *cell as usize);
-                for (weights, sum) in weights.iter_mut().zip(sums) {
-                    weights[at] = sum.sum() + bias;
+            self.multiply_cells::<V, S, ROWS>(operation, row, cells, &mut weights);
+            if is_biased {
+                let token = self.tokens.start + row / self.group;
+                for (at, cell) in cells.iter().enumerate() {
+                    let bias = bias(operation, token, *cell as usize);
+                    weights.iter_mut().for_each(|weights| weights[at] += bias);
                 }
             }
             let mut factors = [0.0; ROWS];
             for (at, weights) in weights.iter_mut().enumerate() {
                 let before = self.max[row + at];
-                let max = weights[..cells.len()].iter().fold(before, |max, weight| max.max(*weight));
+                let mut max = V::splat(before);
+                for from in (0..cells.len()).step_by(V::COUNT) {
+                    max = max.max(V::load(weights.as_ptr().add(from)));
+                }
+                let max = max.largest();
                 let (highest, mut sum) = (V::splat(max), V::splat(0.0));
                 for from in (0..cells.len()).step_by(V::COUNT) {
                     let weight = V::load(weights.as_ptr().add(from)).sub(highest).exp();
@@ -445,6 +458,49 @@ impl Tile {
             }
         }
         ROWS
+    }
+
+    /// Products of scattered cells with some rows, four cells at a time.
+    #[inline(always)]
+    unsafe fn multiply_cells<V: Vector, S: Source, const ROWS: usize>(
+        &mut self,
+        operation: &Operation,
+        row: usize,
+        cells: &[u32],
+        weights: &mut [[f32; BLOCK]; ROWS],
+    ) {
+        // SAFETY: the cells are within the keys, and the rows within the tile.
+        unsafe {
+            let queries = self.queries.as_ptr().add(row * self.key_size);
+            let keys = operation.k.add(self.kv_head * operation.k_head);
+            for (at, four) in cells.chunks(4).enumerate() {
+                // The last one stands in for those that are missing.
+                let mut key = [keys; 4];
+                for (at, key) in key.iter_mut().enumerate() {
+                    *key = keys.add(four[at.min(four.len() - 1)] as usize * operation.k_cell);
+                }
+                for cell in cells.iter().skip(4 * at + AHEAD).take(4) {
+                    fetch::<V>(keys.add(*cell as usize * operation.k_cell), self.key_size * S::BYTES);
+                }
+                let mut sums = [[V::splat(0.0); 4]; ROWS];
+                for dimension in (0..self.key_size).step_by(V::COUNT) {
+                    let mut part = [V::splat(0.0); 4];
+                    for (part, key) in part.iter_mut().zip(key) {
+                        *part = S::load(key, dimension);
+                    }
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let query = V::load(queries.add(row * self.key_size + dimension));
+                        for (sum, part) in sums.iter_mut().zip(part) {
+                            *sum = part.mul_add(query, *sum);
+                        }
+                    }
+                }
+                for (weights, sums) in weights.iter_mut().zip(sums) {
+                    let sums = V::sums(sums);
+                    weights[4 * at..][..four.len()].copy_from_slice(&sums[..four.len()]);
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -469,6 +525,10 @@ impl Tile {
             }
             for (index, cell) in cells.iter().enumerate() {
                 let value = values.add(*cell as usize * operation.v_cell);
+                if let Some(cell) = cells.get(index + AHEAD) {
+                    let from = values.add(*cell as usize * operation.v_cell + vector * V::COUNT * S::BYTES);
+                    fetch::<V>(from, VECTORS * V::COUNT * S::BYTES);
+                }
                 for at in 0..VECTORS {
                     let part: V = S::load(value, (vector + at) * V::COUNT);
                     for (row, sums) in sums.iter_mut().enumerate() {
@@ -483,6 +543,19 @@ impl Tile {
             }
         }
         VECTORS
+    }
+}
+
+/// How many cells ahead memory is fetched, where they are scattered.
+const AHEAD: usize = 8;
+const CACHE_LINE: usize = 64;
+
+/// Fetches some bytes that are going to be read soon.
+#[inline(always)]
+unsafe fn fetch<V: Vector>(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(CACHE_LINE) {
+        // SAFETY: the caller's.
+        unsafe { V::prefetch(from.wrapping_add(at)) }
     }
 }
 

@@ -13,8 +13,8 @@ pub(crate) enum Piece {
         start: usize,
         /// A bit for each token of the tile.
         tokens: u64,
-        /// Whether all of them see all of it, without a bias.
-        uniform: bool,
+        /// The cells that each of those tokens sees, within `View::visible`; none if all see all of them.
+        visible: Option<usize>,
     },
     /// Scattered cells that one token sees.
     Alone {
@@ -32,6 +32,10 @@ pub(crate) struct View {
     pub(crate) offsets: Vec<usize>,
     /// Cells of pieces for one token.
     pub(crate) cells: Vec<u32>,
+    /// Bits of cells that tokens see of a block.
+    pub(crate) visible: Vec<u64>,
+    /// Whether the mask has other numbers than 0 for visible cells.
+    pub(crate) is_biased: bool,
     /// Scattered cells by token, while the mask is read.
     scattered: Vec<Vec<u32>>,
 }
@@ -55,6 +59,8 @@ impl View {
         self.pieces.clear();
         self.offsets.clear();
         self.cells.clear();
+        self.visible.clear();
+        self.is_biased = false;
         self.scattered.resize_with(tokens.len().max(self.scattered.len()), Vec::new);
         self.scattered.iter_mut().for_each(Vec::clear);
         let (mut offset, mut visible) = (0, [0_u64; 64]);
@@ -65,9 +71,10 @@ impl View {
                 let (seen, unbiased) = unsafe { seen::<V>(operation, token, start, BLOCK.min(cells - start)) };
                 visible[at] = seen;
                 any |= seen;
+                self.is_biased |= seen & !unbiased != 0;
                 if seen.count_ones() >= MIN_CELLS {
                     dense |= 1 << at;
-                    uniform &= unbiased == u64::MAX;
+                    uniform &= seen == u64::MAX;
                 }
             }
             if any == 0 {
@@ -77,7 +84,11 @@ impl View {
                 dense = 0;
             }
             if dense != 0 {
-                self.pieces.push(Piece::Together { start, tokens: dense, uniform });
+                let seen = (!uniform).then_some(self.visible.len());
+                self.pieces.push(Piece::Together { start, tokens: dense, visible: seen });
+                if seen.is_some() {
+                    self.visible.extend((0..tokens.len()).filter(|at| dense >> at & 1 == 1).map(|at| visible[at]));
+                }
                 self.offsets.push(offset);
                 let rows = (dense.count_ones() as usize * group).next_multiple_of(V::COUNT);
                 offset += BLOCK * (10 + 4 * rows);

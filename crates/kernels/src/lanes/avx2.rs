@@ -1,16 +1,17 @@
 //! AVX2: 8 numbers.
 
 use std::arch::x86_64::{
-    __m256, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128,
-    _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cmpeq_epi16, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps,
-    _mm256_packs_epi16, _mm256_permute4x64_epi64, _mm256_round_ps, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m256, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
+    _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cvtepu16_epi32,
+    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_packs_epi16, _mm256_permute4x64_epi64, _mm256_round_ps,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 use super::{EXP2, HIDDEN, LOWEST, Vector};
 use crate::hook::{Number, Operation};
+use crate::sampling;
 use crate::work::{self, Buffers};
 
 /// # Safety
@@ -19,6 +20,22 @@ use crate::work::{self, Buffers};
 pub(crate) unsafe fn compute(operation: &Operation, number: Number, buffers: &mut Buffers) {
     // SAFETY: the caller's.
     unsafe { work::compute::<Lanes>(operation, number, buffers) }
+}
+
+/// # Safety
+/// The CPU must have the instructions.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn largest(numbers: &[f32]) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { sampling::largest_with::<Lanes>(numbers) }
+}
+
+/// # Safety
+/// The CPU must have the instructions.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn sum_of_exponentials(numbers: &[f32], offset: f32, factor: f32) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { sampling::sum_with::<Lanes>(numbers, offset, factor) }
 }
 
 #[derive(Clone, Copy)]
@@ -120,6 +137,20 @@ impl Vector for Lanes {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        unsafe {
+            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
     #[inline(always)]

@@ -1,14 +1,18 @@
 //! AVX-512: 16 numbers.
 
 use std::arch::x86_64::{
-    __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256, _mm512_add_ps, _mm512_castsi512_ps,
-    _mm512_cmpeq_epi16_mask, _mm512_cmpneq_epi16_mask, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_roundscale_ps,
-    _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    __m256, __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_prefetch, _mm_storeu_ps,
+    _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_hadd_ps, _mm256_loadu_si256,
+    _mm512_add_ps, _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmpeq_epi16_mask,
+    _mm512_cmpneq_epi16_mask, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_extractf64x4_pd, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
+    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_sub_ps,
 };
 
 use super::{EXP2, HIDDEN, LOWEST, Vector};
 use crate::hook::{Number, Operation};
+use crate::sampling;
 use crate::work::{self, Buffers};
 
 /// # Safety
@@ -19,8 +23,39 @@ pub(crate) unsafe fn compute(operation: &Operation, number: Number, buffers: &mu
     unsafe { work::compute::<Lanes>(operation, number, buffers) }
 }
 
+/// # Safety
+/// The CPU must have the instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+pub(crate) unsafe fn largest(numbers: &[f32]) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { sampling::largest_with::<Lanes>(numbers) }
+}
+
+/// # Safety
+/// The CPU must have the instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+pub(crate) unsafe fn sum_of_exponentials(numbers: &[f32], offset: f32, factor: f32) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { sampling::sum_with::<Lanes>(numbers, offset, factor) }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes(__m512);
+
+impl Lanes {
+    /// The sum of both halves.
+    ///
+    /// # Safety
+    /// As for `Vector`.
+    #[inline(always)]
+    unsafe fn halves(self) -> __m256 {
+        // SAFETY: the caller's.
+        unsafe {
+            let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0));
+            _mm256_add_ps(_mm512_castps512_ps256(self.0), _mm256_castpd_ps(high))
+        }
+    }
+}
 
 // SAFETY of all blocks: the conditions of `Vector`.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
@@ -83,8 +118,7 @@ impl Vector for Lanes {
     unsafe fn exp(self) -> Self {
         unsafe {
             let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
-            let whole =
-                Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(exponent.0));
+            let whole = Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(exponent.0));
             let rest = exponent.sub(whole);
             let mut power = Self::splat(EXP2[0]);
             for coefficient in &EXP2[1..] {
@@ -100,16 +134,37 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        unsafe {
+            let pairs = (_mm256_hadd_ps(a.halves(), b.halves()), _mm256_hadd_ps(c.halves(), d.halves()));
+            let four = _mm256_hadd_ps(pairs.0, pairs.1); // of each half
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(
+                sums.as_mut_ptr(),
+                _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps::<1>(four)),
+            );
+            sums
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        unsafe { _mm512_reduce_max_ps(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn visible(mask: *const u16) -> (u64, u64) {
         unsafe {
             let (low, high) = (_mm512_loadu_si512(mask.cast()), _mm512_loadu_si512(mask.add(32).cast()));
             let (hidden, plain) = (_mm512_set1_epi16(HIDDEN as i16), _mm512_set1_epi16(0));
             let visible = (_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
             let unbiased = (_mm512_cmpeq_epi16_mask(low, plain), _mm512_cmpeq_epi16_mask(high, plain));
-            (
-                u64::from(visible.0) | u64::from(visible.1) << 32,
-                u64::from(unbiased.0) | u64::from(unbiased.1) << 32,
-            )
+            (u64::from(visible.0) | u64::from(visible.1) << 32, u64::from(unbiased.0) | u64::from(unbiased.1) << 32)
         }
     }
 }

@@ -81,6 +81,11 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        self.0.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
     unsafe fn visible(mask: *const u16) -> (u64, u64) {
         let cells = unsafe { mask.cast::<[u16; BLOCK]>().read_unaligned() };
         let bits = |test: fn(u16) -> bool| {
