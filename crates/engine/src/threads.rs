@@ -59,7 +59,8 @@ impl Threads {
     pub(crate) fn observe(&mut self, sample: &Sample) -> usize {
         self.passed += sample.passed;
         let got = sample.got();
-        if self.now > 1 && got < self.now as f64 - TOLERANCE {
+        // A thread that lacks time while a CPU is idle was asleep, because there was nothing to do for it.
+        if self.now > 1 && got + sample.idle() < self.now as f64 - TOLERANCE {
             // The last increase was one too many if it did not last.
             let was_short = self.passed < self.patience && self.passed > sample.passed;
             self.patience = if was_short { (self.patience * 2).min(MAX_PATIENCE) } else { self.patience };
@@ -113,6 +114,15 @@ mod tests {
         assert_eq!(threads.now(), 1);
         run(&mut threads, 2, 0, 20);
         assert_eq!(threads.now(), 2);
+    }
+
+    #[test]
+    fn threads_that_sleep_are_not_too_many() {
+        let mut threads = Threads::new(2);
+        let sample = Sample { passed: WINDOW, cpu: WINDOW * 3 / 2, idle: Some(WINDOW / 2) };
+        for _ in 0..100 {
+            assert_eq!(threads.observe(&sample), 2);
+        }
     }
 
     #[test]
