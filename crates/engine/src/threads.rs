@@ -12,29 +12,26 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) passed: Duration,
-    /// Of all threads of this process.
+    /// CPU time of all threads of this process.
     pub(crate) cpu: Duration,
-    /// Time that the machine's CPUs were idle, all together. `None` where that is not known.
-    pub(crate) idle: Option<Duration>,
+    /// `None` where that is not known.
+    pub(crate) machine: Option<MachineSample>,
 }
 
-impl Sample {
-    /// CPUs that this process got.
-    fn got(&self) -> f64 {
-        self.cpu.as_secs_f64() / self.passed.as_secs_f64().max(f64::MIN_POSITIVE)
-    }
-
-    /// CPUs that nobody used.
-    fn idle(&self) -> f64 {
-        self.idle.map_or(0.0, |idle| idle.as_secs_f64()) / self.passed.as_secs_f64().max(f64::MIN_POSITIVE)
-    }
+/// The machine's CPUs meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MachineSample {
+    pub(crate) cpus: usize,
+    pub(crate) idle: Duration,
+    /// Taken by other processes.
+    pub(crate) others: Duration,
 }
 
+/// How many CPUs the other processes use at least before they count: a service in front of the engine uses some, too.
+const MIN_OTHERS: f64 = 0.35;
 /// What the threads of a step may lack of their CPUs, in CPUs: interrupts, and this process's other work.
 const TOLERANCE: f64 = 0.25;
-/// Nearly a whole CPU must be idle before one more thread is started.
-const ENOUGH_IDLE: f64 = 0.7;
-/// How long to wait before one more thread is tried. Doubles each time that it was one too many.
+/// How long to wait before more threads are tried. Doubles each time that they were too many.
 const MIN_PATIENCE: Duration = Duration::from_millis(500);
 const MAX_PATIENCE: Duration = Duration::from_secs(16);
 
@@ -58,15 +55,22 @@ impl Threads {
     /// Takes a measurement into account and returns the number of threads from now on.
     pub(crate) fn observe(&mut self, sample: &Sample) -> usize {
         self.passed += sample.passed;
-        let got = sample.got();
-        // A thread that lacks time while a CPU is idle was asleep, because there was nothing to do for it.
-        if self.now > 1 && got + sample.idle() < self.now as f64 - TOLERANCE {
-            // The last increase was one too many if it did not last.
-            let was_short = self.passed < self.patience && self.passed > sample.passed;
-            self.patience = if was_short { (self.patience * 2).min(MAX_PATIENCE) } else { self.patience };
+        let Some(machine) = sample.machine else { return self.now };
+        let cpus = |time: Duration| time.as_secs_f64() / sample.passed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let (got, idle, others) = (cpus(sample.cpu), cpus(machine.idle), cpus(machine.others));
+        // A thread that lacks time while a CPU is idle was asleep, because there was nothing to do for it. One that lacks
+        // time though others take little is on a virtual machine whose host takes it: with fewer threads that would not
+        // end.
+        let are_too_many = got + idle < self.now as f64 - TOLERANCE && others > MIN_OTHERS;
+        let free = machine.cpus as f64 - others;
+        if self.now > 1 && are_too_many {
+            // The last increase was too much if it did not last.
+            if self.passed < self.patience && self.passed > sample.passed {
+                self.patience = (self.patience * 2).min(MAX_PATIENCE);
+            }
             self.set((got + TOLERANCE / 2.0) as usize);
-        } else if self.now < self.max && self.passed >= self.patience && sample.idle() >= ENOUGH_IDLE {
-            self.set(self.now + sample.idle().round().max(1.0) as usize);
+        } else if self.now < self.max && self.passed >= self.patience && free + MIN_OTHERS >= (self.now + 1) as f64 {
+            self.set((free + MIN_OTHERS) as usize);
         } else if self.passed > 4 * self.patience {
             self.patience = (self.patience / 2).max(MIN_PATIENCE);
         }
@@ -93,7 +97,9 @@ mod tests {
         let got = if wanted <= cpus { threads as f64 } else { threads as f64 * cpus as f64 / wanted as f64 };
         let idle = cpus.saturating_sub(wanted);
         let times = |factor: f64| Duration::from_secs_f64(WINDOW.as_secs_f64() * factor);
-        Sample { passed: WINDOW, cpu: times(got), idle: Some(times(idle as f64)) }
+        let others = cpus as f64 - got - idle as f64;
+        let machine = MachineSample { cpus, idle: times(idle as f64), others: times(others.max(0.0)) };
+        Sample { passed: WINDOW, cpu: times(got), machine: Some(machine) }
     }
 
     fn run(threads: &mut Threads, cpus: usize, others: usize, windows: usize) {
@@ -117,20 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_sleep_are_not_too_many() {
-        let mut threads = Threads::new(2);
-        let sample = Sample { passed: WINDOW, cpu: WINDOW * 3 / 2, idle: Some(WINDOW / 2) };
-        for _ in 0..100 {
-            assert_eq!(threads.observe(&sample), 2);
-        }
-    }
-
-    #[test]
-    fn without_idle_times_there_is_no_way_back_up_but_none_down_either() {
-        let mut threads = Threads::new(4);
-        let sample = Sample { passed: WINDOW, cpu: WINDOW * 4, idle: None };
-        for _ in 0..100 {
-            assert_eq!(threads.observe(&sample), 4);
+    fn threads_stay_where_nobody_else_needs_the_cpus() {
+        let sleeping = MachineSample { cpus: 2, idle: WINDOW / 2, others: WINDOW / 10 };
+        let host_takes_time = MachineSample { cpus: 2, idle: Duration::ZERO, others: WINDOW / 10 };
+        for machine in [Some(sleeping), Some(host_takes_time), None] {
+            let mut threads = Threads::new(2);
+            for _ in 0..100 {
+                assert_eq!(threads.observe(&Sample { passed: WINDOW, cpu: WINDOW * 3 / 2, machine }), 2);
+            }
         }
     }
 

@@ -10,13 +10,13 @@ use chat::{Completion, TokenUsage};
 use tokio::sync::oneshot;
 
 use crate::cache::{CellOp, Sequence, Token};
-use crate::clock::{self, CpuClock};
+use crate::clock::{CpuClock, MachineTime};
 use crate::model::{DecodeError, Decoder, Model};
 use crate::sampler::Sampler;
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::template::TemplateError;
 use crate::text::text_of;
-use crate::threads::{Sample, Threads};
+use crate::threads::{MachineSample, Sample, Threads};
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
@@ -89,23 +89,28 @@ pub(crate) struct Worker<'a> {
 /// Steps that are measured together.
 struct Window {
     clock: CpuClock,
-    idle: Option<Duration>,
+    machine: Option<MachineTime>,
 }
 
 impl Window {
-    /// Long enough to tell one busy process from an interrupt, and short beside what a person notices.
-    const MIN: Duration = Duration::from_millis(60);
-    /// After a longer one there were pauses in it, or a step that says nothing about the moment.
-    const MAX: Duration = Duration::from_secs(2);
+    /// Long enough to tell one busy process from an interrupt (the system counts in hundredths of a second), and short
+    /// beside what a person notices.
+    const MIN: Duration = Duration::from_millis(80);
 
     fn start() -> Self {
-        Self { clock: CpuClock::start(), idle: clock::idle_time() }
+        Self { clock: CpuClock::start(), machine: MachineTime::now() }
     }
 
+    /// What happened in it, if it was long enough.
     fn sample(&self) -> Option<Sample> {
         let (passed, cpu) = self.clock.elapsed();
-        let idle = || Some(clock::idle_time()?.saturating_sub(self.idle?));
-        (passed >= Self::MIN).then(|| Sample { passed, cpu, idle: idle() })
+        (passed >= Self::MIN).then(|| Sample { passed, cpu, machine: self.machine_sample(cpu) })
+    }
+
+    fn machine_sample(&self, cpu: Duration) -> Option<MachineSample> {
+        let (before, now) = (self.machine?, MachineTime::now()?);
+        let others = now.busy.saturating_sub(before.busy).saturating_sub(cpu);
+        Some(MachineSample { cpus: now.cpus, idle: now.idle.saturating_sub(before.idle), others })
     }
 }
 
@@ -231,7 +236,7 @@ impl<'a> Worker<'a> {
         let Some(sample) = self.window.sample() else { return };
         self.window = Window::start();
         let before = self.threads.now();
-        if sample.passed < Window::MAX && self.threads.observe(&sample) != before {
+        if self.threads.observe(&sample) != before {
             self.decoder.limit_threads(self.threads.now());
             tracing::debug!(threads = self.threads.now(), ?sample, "another number of threads");
         }
