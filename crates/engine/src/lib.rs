@@ -30,6 +30,7 @@ mod turns;
 mod worker;
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -43,9 +44,9 @@ use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
 use crate::threads::Threads;
 use crate::tokenizer::Tokenizer;
-use crate::tuning::When;
 pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
-use crate::worker::{Message, Stats, Worker};
+use crate::tuning::{Subject, When};
+use crate::worker::{Ended, Inbox, Message, Patience, Stats, Worker};
 pub use kernels::Attention;
 
 #[derive(Debug, Clone)]
@@ -61,6 +62,13 @@ pub struct Settings {
     /// How long a request may be queued.
     pub queue_timeout: Duration,
     pub attention: AttentionChoice,
+}
+
+impl Settings {
+    fn subject<'a>(&'a self, model: &'a Model) -> Subject<'a> {
+        let library_only = self.attention == AttentionChoice::Library;
+        Subject { model, path: &self.model, data_dir: &self.data_dir, library_only }
+    }
 }
 
 /// Which kernel computes attention on CPUs.
@@ -79,6 +87,10 @@ pub trait Progress {
     /// A trial begins: `done` of `all` have been timed.
     fn trying(&mut self, done: usize, all: usize);
     fn tried(&mut self, trial: &Trial);
+    /// Whether to give up.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +99,8 @@ pub enum EngineError {
     Model(#[from] ModelError),
     #[error("the tuning cannot be stored in {0}: {1}")]
     Tuning(String, #[source] std::io::Error),
+    #[error("the tuning was interrupted")]
+    Interrupted,
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("the model has stopped: {0}")]
@@ -126,12 +140,10 @@ impl Engine {
         let loading = move |done| report.lock().loading(done);
         let model = Arc::new(Model::load(&settings.model, loading)?);
         let template = ChatTemplate::new(model.clone())?;
-        let when = if again { When::Always } else { When::Needed };
-        let (path, data_dir, library_only) =
-            (&settings.model, &settings.data_dir, settings.attention == AttentionChoice::Library);
-        let tuned = tuning::tuning(&model, path, data_dir, library_only, when, &mut *progress.lock());
-        let (tuning, tuned_now) =
-            tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;
+        let when = if again { When::Always } else { When::Missing };
+        let tuned = tuning::tuning(settings.subject(&model), when, &mut *progress.lock());
+        let tuned = tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;
+        let (tuning, tuned_now) = tuned.ok_or(EngineError::Interrupted)?;
         Ok(Self { settings, model, template, tuning, tuned_now })
     }
 
@@ -162,8 +174,8 @@ impl Engine {
 
     /// The two halves of a serving engine. Each runs on a thread of its own; the tokenizer's thread is started here.
     pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
-        let (inbox, requests) = mpsc::channel();
         let stats = Arc::new(Stats::default());
+        let (inbox, requests) = Inbox::new(stats.clone());
         let limits = self.limits();
         let (context, template) = (self.context(), Arc::new(self.template));
         let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
@@ -178,7 +190,8 @@ impl Engine {
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
         };
-        let decode_loop = DecodeLoop { model: self.model, tuning: self.tuning, limits, requests, stats };
+        let (settings, model, tuning) = (self.settings, self.model, self.tuning);
+        let decode_loop = DecodeLoop { settings, model, tuning, limits, requests, stats };
         Ok((Frontend(Arc::new(api)), decode_loop))
     }
 
@@ -222,6 +235,7 @@ impl Frontend {
 
 /// Computes all requests, on the thread that calls `run`.
 pub struct DecodeLoop {
+    settings: Settings,
     model: Arc<Model>,
     tuning: Tuning,
     limits: Limits,
@@ -235,13 +249,46 @@ impl DecodeLoop {
     /// Must be called on the thread that loaded the model. libgomp starts worker threads for every thread that
     /// computes, and puts all of them to sleep between steps once there are more of them than CPUs. Decoding one
     /// sequence then takes twice as long.
-    pub fn run(self) -> Result<(), EngineError> {
-        let Self { model, tuning: Tuning { choice, speed, .. }, limits, requests, stats } = self;
-        let shape = Shape { cells: limits.cells + 256, sequences: limits.sequences + 1, step: limits.max_step_tokens };
-        let decoder = model.decoder(shape, choice)?;
-        let threads = Threads::new(choice.threads);
-        let worker = Worker::new(&model, decoder, threads, limits, requests, stats, 1.0 / speed.prompt);
-        worker.run().map_err(|error| EngineError::Decode(error.to_string()))
+    pub fn run(mut self) -> Result<(), EngineError> {
+        let mut requests = self.requests;
+        loop {
+            let Tuning { choice, speed, quiet, .. } = self.tuning;
+            let Limits { cells, sequences, max_step_tokens: step, .. } = self.limits;
+            let shape = Shape { cells: cells + 256, sequences: sequences + 1, step };
+            let decoder = self.model.decoder(shape, choice)?;
+            let threads = Threads::new(choice.threads);
+            let worker = Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
+            let patience = if quiet { Patience::Endless } else { Patience::UntilQuiet };
+            requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
+                Ended::EverySenderIsDropped => return Ok(()),
+                Ended::MachineIsQuiet(requests) => requests,
+            };
+            let mut progress = UntilRequested { stats: self.stats.clone() };
+            // Whether it was interrupted or the file could not be written, the next quiet moment will do.
+            if let Ok(Some((tuning, _))) =
+                tuning::tuning(self.settings.subject(&self.model), When::Distrusted, &mut progress)
+            {
+                tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
+                self.tuning = tuning;
+            }
+        }
+    }
+}
+
+/// Tunes without a word, until somebody asks for something.
+struct UntilRequested {
+    stats: Arc<Stats>,
+}
+
+impl Progress for UntilRequested {
+    fn loading(&mut self, _done: f32) {}
+
+    fn trying(&mut self, _done: usize, _all: usize) {}
+
+    fn tried(&mut self, _trial: &Trial) {}
+
+    fn is_interrupted(&self) -> bool {
+        self.stats.arrived.load(Relaxed) > self.stats.received.load(Relaxed)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::cache::{CellOp, Sequence};
 use crate::clock::CpuClock;
-use crate::model::{Decoder, Model, Shape};
+use crate::model::{DecodeError, Decoder, Model, ModelError, Shape};
 use crate::scheduler::BatchEntry;
 use crate::tuning::{DecoderSettings, Speed};
 
@@ -14,6 +14,24 @@ pub(crate) struct Measured {
     pub(crate) speed: Speed,
     /// Whether no other process needed the CPUs meanwhile.
     pub(crate) quiet: bool,
+}
+
+pub(crate) enum TrialError {
+    /// With these settings, on this machine.
+    DoesNotWork,
+    Interrupted,
+}
+
+impl From<ModelError> for TrialError {
+    fn from(_: ModelError) -> Self {
+        Self::DoesNotWork
+    }
+}
+
+impl From<DecodeError> for TrialError {
+    fn from(_: DecodeError) -> Self {
+        Self::DoesNotWork
+    }
 }
 
 const SEQUENCES: u16 = 8;
@@ -34,11 +52,14 @@ const SECONDS_PER_PART: f64 = 0.3;
 /// Threads that wait for each other spin, so they get nearly all of the time unless others need it.
 const QUIET_CPU_SHARE: f64 = 0.85;
 
-/// `None` if the settings do not work on this machine.
-pub(crate) fn run(model: &Model, settings: DecoderSettings) -> Option<Measured> {
+pub(crate) fn run(
+    model: &Model,
+    settings: DecoderSettings,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<Measured, TrialError> {
     let cells = MAX_CONTEXT + 2 * PIECE + usize::from(SEQUENCES) * (OWN_TOKENS + 3 * MAX_STEPS);
     let shape = Shape { cells: cells.next_multiple_of(256), sequences: SEQUENCES, step: CONTEXT_PIECE };
-    let mut trial = Trial { decoder: model.decoder(shape, settings).ok()?, position: 0 };
+    let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, is_interrupted };
     trial.prompt(WARM_UP_TOKENS)?;
     let warm = trial.prompt(WARM_UP_TOKENS)?;
     let affordable = (CONTEXT_SECONDS / warm) as usize * WARM_UP_TOKENS;
@@ -54,11 +75,11 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings) -> Option<Measured> 
     let one = fastest(MAX_STEPS, || trial.prompt(1))?;
     let quiet = clock.share_of(settings.threads) > QUIET_CPU_SHARE;
     let speed = Speed { prompt: piece as f64 / prompt, eight: f64::from(SEQUENCES) / eight, one: 1.0 / one };
-    Some(Measured { speed, quiet })
+    Ok(Measured { speed, quiet })
 }
 
 /// The fastest time of several, as many as there is time for but two at least.
-fn fastest(times: usize, mut part: impl FnMut() -> Option<f64>) -> Option<f64> {
+fn fastest(times: usize, mut part: impl FnMut() -> Result<f64, TrialError>) -> Result<f64, TrialError> {
     let began = Instant::now();
     let mut fastest = part()?;
     for done in 1..times {
@@ -67,37 +88,38 @@ fn fastest(times: usize, mut part: impl FnMut() -> Option<f64>) -> Option<f64> {
         }
         fastest = fastest.min(part()?);
     }
-    Some(fastest)
+    Ok(fastest)
 }
 
 struct Trial<'a> {
     decoder: Decoder<'a>,
     /// Tokens of the first sequence.
     position: usize,
+    is_interrupted: &'a dyn Fn() -> bool,
 }
 
 impl Trial<'_> {
     /// Seconds for so many tokens of the first sequence.
-    fn prompt(&mut self, tokens: usize) -> Option<f64> {
+    fn prompt(&mut self, tokens: usize) -> Result<f64, TrialError> {
         let seconds = self.time(&entries(0, self.position..self.position + tokens))?;
         self.position += tokens;
-        Some(seconds)
+        Ok(seconds)
     }
 
     /// The same, of which nothing stays.
-    fn prompt_once(&mut self, tokens: usize) -> Option<f64> {
+    fn prompt_once(&mut self, tokens: usize) -> Result<f64, TrialError> {
         let (start, end) = (self.position, self.position + tokens);
         let seconds = self.time(&entries(0, start..end))?;
-        self.decoder.apply(&[CellOp::Release { sequence: Sequence(0), positions: start..end }]).ok()?;
-        Some(seconds)
+        self.decoder.apply(&[CellOp::Release { sequence: Sequence(0), positions: start..end }])?;
+        Ok(seconds)
     }
 
     /// Seconds for a step of eight sequences that share the prompt.
-    fn eight_together(&mut self) -> Option<f64> {
+    fn eight_together(&mut self) -> Result<f64, TrialError> {
         let prefix = self.position;
         for sequence in 1..SEQUENCES {
             let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
-            self.decoder.apply(&[share]).ok()?;
+            self.decoder.apply(&[share])?;
         }
         let all = |positions: Range<usize>| -> Vec<BatchEntry> {
             (0..SEQUENCES).flat_map(|sequence| entries(sequence, positions.clone())).collect()
@@ -110,10 +132,13 @@ impl Trial<'_> {
         })
     }
 
-    fn time(&mut self, batch: &[BatchEntry]) -> Option<f64> {
+    fn time(&mut self, batch: &[BatchEntry]) -> Result<f64, TrialError> {
+        if (self.is_interrupted)() {
+            return Err(TrialError::Interrupted);
+        }
         let began = Instant::now();
-        self.decoder.decode(batch).ok()?;
-        Some(began.elapsed().as_secs_f64())
+        self.decoder.decode(batch)?;
+        Ok(began.elapsed().as_secs_f64())
     }
 }
 

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Progress;
 use crate::model::Model;
-use crate::trial::{self, Measured};
+use crate::trial::{self, Measured, TrialError};
 
 /// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,20 +115,29 @@ pub struct Trial {
 /// When to tune.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
+    /// Unless there is a tuning.
+    Missing,
     /// Unless there is a tuning from a quiet moment.
-    Needed,
+    Distrusted,
     Always,
 }
 
-/// The stored tuning for a model, or else a new one; and whether it is new.
+/// What is tuned, and where tunings are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) path: &'a Path,
+    pub(crate) data_dir: &'a Path,
+    pub(crate) library_only: bool,
+}
+
+/// The stored tuning for a model, or else a new one; and whether it is new. `None` if `progress` interrupts it.
 pub(crate) fn tuning(
-    model: &Model,
-    path: &Path,
-    data_dir: &Path,
-    library_only: bool,
+    subject: Subject<'_>,
     when: When,
     progress: &mut dyn Progress,
-) -> std::io::Result<(Tuning, bool)> {
+) -> std::io::Result<Option<(Tuning, bool)>> {
+    let Subject { model, path, data_dir, library_only } = subject;
     let file = data_dir.join("tuning.json");
     let mut stored: Vec<Tuning> =
         fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
@@ -141,12 +150,12 @@ pub(crate) fn tuning(
         None => digest(path)?,
     };
     let known = stored.iter().position(|tuning| tuning.model_sha256 == digest && tuning.machine == machine);
-    if let (Some(at), When::Needed) = (known, when)
-        && stored[at].quiet
+    if let Some(at) = known
+        && (when == When::Missing || (when == When::Distrusted && stored[at].quiet))
     {
-        return Ok((stored.swap_remove(at), false));
+        return Ok(Some((stored.swap_remove(at), false)));
     }
-    let (choice, speed, quiet) = best(model, library_only, progress);
+    let Some((choice, speed, quiet)) = best(model, library_only, progress) else { return Ok(None) };
     let tuning = Tuning {
         model_sha256: digest,
         model_bytes: bytes,
@@ -164,7 +173,7 @@ pub(crate) fn tuning(
     });
     stored.push(tuning.clone());
     write(&file, &stored)?;
-    Ok((tuning, true))
+    Ok(Some((tuning, true)))
 }
 
 fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
@@ -218,8 +227,8 @@ const MAX_TUNING_TIME: Duration = Duration::from_secs(6);
 /// How much better than an earlier candidate another one must be, when it was quiet and when it was not.
 const MARGINS: (f64, f64) = (0.98, 0.75);
 
-/// The best settings, their speed, and whether the machine was quiet.
-fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> (DecoderSettings, Speed, bool) {
+/// The best settings, their speed, and whether the machine was quiet. `None` if `progress` interrupts it.
+fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Option<(DecoderSettings, Speed, bool)> {
     let kernels = if library_only { &[Attention::Library][..] } else { &[Attention::Own, Attention::Library] };
     let mut candidates = Vec::new();
     for attention in kernels {
@@ -228,41 +237,33 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> (Deco
         }
     }
     let fewer = fewer_threads(cpus());
-    let all = candidates.len() + fewer.len();
-    let mut best: Option<Trial> = None;
+    let all = candidates.len() + usize::from(fewer.is_some());
     let began = Instant::now();
-    let mut done = 0;
-    let mut attempt = |settings: DecoderSettings, best: &mut Option<Trial>| {
+    let mut best: Option<Trial> = None;
+    for done in 0..all {
+        let settings = match (candidates.get(done), best, fewer) {
+            (Some(candidate), ..) => *candidate,
+            (None, Some(Trial { settings, .. }), Some(threads)) => DecoderSettings { threads, ..settings },
+            _ => break,
+        };
         if began.elapsed() > MAX_TUNING_TIME && best.is_some() {
-            return;
+            break;
         }
         progress.trying(done, all);
-        done += 1;
-        let mut tried = time(model, settings);
+        let mut tried = time(model, settings, progress)?;
         if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
-            tried = better(tried, time(model, settings)); // perhaps it is quiet now
+            tried = better(tried, time(model, settings, progress)?); // perhaps it is quiet now
         }
         progress.tried(&tried);
-        *best = Some(match *best {
-            Some(before) => better(before, tried),
-            None => tried,
-        });
-    };
-    for candidate in candidates {
-        attempt(candidate, &mut best);
+        best = Some(best.map_or(tried, |before| better(before, tried)));
     }
-    for threads in fewer {
-        if let Some(Trial { settings, speed: Some(_), .. }) = best {
-            attempt(DecoderSettings { threads, ..settings }, &mut best);
-        }
-    }
-    match best {
+    Some(match best {
         Some(Trial { settings, speed: Some(speed), quiet }) => (settings, speed, quiet),
         _ => {
             let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
             (settings, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }, false)
         }
-    }
+    })
 }
 
 /// The later one only if it is clearly better. Figures from a busy moment say little.
@@ -275,16 +276,18 @@ fn better(before: Trial, later: Trial) -> Trial {
     }
 }
 
-fn time(model: &Model, settings: DecoderSettings) -> Trial {
-    match trial::run(model, settings) {
-        Some(Measured { speed, quiet }) => Trial { settings, speed: Some(speed), quiet },
-        None => Trial { settings, speed: None, quiet: true },
+/// `None` if `progress` interrupts it.
+fn time(model: &Model, settings: DecoderSettings, progress: &mut dyn Progress) -> Option<Trial> {
+    match trial::run(model, settings, &|| progress.is_interrupted()) {
+        Ok(Measured { speed, quiet }) => Some(Trial { settings, speed: Some(speed), quiet }),
+        Err(TrialError::DoesNotWork) => Some(Trial { settings, speed: None, quiet: true }),
+        Err(TrialError::Interrupted) => None,
     }
 }
 
 /// Half of the logical cores are often all physical ones.
-fn fewer_threads(cpus: usize) -> Vec<usize> {
-    Some(cpus / 2).filter(|threads| *threads > 1).into_iter().collect()
+fn fewer_threads(cpus: usize) -> Option<usize> {
+    Some(cpus / 2).filter(|threads| *threads > 1)
 }
 
 #[cfg(test)]

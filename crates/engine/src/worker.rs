@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SendError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use chat::{Completion, TokenUsage};
@@ -17,6 +17,7 @@ use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Schedu
 use crate::template::TemplateError;
 use crate::text::text_of;
 use crate::threads::{MachineSample, Sample, Threads};
+use crate::tuning::Speed;
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
@@ -58,6 +59,9 @@ pub(crate) enum RefusalError {
 /// Gauges and counters for `GET /status`.
 #[derive(Default)]
 pub(crate) struct Stats {
+    /// Messages that were sent to the worker, and that it has received.
+    pub(crate) arrived: AtomicU64,
+    pub(crate) received: AtomicU64,
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
     pub(crate) tokenizing: AtomicUsize,
@@ -114,7 +118,47 @@ impl Window {
     }
 }
 
-pub(crate) type Inbox = Sender<Message>;
+/// What a worker waits for when there is nothing to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Messages.
+    Endless,
+    /// Messages, or that no other process needs the CPUs.
+    UntilQuiet,
+}
+
+/// Why a worker ended.
+pub(crate) enum Ended {
+    EverySenderIsDropped,
+    /// With the inbox for the next one.
+    MachineIsQuiet(Receiver<Message>),
+}
+
+enum Received {
+    Messages,
+    NoSenders,
+    NothingForAWhile,
+}
+
+/// Where messages to the worker are sent.
+#[derive(Clone)]
+pub(crate) struct Inbox {
+    sender: Sender<Message>,
+    stats: Arc<Stats>,
+}
+
+impl Inbox {
+    pub(crate) fn new(stats: Arc<Stats>) -> (Self, Receiver<Message>) {
+        let (sender, receiver) = mpsc::channel();
+        (Self { sender, stats }, receiver)
+    }
+
+    /// Returns the message if the worker has ended.
+    pub(crate) fn send(&self, message: Message) -> Result<(), SendError<Message>> {
+        self.stats.arrived.fetch_add(1, Relaxed);
+        self.sender.send(message)
+    }
+}
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(
@@ -124,9 +168,10 @@ impl<'a> Worker<'a> {
         limits: Limits,
         inbox: Receiver<Message>,
         stats: Arc<Stats>,
-        seconds_per_token: f64,
+        speed: Speed,
     ) -> Self {
         let mut scheduler = Scheduler::new(limits);
+        let seconds_per_token = 1.0 / speed.prompt;
         scheduler.set_pace(seconds_per_token);
         Self {
             model,
@@ -143,9 +188,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs until every sender is dropped.
-    pub(crate) fn run(mut self) -> Result<(), DecodeError> {
-        while self.receive_messages() {
+    /// Runs until every sender is dropped or its patience ends.
+    pub(crate) fn run(mut self, patience: Patience) -> Result<Ended, DecodeError> {
+        loop {
+            match self.receive_messages(patience) {
+                Received::Messages => {}
+                Received::NoSenders => return Ok(Ended::EverySenderIsDropped),
+                Received::NothingForAWhile => return Ok(Ended::MachineIsQuiet(self.inbox)),
+            }
             self.sweep()?;
             if !self.decode_checks.is_empty() && self.scheduler.is_idle() {
                 self.check_decode()?;
@@ -157,28 +207,47 @@ impl<'a> Worker<'a> {
             self.stats.cells_used.store(now.cells_used, Relaxed);
             self.stats.cells_shared.store(now.cells_shared, Relaxed);
         }
-        Ok(())
     }
 
-    /// Receives all queued messages; blocks only if there is nothing to compute. False once every sender is dropped.
-    fn receive_messages(&mut self) -> bool {
+    /// Receives all queued messages; blocks only if there is nothing to compute.
+    fn receive_messages(&mut self, patience: Patience) -> Received {
         if self.scheduler.is_idle() {
-            match self.inbox.recv() {
+            match self.wait(patience) {
                 Ok(message) => self.receive(message),
-                Err(_) => return false,
+                Err(received) => return received,
             }
             self.window = Window::start();
         }
         loop {
             match self.inbox.try_recv() {
                 Ok(message) => self.receive(message),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return !self.scheduler.is_idle(),
+                Err(TryRecvError::Disconnected) if self.scheduler.is_idle() => return Received::NoSenders,
+                Err(_) => return Received::Messages,
+            }
+        }
+    }
+
+    /// Waits for the next message.
+    fn wait(&mut self, patience: Patience) -> Result<Message, Received> {
+        const WHILE: Duration = Duration::from_secs(5);
+        loop {
+            if patience == Patience::Endless {
+                return self.inbox.recv().map_err(|_| Received::NoSenders);
+            }
+            let window = Window::start();
+            match self.inbox.recv_timeout(WHILE) {
+                Ok(message) => return Ok(message),
+                Err(RecvTimeoutError::Disconnected) => return Err(Received::NoSenders),
+                Err(RecvTimeoutError::Timeout) if window.sample().is_some_and(|sample| sample.is_quiet()) => {
+                    return Err(Received::NothingForAWhile);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
     fn receive(&mut self, message: Message) {
+        self.stats.received.fetch_add(1, Relaxed);
         match message {
             Message::CheckDecode(sender) => self.decode_checks.push(sender),
             Message::Complete(request) => {

@@ -10,10 +10,13 @@ mod graph;
 use graph::{Case, Number};
 use kernels::{Attention, Changes};
 
+/// A name, tokens, cells, and whether a token sees a cell.
+type Shape<'a> = (&'a str, usize, usize, &'a dyn Fn(usize, usize) -> bool);
+
 fn main() {
     println!("{:<50} {:>5} {:>10} {:>10}", "microseconds", "", "ours", "llama.cpp");
     let own = |token: usize, cell: usize, tokens: usize| cell % tokens == token;
-    let shapes: [(&str, usize, usize, &dyn Fn(usize, usize) -> bool); 7] = [
+    let shapes: [Shape<'_>; 7] = [
         ("one token, 100 of 256 cells", 1, 256, &|_, cell| cell < 100),
         ("one token, 1000 of 1024 cells", 1, 1024, &|_, cell| cell < 1000),
         ("16 tokens, 100 scattered cells each of 1792", 16, 1792, &|token, cell| cell < 1600 && own(token, cell, 16)),

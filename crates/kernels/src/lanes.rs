@@ -86,7 +86,8 @@ pub(crate) trait Vector: Copy {
 pub(crate) const HIDDEN: u16 = 0xFC00;
 
 /// The coefficients of 2^x for x within half of 0, from the highest power down.
-const EXP2: [f32; 7] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, 0.693_147_2, 1.0];
+const EXP2: [f32; 7] =
+    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, std::f32::consts::LN_2, 1.0];
 /// Below this e^x is taken as e^LOWEST, which is nearly the smallest normal number.
 const LOWEST: f32 = -87.0;
 

@@ -23,7 +23,9 @@ impl Program {
             let model = folder.join("model.gguf");
             let (kept, file) = (folder.to_str().unwrap(), model.to_str().unwrap());
             self.install().run_ok(&["model", "fetch", "--data-dir", kept]);
-            if !folder.join("tuning.json").is_file() {
+            // A tuning holds for a build of the program.
+            let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            if modified(&folder.join("tuning.json")) < modified(Path::new(self.binary())) {
                 self.install().run_ok(&["engine", "tune", "--model", file, "--data-dir", kept]);
             }
             model

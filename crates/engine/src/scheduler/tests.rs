@@ -110,7 +110,8 @@ fn a_long_prompt_never_stalls_other_requests() {
     let mut steps = 0;
     while world.finished.is_empty() && steps < 5 {
         let batch = world.step();
-        assert_eq!(batch.iter().filter(|entry| entry.sequence == batch[0].sequence).count(), 1);
+        let generating = batch[batch.len() - 1].sequence; // prompts come first
+        assert_eq!(batch.iter().filter(|entry| entry.sequence == generating).count(), 1);
         assert!(batch.len() <= 1 + TILE);
         steps += 1;
     }
