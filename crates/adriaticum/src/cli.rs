@@ -149,6 +149,14 @@ pub(crate) enum EngineCommand {
         #[arg(long, value_name = "FILE")]
         model: Option<PathBuf>,
     },
+    /// Prints how well the model predicts a text (its perplexity; less is better), to compare models and settings.
+    Perplexity {
+        /// The model's GGUF file; the setting `model` unless given.
+        #[arg(long, value_name = "FILE")]
+        model: Option<PathBuf>,
+        /// A text file.
+        text: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]

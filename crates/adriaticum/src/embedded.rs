@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, Progress, Speed, Trial};
+use engine::{
+    Address, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial, WeightsChoice,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, MODEL_ERROR_EXIT_CODE, Pool, PoolSettings, RuntimeUrl, supervise};
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::error::CliError;
 use crate::log;
-use crate::settings::Settings;
+use crate::settings::{MODEL_FILE, Settings};
 use crate::storage::create_folder;
 
 /// Starts the embedded runtime and its supervisor; none if `model` is none.
@@ -74,16 +76,23 @@ impl Drop for SocketFile {
 pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCode, CliError> {
     restart_with_environment();
     log::start(&settings.log);
-    let (model, again) = match options.command {
-        Some(Subcommand::Tune { model }) => (model, true),
-        None => (options.model, false),
+    let (model, again, text) = match options.command {
+        Some(Subcommand::Tune { model }) => (model, true, None),
+        Some(Subcommand::Perplexity { model, text }) => (model, false, Some(text)),
+        None => (options.model, false, None),
     };
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path);
+        text.map_err(|error| CliError::new(format!("{} cannot be read: {error}.", path.display())))
+    };
+    let text = text.map(read).transpose()?;
     let model = model.or_else(|| settings.model_file());
     let model = model.ok_or_else(|| CliError::new("there is no model: give one with --model, or set `model`."))?;
     if options.supervised {
         exit_when_stdin_closes();
     }
     create_folder(&settings.data_dir)?; // the tuning is stored there
+    let is_own_model = model == settings.data_dir.join(MODEL_FILE);
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
@@ -92,6 +101,11 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
         attention: settings.engine.attention,
+        weights: match settings.engine.weights {
+            // What others have put there is used as it is, unless they ask for something else.
+            WeightsChoice::Auto if !is_own_model => WeightsChoice::File,
+            wanted => wanted,
+        },
     };
     let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
@@ -113,6 +127,11 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
     if again {
         writeln!(std::io::stdout(), "Chosen: {choice} ({}).", format_speed(&speed))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(text) = text {
+        let perplexity = engine.perplexity(&text).map_err(|error| CliError::new(format!("{error}.")))?;
+        writeln!(std::io::stdout(), "{perplexity:.4}")?;
         return Ok(ExitCode::SUCCESS);
     }
     tracing::info!(
@@ -244,7 +263,11 @@ impl Progress for LoadProgress {
 
     fn tried(&mut self, Trial { settings: choice, speed, quiet }: &Trial) {
         let busy = if *quiet { "" } else { ", while other processes were busy" };
-        let speed = speed.as_ref().map_or_else(|| "does not work here".into(), format_speed) + busy;
+        let speed = match speed {
+            Ok(speed) => format_speed(speed) + busy,
+            Err(NoSpeed::DoesNotWork) => "does not work here".into(),
+            Err(NoSpeed::TooSlow) => "slower".into(),
+        };
         let print = || {
             let _ = writeln!(std::io::stdout(), "{choice}: {speed}"); // the result is stored in any case
         };

@@ -2,7 +2,7 @@
 //!
 //! `http_api` speaks HTTP, `tokenizer` is the thread that turns conversations into tokens with `template` and `markup`,
 //! `worker` the one that owns the context. `model` is the only module that knows llama.cpp; `tuning` finds the fastest
-//! settings for a machine by `trial`s. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which request
+//! settings for a machine by `trial`s, `weights` the form of the model. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which request
 //! starts next, `scheduler` plans the next step, `cache` knows which sequence holds which cells, `sampler` draws tokens.
 
 mod cache;
@@ -17,6 +17,7 @@ mod http_api;
 mod listen;
 mod markup;
 mod model;
+mod perplexity;
 mod queue;
 mod sampler;
 mod scheduler;
@@ -27,9 +28,10 @@ mod tokenizer;
 mod trial;
 mod tuning;
 mod turns;
+mod weights;
 mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -38,14 +40,17 @@ use parking_lot::Mutex;
 
 use crate::http_api::HttpApi;
 pub use crate::listen::{Address, Listener};
-pub use crate::model::ModelError;
+pub use crate::model::{DecodeError, ModelError};
 use crate::model::{Model, Shape};
+pub use crate::perplexity::PerplexityError;
 use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
 use crate::threads::Threads;
 use crate::tokenizer::Tokenizer;
-pub use crate::tuning::{DecoderSettings, KvType, Speed, Trial, Tuning};
-use crate::tuning::{Subject, When};
+pub use crate::tuning::{DecoderSettings, KvType, NoSpeed, Speed, Trial, Tuning};
+use crate::tuning::{Key, Options, TuningFile};
+use crate::weights::Converted;
+pub use crate::weights::WeightsChoice;
 use crate::worker::{Ended, Inbox, Message, Patience, Stats, Worker};
 pub use kernels::Attention;
 
@@ -62,12 +67,12 @@ pub struct Settings {
     /// How long a request may be queued.
     pub queue_timeout: Duration,
     pub attention: AttentionChoice,
+    pub weights: WeightsChoice,
 }
 
 impl Settings {
-    fn subject<'a>(&'a self, model: &'a Model) -> Subject<'a> {
-        let library_only = self.attention == AttentionChoice::Library;
-        Subject { model, path: &self.model, data_dir: &self.data_dir, library_only }
+    fn options(&self) -> Options {
+        Options { library_attention_only: self.attention == AttentionChoice::Library, weights: self.weights }
     }
 }
 
@@ -99,6 +104,8 @@ pub enum EngineError {
     Model(#[from] ModelError),
     #[error("the tuning cannot be stored in {0}: {1}")]
     Tuning(String, #[source] std::io::Error),
+    #[error("the weights cannot be converted: {0}")]
+    Weights(#[source] std::io::Error),
     #[error("the tuning was interrupted")]
     Interrupted,
     #[error("a thread cannot be started: {0}")]
@@ -136,19 +143,41 @@ impl Engine {
         progress: impl Progress + Send + 'static,
     ) -> Result<Self, EngineError> {
         let progress = Arc::new(Mutex::new(progress));
-        let report = progress.clone();
-        let loading = move |done| report.lock().loading(done);
-        let model = Arc::new(Model::load(&settings.model, loading)?);
+        let load = |path: &Path| {
+            let report = progress.clone();
+            Model::load(path, move |done| report.lock().loading(done)).map(Arc::new)
+        };
+        let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
+        let mut file = TuningFile::read(&settings.data_dir);
+        let key = match file.key(&settings.model, settings.options()) {
+            Ok(key) => key,
+            Err(error) => return Err(ModelError::Unreadable(settings.model.display().to_string(), error).into()),
+        };
+        let kept =
+            file.find(&key).filter(|kept| !again && kept.copy.as_ref().is_none_or(Converted::is_intact)).cloned();
+        let tuned_now = kept.is_none();
+        let (model, tuning) = match kept {
+            Some(tuning) => {
+                let path = tuning.copy.as_ref().map_or(&settings.model, |copy| &copy.path);
+                (load(path)?, tuning)
+            }
+            None => {
+                let (model, tuning) = tune(&settings, key, &load, &progress)?;
+                file.store(tuning.clone()).map_err(unwritable)?;
+                (model, tuning)
+            }
+        };
         let template = ChatTemplate::new(model.clone())?;
-        let when = if again { When::Always } else { When::Missing };
-        let tuned = tuning::tuning(settings.subject(&model), when, &mut *progress.lock());
-        let tuned = tuned.map_err(|error| EngineError::Tuning(settings.data_dir.display().to_string(), error))?;
-        let (tuning, tuned_now) = tuned.ok_or(EngineError::Interrupted)?;
         Ok(Self { settings, model, template, tuning, tuned_now })
     }
 
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
+    }
+
+    /// How well the model predicts a text; less is better.
+    pub fn perplexity(&self, text: &str) -> Result<f64, PerplexityError> {
+        perplexity::perplexity(&self.model, self.tuning.choice, text)
     }
 
     /// The name in the model's metadata, or else the file's.
@@ -214,6 +243,41 @@ impl Engine {
     }
 }
 
+/// Tunes a model, and tries its weights in another form where that may be faster. Returns what is to be used.
+fn tune(
+    settings: &Settings,
+    key: Key,
+    load: &dyn Fn(&Path) -> Result<Arc<Model>, ModelError>,
+    progress: &Mutex<impl Progress>,
+) -> Result<(Arc<Model>, Tuning), EngineError> {
+    if settings.weights == WeightsChoice::Q8_0 {
+        let copy = Converted::make(&settings.model).map_err(EngineError::Weights)?;
+        let model = load(&copy.path)?;
+        let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+        return Ok((model, tuning.with_copy(Some(copy))));
+    }
+    let model = load(&settings.model)?;
+    let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+    if settings.weights == WeightsChoice::File || !weights::may_be_faster(tuning.key().model_sha256()) {
+        return Ok((model, tuning));
+    }
+    let copy = match Converted::make(&settings.model) {
+        Ok(copy) => copy,
+        Err(error) => {
+            tracing::warn!(%error, "the weights were not tried in another form"); // as in a folder that is read-only
+            return Ok((model, tuning));
+        }
+    };
+    let copied = load(&copy.path)?;
+    match tuning::tune_copy(copy, &copied, &tuning, &mut *progress.lock()) {
+        Ok(faster) => Ok((copied, faster)),
+        Err(copy) => {
+            copy.remove();
+            Ok((model, tuning))
+        }
+    }
+}
+
 /// Accepts connections and passes requests on to the `DecodeLoop`.
 pub struct Frontend(Arc<HttpApi>);
 
@@ -264,12 +328,13 @@ impl DecodeLoop {
                 Ended::MachineIsQuiet(requests) => requests,
             };
             let mut progress = UntilRequested { stats: self.stats.clone() };
-            // Whether it was interrupted or the file could not be written, the next quiet moment will do.
-            if let Ok(Some((tuning, _))) =
-                tuning::tuning(self.settings.subject(&self.model), When::Distrusted, &mut progress)
-            {
+            // If it is interrupted, the next quiet moment will do. If the file cannot be written, this process knows.
+            if let Some(tuning) = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress) {
                 tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
-                self.tuning = tuning;
+                self.tuning = tuning.with_copy(self.tuning.copy.take());
+                if let Err(error) = TuningFile::read(&self.settings.data_dir).store(self.tuning.clone()) {
+                    tracing::warn!(%error, "the tuning was not stored");
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use llama_cpp_2::LogOptions;
 use llama_cpp_2::context::LlamaContext;
@@ -46,7 +47,6 @@ pub enum ModelError {
 const FLASH_ATTENTION_ENABLED: i32 = 1;
 
 pub(crate) struct Model {
-    backend: LlamaBackend,
     llama: LlamaModel,
     /// For error messages.
     file: String,
@@ -57,20 +57,18 @@ impl Model {
     pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
-        llama_cpp_2::send_logs_to_tracing(LogOptions::default());
-        load_kernels();
-        let backend = LlamaBackend::init().map_err(|_| ModelError::NotLoadable(file.clone()))?;
+        let backend = backend().ok_or_else(|| ModelError::NotLoadable(file.clone()))?;
         let report = move |done| {
             progress(done);
             true
         };
         let params = LlamaModelParams::default().with_progress_callback(report);
-        let llama = LlamaModel::load_from_file(&backend, path, &params);
+        let llama = LlamaModel::load_from_file(backend, path, &params);
         let llama = llama.map_err(|_| ModelError::NotLoadable(file.clone()))?;
         if llama.is_recurrent() || llama.is_hybrid() {
             return Err(ModelError::Recurrent(file));
         }
-        Ok(Self { backend, llama, file })
+        Ok(Self { llama, file })
     }
 
     /// For error messages.
@@ -219,10 +217,21 @@ impl Model {
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_no_perf(true);
-        let context = self.llama.new_context(&self.backend, params);
-        let context = context.map_err(|_| ModelError::NoMemory(self.file.clone(), shape.cells))?;
+        let no_memory = || ModelError::NoMemory(self.file.clone(), shape.cells);
+        let context = self.llama.new_context(backend().ok_or_else(no_memory)?, params).map_err(|_| no_memory())?;
         Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1), attention: choice.attention })
     }
+}
+
+/// llama.cpp, started once for all models. `None` if that fails.
+pub(crate) fn backend() -> Option<&'static LlamaBackend> {
+    static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();
+    BACKEND.get_or_init(|| {
+        llama_cpp_2::send_logs_to_tracing(LogOptions::default());
+        load_kernels();
+        LlamaBackend::init().ok()
+    });
+    BACKEND.get().and_then(Option::as_ref)
 }
 
 /// Loads the kernels for this CPU if they are separate libraries.
@@ -251,7 +260,7 @@ pub(crate) struct Decoder<'a> {
 /// The context rejected a batch: a bug of ours, or a hardware fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the batch could not be decoded: {0}")]
-pub(crate) struct DecodeError(String);
+pub struct DecodeError(String);
 
 impl Decoder<'_> {
     /// Computes with fewer threads from now on, or with as many as it was made for.

@@ -2,7 +2,7 @@
 //! generate after a common prefix, and one alone.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cache::{CellOp, Sequence};
 use crate::clock::CpuClock;
@@ -14,11 +14,20 @@ pub(crate) struct Measured {
     pub(crate) speed: Speed,
     /// Whether no other process needed the CPUs meanwhile.
     pub(crate) quiet: bool,
+    /// How long the trial took.
+    pub(crate) took: Duration,
+}
+
+/// When to give up.
+pub(crate) struct Bounds<'a> {
+    pub(crate) time: Option<Duration>,
+    pub(crate) is_interrupted: &'a dyn Fn() -> bool,
 }
 
 pub(crate) enum TrialError {
     /// With these settings, on this machine.
     DoesNotWork,
+    TooSlow,
     Interrupted,
 }
 
@@ -52,14 +61,10 @@ const SECONDS_PER_PART: f64 = 0.3;
 /// Threads that wait for each other spin, so they get nearly all of the time unless others need it.
 const QUIET_CPU_SHARE: f64 = 0.85;
 
-pub(crate) fn run(
-    model: &Model,
-    settings: DecoderSettings,
-    is_interrupted: &dyn Fn() -> bool,
-) -> Result<Measured, TrialError> {
+pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) -> Result<Measured, TrialError> {
     let cells = MAX_CONTEXT + 2 * PIECE + usize::from(SEQUENCES) * (OWN_TOKENS + 3 * MAX_STEPS);
     let shape = Shape { cells: cells.next_multiple_of(256), sequences: SEQUENCES, step: CONTEXT_PIECE };
-    let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, is_interrupted };
+    let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bounds, began: Instant::now() };
     trial.prompt(WARM_UP_TOKENS)?;
     let warm = trial.prompt(WARM_UP_TOKENS)?;
     let affordable = (CONTEXT_SECONDS / warm) as usize * WARM_UP_TOKENS;
@@ -75,7 +80,7 @@ pub(crate) fn run(
     let one = fastest(MAX_STEPS, || trial.prompt(1))?;
     let quiet = clock.share_of(settings.threads) > QUIET_CPU_SHARE;
     let speed = Speed { prompt: piece as f64 / prompt, eight: f64::from(SEQUENCES) / eight, one: 1.0 / one };
-    Ok(Measured { speed, quiet })
+    Ok(Measured { speed, quiet, took: trial.began.elapsed() })
 }
 
 /// The fastest time of several, as many as there is time for but two at least.
@@ -95,7 +100,8 @@ struct Trial<'a> {
     decoder: Decoder<'a>,
     /// Tokens of the first sequence.
     position: usize,
-    is_interrupted: &'a dyn Fn() -> bool,
+    bounds: Bounds<'a>,
+    began: Instant,
 }
 
 impl Trial<'_> {
@@ -133,8 +139,11 @@ impl Trial<'_> {
     }
 
     fn time(&mut self, batch: &[BatchEntry]) -> Result<f64, TrialError> {
-        if (self.is_interrupted)() {
+        if (self.bounds.is_interrupted)() {
             return Err(TrialError::Interrupted);
+        }
+        if self.bounds.time.is_some_and(|bound| self.began.elapsed() > bound) {
+            return Err(TrialError::TooSlow);
         }
         let began = Instant::now();
         self.decoder.decode(batch)?;

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use kernels::Attention;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Progress;
 use crate::model::Model;
-use crate::trial::{self, Measured, TrialError};
+use crate::trial::{self, Bounds, Measured, TrialError};
+use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
 
 /// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,14 +71,51 @@ impl Speed {
 /// The chosen settings and what they were measured on, as stored in `tuning.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    model_sha256: String,
-    model_bytes: u64,
-    model_modified_micros: u64,
-    machine: Machine,
+    key: Key,
     /// Whether no other process needed the CPUs meanwhile.
     pub quiet: bool,
     pub choice: DecoderSettings,
     pub speed: Speed,
+    /// The model in another form, if that is used.
+    pub(crate) copy: Option<Converted>,
+}
+
+impl Tuning {
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) fn with_copy(self, copy: Option<Converted>) -> Self {
+        Self { copy, ..self }
+    }
+}
+
+/// What a tuning is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Key {
+    model_sha256: String,
+    model_bytes: u64,
+    model_modified_micros: u64,
+    machine: Machine,
+    options: Options,
+}
+
+/// What was allowed to be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Options {
+    pub(crate) library_attention_only: bool,
+    pub(crate) weights: WeightsChoice,
+}
+
+impl Key {
+    pub(crate) fn model_sha256(&self) -> &str {
+        &self.model_sha256
+    }
+
+    /// The same as the one of `other`, except that the file has another time.
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.model_sha256, &self.machine, self.options) == (&other.model_sha256, &other.machine, other.options)
+    }
 }
 
 /// What the speed depends on beside the model.
@@ -86,19 +124,17 @@ struct Machine {
     cpu: String,
     /// The version of this program and of its trials, and how its kernels were compiled.
     build: String,
-    /// Whether only the library's attention was tried.
-    library_only: bool,
 }
 
 /// Counted up when trials or candidates change, so that stored tunings are done again.
-const TRIALS_VERSION: u32 = 2;
+const TRIALS_VERSION: u32 = 3;
 
 impl Machine {
-    fn this(library_only: bool) -> Self {
+    fn this() -> Self {
         let flags = option_env!("CMAKE_CXX_FLAGS_RELEASE").unwrap_or("");
         let changes = option_env!("GGML_ADRIATICUM_CHANGES").unwrap_or("");
         let build = format!("{}, trials {TRIALS_VERSION}, changes {changes}, {flags}", env!("CARGO_PKG_VERSION"));
-        Self { cpu: cpu_name(), build, library_only }
+        Self { cpu: cpu_name(), build }
     }
 }
 
@@ -106,74 +142,85 @@ impl Machine {
 #[derive(Debug, Clone, Copy)]
 pub struct Trial {
     pub settings: DecoderSettings,
-    /// `None` if they do not work on this machine.
-    pub speed: Option<Speed>,
+    pub speed: Result<Speed, NoSpeed>,
     /// Whether no other process needed the CPUs meanwhile.
     pub quiet: bool,
 }
 
-/// When to tune.
+/// Why there are no figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    /// Unless there is a tuning.
-    Missing,
-    /// Unless there is a tuning from a quiet moment.
-    Distrusted,
-    Always,
+pub enum NoSpeed {
+    /// The settings do not work on this machine.
+    DoesNotWork,
+    /// They are so much slower than others that the trial was not finished.
+    TooSlow,
 }
 
-/// What is tuned, and where tunings are stored.
-#[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) path: &'a Path,
-    pub(crate) data_dir: &'a Path,
-    pub(crate) library_only: bool,
+/// The stored tunings.
+pub(crate) struct TuningFile {
+    path: PathBuf,
+    tunings: Vec<Tuning>,
 }
 
-/// The stored tuning for a model, or else a new one; and whether it is new. `None` if `progress` interrupts it.
-pub(crate) fn tuning(
-    subject: Subject<'_>,
-    when: When,
-    progress: &mut dyn Progress,
-) -> std::io::Result<Option<(Tuning, bool)>> {
-    let Subject { model, path, data_dir, library_only } = subject;
-    let file = data_dir.join("tuning.json");
-    let mut stored: Vec<Tuning> =
-        fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    let (bytes, modified) = size_and_modified_micros(path)?;
-    let machine = Machine::this(library_only);
-    let same_file =
-        stored.iter().find(|tuning| tuning.model_bytes == bytes && tuning.model_modified_micros == modified);
-    let digest = match same_file {
-        Some(tuning) => tuning.model_sha256.clone(),
-        None => digest(path)?,
-    };
-    let known = stored.iter().position(|tuning| tuning.model_sha256 == digest && tuning.machine == machine);
-    if let Some(at) = known
-        && (when == When::Missing || (when == When::Distrusted && stored[at].quiet))
-    {
-        return Ok(Some((stored.swap_remove(at), false)));
+impl TuningFile {
+    /// One that cannot be read, as it may be from another version, counts as empty.
+    pub(crate) fn read(data_dir: &Path) -> Self {
+        let path = data_dir.join("tuning.json");
+        let tunings = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Self { path, tunings }
     }
-    let Some((choice, speed, quiet)) = best(model, library_only, progress) else { return Ok(None) };
-    let tuning = Tuning {
-        model_sha256: digest,
-        model_bytes: bytes,
-        model_modified_micros: modified,
-        machine: machine.clone(),
-        quiet,
-        choice,
-        speed,
-    };
-    // Of other builds of this program on the same machine there is one at most that is still used: the one before.
-    stored.retain(|other| {
-        other.model_sha256 != tuning.model_sha256 || other.machine.cpu != machine.cpu || {
-            other.machine.library_only != library_only && other.machine.build == machine.build
+
+    /// What a tuning of a model on this machine would be about. Takes a while for a model that is not known yet.
+    pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
+        let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
+        let known = self
+            .tunings
+            .iter()
+            .map(|tuning| &tuning.key)
+            .find(|key| (key.model_bytes, key.model_modified_micros) == (model_bytes, model_modified_micros));
+        let model_sha256 = match known {
+            Some(key) => key.model_sha256.clone(),
+            None => digest(model)?,
+        };
+        Ok(Key { model_sha256, model_bytes, model_modified_micros, machine: Machine::this(), options })
+    }
+
+    pub(crate) fn find(&self, key: &Key) -> Option<&Tuning> {
+        self.tunings.iter().find(|tuning| tuning.key.is_same(key))
+    }
+
+    /// Stores a tuning, in place of those that it supersedes: for the same model and CPU, but of another build.
+    pub(crate) fn store(&mut self, tuning: Tuning) -> std::io::Result<()> {
+        let key = &tuning.key;
+        self.tunings.retain(|Tuning { key: other, .. }| {
+            let is_other_subject = (&other.model_sha256, &other.machine.cpu) != (&key.model_sha256, &key.machine.cpu);
+            is_other_subject || (other.machine == key.machine && other.options != key.options)
+        });
+        self.tunings.push(tuning);
+        write(&self.path, &self.tunings)
+    }
+}
+
+/// Tunes a model that is loaded. `None` if `progress` interrupts it.
+pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Option<Tuning> {
+    let (choice, speed, quiet) = best(model, key.options.library_attention_only, progress)?;
+    Some(Tuning { key, quiet, choice, speed, copy: None })
+}
+
+/// The tuning for a copy of the model in another form, if that is clearly faster than the original.
+pub(crate) fn tune_copy(
+    copy: Converted,
+    model: &Model,
+    tuning: &Tuning,
+    progress: &mut dyn Progress,
+) -> Result<Tuning, Converted> {
+    let before = Trial { settings: tuning.choice, speed: Ok(tuning.speed), quiet: tuning.quiet };
+    match time(model, tuning.choice, None, progress) {
+        Some((tried @ Trial { speed: Ok(speed), quiet, .. }, _)) if is_better(&before, &tried) => {
+            Ok(Tuning { quiet, speed, copy: Some(copy), ..tuning.clone() })
         }
-    });
-    stored.push(tuning.clone());
-    write(&file, &stored)?;
-    Ok(Some((tuning, true)))
+        _ => Err(copy),
+    }
 }
 
 fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
@@ -184,13 +231,7 @@ fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
     fs::rename(next, file)
 }
 
-fn size_and_modified_micros(path: &Path) -> std::io::Result<(u64, u64)> {
-    let metadata = fs::metadata(path)?;
-    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok((metadata.len(), modified.as_micros() as u64))
-}
-
-fn digest(path: &Path) -> std::io::Result<String> {
+pub(crate) fn digest(path: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(path)?;
     let mut digest = Sha256::new();
     let mut piece = vec![0; 1 << 20];
@@ -224,22 +265,22 @@ pub(crate) fn cpus() -> usize {
 
 /// No further candidate is tried after this time. The most promising ones come first.
 const MAX_TUNING_TIME: Duration = Duration::from_secs(6);
+/// A trial that takes so much longer than the first one is given up.
+const TOO_SLOW: f64 = 1.25;
 /// How much better than an earlier candidate another one must be, when it was quiet and when it was not.
 const MARGINS: (f64, f64) = (0.98, 0.75);
 
 /// The best settings, their speed, and whether the machine was quiet. `None` if `progress` interrupts it.
 fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Option<(DecoderSettings, Speed, bool)> {
-    let kernels = if library_only { &[Attention::Library][..] } else { &[Attention::Own, Attention::Library] };
-    let mut candidates = Vec::new();
-    for attention in kernels {
-        for kv in [KvType::F16, KvType::Bf16] {
-            candidates.push(DecoderSettings { kv, attention: *attention, threads: cpus() });
-        }
-    }
+    let candidate = |(attention, kv)| DecoderSettings { kv, attention, threads: cpus() };
+    // Ours takes as long with both numbers, and f16 is the more exact one.
+    let own = (!library_only).then_some((Attention::Own, KvType::F16));
+    let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];
+    let candidates: Vec<_> = own.into_iter().chain(library).map(candidate).collect();
     let fewer = fewer_threads(cpus());
     let all = candidates.len() + usize::from(fewer.is_some());
     let began = Instant::now();
-    let mut best: Option<Trial> = None;
+    let (mut best, mut bound): (Option<Trial>, _) = (None, None);
     for done in 0..all {
         let settings = match (candidates.get(done), best, fewer) {
             (Some(candidate), ..) => *candidate,
@@ -250,15 +291,16 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
             break;
         }
         progress.trying(done, all);
-        let mut tried = time(model, settings, progress)?;
+        let (mut tried, took) = time(model, settings, bound, progress)?;
         if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
-            tried = better(tried, time(model, settings, progress)?); // perhaps it is quiet now
+            tried = better(tried, time(model, settings, bound, progress)?.0); // perhaps it is quiet now
         }
         progress.tried(&tried);
+        bound = bound.or(took.map(|took| took.mul_f64(TOO_SLOW)));
         best = Some(best.map_or(tried, |before| better(before, tried)));
     }
     Some(match best {
-        Some(Trial { settings, speed: Some(speed), quiet }) => (settings, speed, quiet),
+        Some(Trial { settings, speed: Ok(speed), quiet }) => (settings, speed, quiet),
         _ => {
             let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
             (settings, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }, false)
@@ -268,19 +310,30 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
 
 /// The later one only if it is clearly better. Figures from a busy moment say little.
 fn better(before: Trial, later: Trial) -> Trial {
+    if is_better(&before, &later) { later } else { before }
+}
+
+fn is_better(before: &Trial, later: &Trial) -> bool {
     let margin = if before.quiet && later.quiet { MARGINS.0 } else { MARGINS.1 };
     match (before.speed, later.speed) {
-        (Some(a), Some(b)) if b.cost() < a.cost() * margin => later,
-        (None, Some(_)) => later,
-        _ => before,
+        (Ok(before), Ok(later)) => later.cost() < before.cost() * margin,
+        (before, later) => before.is_err() && later.is_ok(),
     }
 }
 
-/// `None` if `progress` interrupts it.
-fn time(model: &Model, settings: DecoderSettings, progress: &mut dyn Progress) -> Option<Trial> {
-    match trial::run(model, settings, &|| progress.is_interrupted()) {
-        Ok(Measured { speed, quiet }) => Some(Trial { settings, speed: Some(speed), quiet }),
-        Err(TrialError::DoesNotWork) => Some(Trial { settings, speed: None, quiet: true }),
+/// The result, and how long it took if it came to an end. `None` if `progress` interrupts it.
+fn time(
+    model: &Model,
+    settings: DecoderSettings,
+    bound: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Option<(Trial, Option<Duration>)> {
+    let bounds = Bounds { time: bound, is_interrupted: &|| progress.is_interrupted() };
+    let failed = |reason| (Trial { settings, speed: Err(reason), quiet: true }, None);
+    match trial::run(model, settings, bounds) {
+        Ok(Measured { speed, quiet, took }) => Some((Trial { settings, speed: Ok(speed), quiet }, Some(took))),
+        Err(TrialError::DoesNotWork) => Some(failed(NoSpeed::DoesNotWork)),
+        Err(TrialError::TooSlow) => Some(failed(NoSpeed::TooSlow)),
         Err(TrialError::Interrupted) => None,
     }
 }
@@ -297,7 +350,7 @@ mod tests {
     fn trial(kv: KvType, tokens_per_second: f64, quiet: bool) -> Trial {
         let speed = Speed { prompt: tokens_per_second, eight: tokens_per_second, one: tokens_per_second };
         let settings = DecoderSettings { kv, attention: Attention::Own, threads: 2 };
-        Trial { settings, speed: Some(speed), quiet }
+        Trial { settings, speed: Ok(speed), quiet }
     }
 
     #[test]

@@ -9,16 +9,19 @@
 //! - `visibility`: which cells the queries of a tile see, from the mask.
 //! - `work`: who computes what: tiles of queries, and ranges of cells where there are few.
 //! - `tile`: the computation itself, over vectors of any width.
+//! - `library`: functions of llama.cpp that its Rust bindings do not have.
 //! - `sampling`: what drawing a token needs of a vocabulary's logits.
 //! - `lanes`: the vectors: AVX-512, AVX2, and plain arrays for every other CPU.
 #![allow(unsafe_code, reason = "kernels work on the library's memory with the CPU's vector instructions")]
 
 mod hook;
 mod lanes;
+mod library;
 mod sampling;
 mod tile;
 mod visibility;
 mod work;
 
 pub use hook::{Attention, Changes, NoHook, change};
+pub use library::{NotConverted, convert_to_q8_0, system_info};
 pub use sampling::{largest, sum_of_exponentials};

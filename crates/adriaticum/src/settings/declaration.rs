@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::AttentionChoice;
+use engine::{AttentionChoice, WeightsChoice};
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
@@ -165,6 +165,9 @@ settings! {
     wait: Duration = "30s" => duration;
     /// which kernel computes attention on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
     attention: AttentionChoice = "auto" => attention;
+    /// form of the model's weights: auto (that of model.gguf in data_dir is changed if another one is faster on this
+    /// machine and as good), file (as they are in the file) or q8_0; the changed copy lies beside the file
+    weights: WeightsChoice = "auto" => weights;
 
     [ledger: LedgerSection]
     /// how long single requests are kept; roll-ups are kept for good

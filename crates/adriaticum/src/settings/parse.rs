@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::ApiAddress;
-use engine::AttentionChoice;
+use engine::{AttentionChoice, WeightsChoice};
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
@@ -136,6 +136,15 @@ pub(super) fn attention(text: &str) -> Parsed<AttentionChoice> {
         "auto" => Ok(AttentionChoice::Auto),
         "library" => Ok(AttentionChoice::Library),
         _ => Err("it must be auto or library".into()),
+    }
+}
+
+pub(super) fn weights(text: &str) -> Parsed<WeightsChoice> {
+    match text {
+        "auto" => Ok(WeightsChoice::Auto),
+        "file" => Ok(WeightsChoice::File),
+        "q8_0" => Ok(WeightsChoice::Q8_0),
+        _ => Err("it must be auto, file or q8_0".into()),
     }
 }
 
