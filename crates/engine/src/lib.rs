@@ -204,6 +204,7 @@ impl Engine {
     /// The two halves of a serving engine. Each runs on a thread of its own; the tokenizer's thread is started here.
     pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
         let stats = Arc::new(Stats::default());
+        stats.threads.store(self.tuning.choice.threads, Relaxed);
         let (inbox, requests) = Inbox::new(stats.clone());
         let limits = self.limits();
         let (context, template) = (self.context(), Arc::new(self.template));
@@ -250,7 +251,7 @@ fn tune(
     load: &dyn Fn(&Path) -> Result<Arc<Model>, ModelError>,
     progress: &Mutex<impl Progress>,
 ) -> Result<(Arc<Model>, Tuning), EngineError> {
-    if settings.weights == WeightsChoice::Q8_0 {
+    if key.options().weights == WeightsChoice::Q8_0 {
         let copy = Converted::make(&settings.model).map_err(EngineError::Weights)?;
         let model = load(&copy.path)?;
         let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
@@ -258,7 +259,7 @@ fn tune(
     }
     let model = load(&settings.model)?;
     let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
-    if settings.weights == WeightsChoice::File || !weights::may_be_faster(tuning.key().model_sha256()) {
+    if tuning.key().options().weights == WeightsChoice::File {
         return Ok((model, tuning));
     }
     let copy = match Converted::make(&settings.model) {

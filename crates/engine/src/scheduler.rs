@@ -70,6 +70,8 @@ pub(crate) struct Step {
     pub(crate) ops: Vec<CellOp>,
     /// Empty if there is nothing to compute.
     pub(crate) batch: Vec<BatchEntry>,
+    /// Whether the batch has tokens of requests that generate.
+    pub(crate) is_generating: bool,
 }
 
 struct RunningRequest<R> {
@@ -221,6 +223,7 @@ impl<R> Scheduler<R> {
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
         }
+        step.is_generating = generating > 0;
         step
     }
 

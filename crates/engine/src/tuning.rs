@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::Progress;
 use crate::model::Model;
 use crate::trial::{self, Bounds, Measured, TrialError};
-use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
+use crate::weights::{Converted, WeightsChoice, may_be_faster, size_and_modified_micros};
 
 /// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,8 +108,8 @@ pub(crate) struct Options {
 }
 
 impl Key {
-    pub(crate) fn model_sha256(&self) -> &str {
-        &self.model_sha256
+    pub(crate) fn options(&self) -> Options {
+        self.options
     }
 
     /// The same as the one of `other`, except that the file has another time.
@@ -170,7 +170,8 @@ impl TuningFile {
         Self { path, tunings }
     }
 
-    /// What a tuning of a model on this machine would be about. Takes a while for a model that is not known yet.
+    /// What a tuning of a model on this machine would be about, with the choice of weights made as far as it can be before.
+    /// Takes a while for a model that is not known yet.
     pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
         let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
         let known = self
@@ -182,6 +183,11 @@ impl TuningFile {
             Some(key) => key.model_sha256.clone(),
             None => digest(model)?,
         };
+        let weights = match options.weights {
+            WeightsChoice::Auto if !may_be_faster(&model_sha256) => WeightsChoice::File,
+            wanted => wanted,
+        };
+        let options = Options { weights, ..options };
         Ok(Key { model_sha256, model_bytes, model_modified_micros, machine: Machine::this(), options })
     }
 

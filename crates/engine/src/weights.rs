@@ -74,5 +74,5 @@ const AS_GOOD_IN_Q8_0: [&str; 1] = ["b179c9523d0e6a0f"];
 /// Whether a copy in another form may be faster and is as good: the kernels have nothing quick for the file's own form.
 pub(crate) fn may_be_faster(model_sha256: &str) -> bool {
     let is_known = AS_GOOD_IN_Q8_0.iter().any(|digest| model_sha256.starts_with(digest));
-    is_known && !kernels::system_info().contains("AMX_INT8 = 1")
+    is_known && backend().is_some() && !kernels::system_info().contains("AMX_INT8 = 1")
 }

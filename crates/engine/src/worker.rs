@@ -67,7 +67,10 @@ pub(crate) struct Stats {
     pub(crate) tokenizing: AtomicUsize,
     pub(crate) cells_used: AtomicUsize,
     pub(crate) cells_shared: AtomicUsize,
+    pub(crate) threads: AtomicUsize,
     pub(crate) steps: AtomicU64,
+    pub(crate) generating_steps: AtomicU64,
+    pub(crate) slow_generating_steps: AtomicU64,
     pub(crate) step_tokens: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) shared_tokens: AtomicU64,
@@ -89,6 +92,9 @@ pub(crate) struct Worker<'a> {
     threads: Threads,
     window: Window,
 }
+
+/// Who generates waits so long for a token at most, nearly always: what a reader does not yet notice.
+const SLOW_STEP_SECONDS: f64 = 0.25;
 
 /// Steps that are measured together.
 struct Window {
@@ -170,6 +176,7 @@ impl<'a> Worker<'a> {
         stats: Arc<Stats>,
         speed: Speed,
     ) -> Self {
+        stats.threads.store(threads.now(), Relaxed);
         let mut scheduler = Scheduler::new(limits);
         let seconds_per_token = 1.0 / speed.prompt;
         scheduler.set_pace(seconds_per_token);
@@ -278,8 +285,13 @@ impl<'a> Worker<'a> {
         }
         let began = Instant::now();
         self.decoder.decode(&step.batch)?;
-        self.set_pace(&step.batch, began.elapsed().as_secs_f64());
+        let seconds = began.elapsed().as_secs_f64();
+        self.set_pace(&step.batch, seconds);
         self.set_threads();
+        if step.is_generating {
+            self.stats.generating_steps.fetch_add(1, Relaxed);
+            self.stats.slow_generating_steps.fetch_add(u64::from(seconds > SLOW_STEP_SECONDS), Relaxed);
+        }
         self.report_decoded();
         self.stats.steps.fetch_add(1, Relaxed);
         self.stats.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
@@ -307,6 +319,7 @@ impl<'a> Worker<'a> {
         let before = self.threads.now();
         if self.threads.observe(&sample) != before {
             self.decoder.limit_threads(self.threads.now());
+            self.stats.threads.store(self.threads.now(), Relaxed);
             tracing::debug!(threads = self.threads.now(), ?sample, "another number of threads");
         }
     }

@@ -158,6 +158,24 @@ const ENGINE_METRICS: &[Metric<EngineStatus>] = &[
         read: |engine| engine.cells_shared as f64,
     },
     Metric {
+        name: "adriaticum_engine_threads",
+        help: "Threads that the engine computes with: fewer while other processes need the CPUs",
+        kind: MetricType::Gauge,
+        read: |engine| engine.threads as f64,
+    },
+    Metric {
+        name: "adriaticum_engine_generating_steps",
+        help: "Batches with tokens that were generated",
+        kind: MetricType::Counter,
+        read: |engine| engine.generating_steps as f64,
+    },
+    Metric {
+        name: "adriaticum_engine_slow_generating_steps",
+        help: "Batches with tokens that were generated, and that took longer than 0.25 s",
+        kind: MetricType::Counter,
+        read: |engine| engine.slow_generating_steps as f64,
+    },
+    Metric {
         name: "adriaticum_engine_steps",
         help: "Batches that the engine has computed",
         kind: MetricType::Counter,

@@ -14,19 +14,25 @@ pub fn cache_folder() -> PathBuf {
     cache.join("adriaticum")
 }
 
+/// Where the tuning is kept. Not the model's own folder: engines of tests have others, too.
+fn tuning_folder() -> PathBuf {
+    cache_folder().join("test-tuning")
+}
+
 impl Program {
     /// The default model's file.
     pub fn default_model(self) -> &'static Path {
         static MODEL: OnceLock<PathBuf> = OnceLock::new();
         MODEL.get_or_init(|| {
-            let folder = cache_folder().join("test-model");
+            let (folder, tuned) = (cache_folder().join("test-model"), tuning_folder());
             let model = folder.join("model.gguf");
             let (kept, file) = (folder.to_str().unwrap(), model.to_str().unwrap());
             self.install().run_ok(&["model", "fetch", "--data-dir", kept]);
             // A tuning holds for a build of the program.
             let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-            if modified(&folder.join("tuning.json")) < modified(Path::new(self.binary())) {
-                self.install().run_ok(&["engine", "tune", "--model", file, "--data-dir", kept]);
+            if modified(&tuned.join("tuning.json")) < modified(Path::new(self.binary())) {
+                let data = tuned.to_str().unwrap();
+                self.install().run_ok(&["engine", "tune", "--model", file, "--data-dir", data]);
             }
             model
         })
@@ -51,7 +57,7 @@ impl Installation {
     /// Saves an engine the tuning for the default model.
     pub fn use_cached_tuning(&self) {
         fs::create_dir_all(self.data()).unwrap();
-        let tuning = self.program().default_model().with_file_name("tuning.json");
-        fs::copy(tuning, self.data().join("tuning.json")).unwrap();
+        self.program().default_model();
+        fs::copy(tuning_folder().join("tuning.json"), self.data().join("tuning.json")).unwrap();
     }
 }

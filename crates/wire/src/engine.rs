@@ -59,8 +59,16 @@ pub struct Status {
     /// Seen by several requests in flight; each counted once.
     #[serde(default)]
     pub cells_shared: usize,
+    /// Threads that compute: fewer while other processes need the CPUs.
+    #[serde(default)]
+    pub threads: usize,
     /// Batches decoded.
     pub steps: u64,
+    /// Those that generated tokens, and those of them that took longer than a quarter of a second.
+    #[serde(default)]
+    pub generating_steps: u64,
+    #[serde(default)]
+    pub slow_generating_steps: u64,
     /// Tokens in those batches.
     #[serde(default)]
     pub step_tokens: u64,

@@ -160,7 +160,7 @@ fn metrics_cover_the_process_and_our_own_engines() {
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 3, "waiting": 1, "cells": 8192, "cells_used": 700, "cells_shared": 200,
-        "steps": 10, "step_tokens": 250, "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
+        "threads": 2, "steps": 10, "generating_steps": 8, "slow_generating_steps": 1, "step_tokens": 250, "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
     });
     engine.set_health_behaviour(Behaviour::Respond(200, status.to_string()));
     let other = FakeRuntime::start(Behaviour::Echo);
@@ -172,7 +172,10 @@ fn metrics_cover_the_process_and_our_own_engines() {
         ("cells", 8192.0),
         ("cells_used", 700.0),
         ("cells_shared", 200.0),
+        ("threads", 2.0),
         ("steps_total", 10.0),
+        ("generating_steps_total", 8.0),
+        ("slow_generating_steps_total", 1.0),
         ("step_tokens_total", 250.0),
         ("prompt_tokens_total", 400.0),
         ("prompt_tokens_cached_total", 100.0),

@@ -11,6 +11,7 @@ mod completions;
 mod crashes;
 mod embedded;
 mod files;
+mod kernels;
 mod markup;
 mod queue;
 mod sharing;

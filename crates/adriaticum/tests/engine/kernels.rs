@@ -1,0 +1,108 @@
+//! What the engine computes with: kernels, weights and threads.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use testbed::{Conversation, Engine, Installation};
+
+use crate::{ADRIATICUM, run_alone};
+
+/// Requests of people, of which nobody knows what comes next: about ten thousand tokens.
+fn text() -> String {
+    let rows = include_str!("../../../grounding/data/own-everyday.jsonl").lines();
+    let contents = rows.map(|row| {
+        let row: serde_json::Value = serde_json::from_str(row).unwrap();
+        row["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap()).collect()
+    });
+    let mut text = contents.collect::<Vec<String>>().join("\n");
+    text.truncate((40_000..).find(|at| text.is_char_boundary(*at)).unwrap());
+    text
+}
+
+fn perplexity(installation: &Installation, text: &str) -> f64 {
+    let file = installation.folder().join("text.txt");
+    std::fs::write(&file, text).unwrap();
+    let output = installation.run_ok(&["engine", "perplexity", file.to_str().unwrap()]);
+    output.trim().parse().unwrap()
+}
+
+/// With the default model in its own data folder.
+fn installation(setting: &str, value: &str) -> Installation {
+    let mut installation = ADRIATICUM.install();
+    installation.set(setting, value);
+    std::fs::create_dir_all(installation.data()).unwrap();
+    let model = installation.data().join("model.gguf");
+    std::fs::copy(ADRIATICUM.default_model(), &model).unwrap();
+    installation.set("model", model.to_str().unwrap());
+    installation
+}
+
+#[test]
+fn our_attention_and_eight_bits_predict_a_text_as_well() {
+    let _alone = run_alone();
+    let text = text();
+    let ours = perplexity(&installation("engine.weights", "file"), &text);
+    let library = perplexity(&installation("engine.attention", "library"), &text);
+    assert!((ours / library - 1.0).abs() < 0.001, "{ours} with our attention, {library} with llama.cpp's");
+
+    let eight_bits = installation("engine.weights", "q8_0");
+    let converted = perplexity(&eight_bits, &text);
+    assert!((converted / ours - 1.0).abs() < MAX_LOSS_OF_Q8_0, "{converted} with 8 bits, {ours} with the file's 4");
+    let copy = eight_bits.data().join("model.q8_0.gguf");
+    let size = |path| std::fs::metadata(path).unwrap().len();
+    assert!(size(&copy) > size(&eight_bits.data().join("model.gguf")));
+    // A copy that was damaged meanwhile is made again.
+    std::fs::write(&copy, "not a model").unwrap();
+    assert!(perplexity(&eight_bits, &text[..1000]) > 1.0);
+}
+
+/// As `AS_GOOD_IN_Q8_0` in the engine promises.
+const MAX_LOSS_OF_Q8_0: f64 = 0.005;
+
+/// A process that computes until it is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn fewer_threads_compute_while_other_processes_do() {
+    let _alone = run_alone();
+    let cpus = thread::available_parallelism().unwrap().get();
+    if cpus == 1 {
+        return; // there is one thread anyway
+    }
+    let engine = Engine::start(ADRIATICUM);
+    let all = engine.status().get("threads");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                engine.complete(&Conversation::endless());
+            }
+        });
+        let busy: Vec<Busy> = (0..cpus).map(|_| Busy::start()).collect();
+        let threads = || {
+            thread::sleep(Duration::from_millis(100)); // who asks all the time is a busy process, too
+            engine.status().get("threads")
+        };
+        ADRIATICUM.wait_for("fewer threads", || Some(threads()).filter(|now| (1..all).contains(now)));
+        drop(busy);
+        ADRIATICUM.wait_for("all threads", || Some(threads()).filter(|now| *now == all));
+        is_over.store(true, Relaxed);
+    });
+}
