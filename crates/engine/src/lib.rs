@@ -31,6 +31,7 @@ mod turns;
 mod weights;
 mod worker;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -51,7 +52,7 @@ pub use crate::tuning::{DecoderSettings, KvType, NoSpeed, Speed, Trial, Tuning};
 use crate::tuning::{Key, Options, TuningFile};
 use crate::weights::Converted;
 pub use crate::weights::WeightsChoice;
-use crate::worker::{Ended, Inbox, Message, Patience, Stats, Worker};
+use crate::worker::{Ended, Message, Patience, Stats, Worker};
 pub use kernels::Attention;
 
 #[derive(Debug, Clone)]
@@ -205,7 +206,7 @@ impl Engine {
     pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
         let stats = Arc::new(Stats::default());
         stats.threads.store(self.tuning.choice.threads, Relaxed);
-        let (inbox, requests) = Inbox::new(stats.clone());
+        let (inbox, requests) = mpsc::channel();
         let limits = self.limits();
         let (context, template) = (self.context(), Arc::new(self.template));
         let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
@@ -315,21 +316,23 @@ impl DecodeLoop {
     /// computes, and puts all of them to sleep between steps once there are more of them than CPUs. Decoding one
     /// sequence then takes twice as long.
     pub fn run(mut self) -> Result<(), EngineError> {
-        let mut requests = self.requests;
+        let (mut requests, mut waiting) = (self.requests, None);
         loop {
             let Tuning { choice, speed, quiet, .. } = self.tuning;
             let Limits { cells, sequences, max_step_tokens: step, .. } = self.limits;
             let shape = Shape { cells: cells + 256, sequences: sequences + 1, step };
             let decoder = self.model.decoder(shape, choice)?;
             let threads = Threads::new(choice.threads);
-            let worker = Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
+            let mut worker =
+                Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
+            waiting.into_iter().for_each(|message| worker.receive(message));
             let patience = if quiet { Patience::Endless } else { Patience::UntilQuiet };
             requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
                 Ended::EverySenderIsDropped => return Ok(()),
                 Ended::MachineIsQuiet(requests) => requests,
             };
-            let mut progress = UntilRequested { stats: self.stats.clone() };
-            // If it is interrupted, the next quiet moment will do. If the file cannot be written, this process knows.
+            let mut progress = UntilRequested { requests: &requests, first: RefCell::new(None) };
+            // If it is interrupted, the next quiet moment will do.
             if let Some(tuning) = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress) {
                 tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
                 self.tuning = tuning.with_copy(self.tuning.copy.take());
@@ -337,16 +340,18 @@ impl DecodeLoop {
                     tracing::warn!(%error, "the tuning was not stored");
                 }
             }
+            waiting = progress.first.into_inner();
         }
     }
 }
 
-/// Tunes without a word, until somebody asks for something.
-struct UntilRequested {
-    stats: Arc<Stats>,
+/// Tunes without a word, until somebody requests something.
+struct UntilRequested<'a> {
+    requests: &'a mpsc::Receiver<Message>,
+    first: RefCell<Option<Message>>,
 }
 
-impl Progress for UntilRequested {
+impl Progress for UntilRequested<'_> {
     fn loading(&mut self, _done: f32) {}
 
     fn trying(&mut self, _done: usize, _all: usize) {}
@@ -354,7 +359,16 @@ impl Progress for UntilRequested {
     fn tried(&mut self, _trial: &Trial) {}
 
     fn is_interrupted(&self) -> bool {
-        self.stats.arrived.load(Relaxed) > self.stats.received.load(Relaxed)
+        let mut first = self.first.borrow_mut();
+        while first.is_none() {
+            match self.requests.try_recv() {
+                // A trial decodes, too.
+                Ok(Message::CheckDecode(sender)) => drop(sender.send(())),
+                Ok(message) => *first = Some(message),
+                Err(_) => return false,
+            }
+        }
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SendError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use chat::{Completion, TokenUsage};
@@ -59,9 +59,6 @@ pub(crate) enum RefusalError {
 /// Gauges and counters for `GET /status`.
 #[derive(Default)]
 pub(crate) struct Stats {
-    /// Messages that were sent to the worker, and that it has received.
-    pub(crate) arrived: AtomicU64,
-    pub(crate) received: AtomicU64,
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
     pub(crate) tokenizing: AtomicUsize,
@@ -91,6 +88,8 @@ pub(crate) struct Worker<'a> {
     seconds_per_token: f64,
     threads: Threads,
     window: Window,
+    /// Since nothing was requested, while its patience has an end.
+    idle: Option<Window>,
 }
 
 /// Who generates waits so long for a token at most, nearly always: what a reader does not yet notice.
@@ -109,6 +108,10 @@ impl Window {
 
     fn start() -> Self {
         Self { clock: CpuClock::start(), machine: MachineTime::now() }
+    }
+
+    fn passed(&self) -> Duration {
+        self.clock.elapsed().0
     }
 
     /// What happened in it, if it was long enough.
@@ -146,25 +149,7 @@ enum Received {
     NothingForAWhile,
 }
 
-/// Where messages to the worker are sent.
-#[derive(Clone)]
-pub(crate) struct Inbox {
-    sender: Sender<Message>,
-    stats: Arc<Stats>,
-}
-
-impl Inbox {
-    pub(crate) fn new(stats: Arc<Stats>) -> (Self, Receiver<Message>) {
-        let (sender, receiver) = mpsc::channel();
-        (Self { sender, stats }, receiver)
-    }
-
-    /// Returns the message if the worker has ended.
-    pub(crate) fn send(&self, message: Message) -> Result<(), SendError<Message>> {
-        self.stats.arrived.fetch_add(1, Relaxed);
-        self.sender.send(message)
-    }
-}
+pub(crate) type Inbox = Sender<Message>;
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(
@@ -192,6 +177,7 @@ impl<'a> Worker<'a> {
             decode_checks: Vec::new(),
             threads,
             window: Window::start(),
+            idle: None,
         }
     }
 
@@ -237,27 +223,29 @@ impl<'a> Worker<'a> {
     /// Waits for the next message.
     fn wait(&mut self, patience: Patience) -> Result<Message, Received> {
         const WHILE: Duration = Duration::from_secs(5);
+        if patience == Patience::Endless {
+            return self.inbox.recv().map_err(|_| Received::NoSenders);
+        }
         loop {
-            if patience == Patience::Endless {
-                return self.inbox.recv().map_err(|_| Received::NoSenders);
-            }
-            let window = Window::start();
-            match self.inbox.recv_timeout(WHILE) {
+            let left = WHILE.saturating_sub(self.idle.get_or_insert_with(Window::start).passed());
+            match self.inbox.recv_timeout(left) {
                 Ok(message) => return Ok(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(Received::NoSenders),
-                Err(RecvTimeoutError::Timeout) if window.sample().is_some_and(|sample| sample.is_quiet()) => {
-                    return Err(Received::NothingForAWhile);
+                Err(RecvTimeoutError::Timeout) => {
+                    let sample = self.idle.take().and_then(|window| window.sample());
+                    if sample.is_some_and(|sample| sample.is_quiet()) {
+                        return Err(Received::NothingForAWhile);
+                    }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    fn receive(&mut self, message: Message) {
-        self.stats.received.fetch_add(1, Relaxed);
+    pub(crate) fn receive(&mut self, message: Message) {
         match message {
             Message::CheckDecode(sender) => self.decode_checks.push(sender),
             Message::Complete(request) => {
+                self.idle = None;
                 if let Some(rejected) = self.scheduler.enqueue(request) {
                     reject(rejected, DropReason::QueueFull);
                 }
