@@ -132,14 +132,16 @@ unsafe fn compute_units<V: Vector, S: Source>(
     }
 }
 
-/// An equal part of all pieces for each thread.
+/// An equal part of all pieces for each thread, and where it notes what it has found out.
+///
+/// Parts follow one another: the units of a thread's part begin with the last one of the part before or after that. So the
+/// sum of a unit's and a thread's number is another one for each pair of them that belongs together.
 struct Parts {
     /// Numbers that a thread notes about a row: the largest product, the sum, and the weighted values.
     row_floats: usize,
     /// Rows of a unit.
     unit_rows: usize,
-    /// Units that the part of a thread may belong to.
-    thread_units: usize,
+    notes: usize,
 }
 
 impl Parts {
@@ -147,22 +149,22 @@ impl Parts {
         Self {
             row_floats: operation.value_size as usize + 2,
             unit_rows: units.tile_tokens.min(units.tokens) * operation.group(),
-            thread_units: units.count() / operation.threads() + 2,
+            notes: units.count() + operation.threads(),
         }
     }
 
     fn fit(&self, operation: &Operation) -> bool {
-        operation.threads() * self.thread_units * self.unit_rows * self.row_floats <= operation.scratch_floats
+        self.notes * self.unit_rows * self.row_floats <= operation.scratch_floats
     }
 
-    /// Where a thread notes what it has found out about a row.
+    /// Where a thread notes what it has found out about a row of a unit.
     ///
     /// # Safety
-    /// The notes must fit the scratch memory, and the thread's part must belong to the unit.
+    /// The notes must fit the scratch memory, and a part of the unit must be the thread's.
     unsafe fn note(&self, operation: &Operation, thread: usize, unit: usize, row: usize) -> *mut f32 {
-        let row = (thread * self.thread_units + unit) * self.unit_rows + row;
+        debug_assert!(thread + unit < self.notes && row < self.unit_rows);
         // SAFETY: the caller's.
-        unsafe { operation.scratch.add(row * self.row_floats) }
+        unsafe { operation.scratch.add(((thread + unit) * self.unit_rows + row) * self.row_floats) }
     }
 }
 
@@ -212,7 +214,7 @@ unsafe fn compute_parts<V: Vector, S: Source>(
     let division = Division { views, kv_heads: units.kv_heads, threads: operation.threads(), total };
     let part = division.part(operation.thread());
     let mine = division.units().filter(|(_, costs)| overlap(costs, &part));
-    for (note, (unit, costs)) in mine.enumerate() {
+    for (unit, costs) in mine {
         let (index, head) = units.tile_and_head(unit);
         let offsets = &division.views[index].offsets;
         // A piece belongs to the part where it begins.
@@ -223,7 +225,7 @@ unsafe fn compute_parts<V: Vector, S: Source>(
             tile.see::<V, S>(operation, &division.views[index], at(part.start)..at(part.end));
             for row in 0..tile.rows() {
                 let Row { max, sum, weighted } = tile.row(row);
-                let to = parts.note(operation, operation.thread(), note, row);
+                let to = parts.note(operation, operation.thread(), unit, row);
                 to.write(max);
                 to.add(1).write(sum);
                 std::ptr::copy_nonoverlapping(weighted.as_ptr(), to.add(2), weighted.len());
@@ -232,12 +234,6 @@ unsafe fn compute_parts<V: Vector, S: Source>(
     }
     operation.barrier();
 
-    let firsts: Vec<usize> = (0..operation.threads())
-        .map(|thread| {
-            let part = division.part(thread);
-            division.units().find(|(_, costs)| overlap(costs, &part)).map_or(usize::MAX, |(unit, _)| unit)
-        })
-        .collect();
     let mut noted = Vec::with_capacity(operation.threads());
     for (unit, costs) in division.units() {
         let (index, head) = units.tile_and_head(unit);
@@ -247,11 +243,11 @@ unsafe fn compute_parts<V: Vector, S: Source>(
                 continue;
             }
             noted.clear();
-            for (thread, first) in firsts.iter().enumerate() {
+            for thread in 0..operation.threads() {
                 if overlap(&costs, &division.part(thread)) {
                     // SAFETY: the thread has noted this row of the unit before the barrier.
                     noted.push(unsafe {
-                        let from = parts.note(operation, thread, unit - first, row);
+                        let from = parts.note(operation, thread, unit, row);
                         let weighted = std::slice::from_raw_parts(from.add(2), parts.row_floats - 2);
                         Row { max: *from, sum: *from.add(1), weighted }
                     });

@@ -28,8 +28,8 @@ fn cases() -> impl Strategy<Value = Case> {
     ];
     let number = prop_oneof![Just(Number::F32), Just(Number::F16), Just(Number::Bf16)];
     let bias = prop_oneof![4 => Just(0.0_f32), 1 => Just(-1.5)];
-    let sizes = (1..700_usize, 1..80_usize, 1..5_usize, any::<bool>(), any::<u64>());
-    (heads, number, bias, sizes, 0..4_usize).prop_map(|((heads, key_size, value_size), number, bias, sizes, kind)| {
+    let sizes = (1..700_usize, 1..80_usize, 1..9_usize, any::<bool>(), any::<u64>());
+    (heads, number, bias, sizes, 0..5_usize).prop_map(|((heads, key_size, value_size), number, bias, sizes, kind)| {
         let (cells, tokens, threads, sinks, seed) = sizes;
         let mut random = Random(seed);
         let visible = visibility(kind, cells, tokens, &mut random);
@@ -37,7 +37,7 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Prompts, sequences with a common prefix, sequences alone, and chance.
+/// Prompts, sequences with a common prefix, sequences alone, a few that see far more than all others, and chance.
 fn visibility(kind: usize, cells: usize, tokens: usize, random: &mut Random) -> Vec<Vec<bool>> {
     let prefix = random.below(cells + 1);
     let sequences = 1 + random.below(16);
@@ -48,6 +48,7 @@ fn visibility(kind: usize, cells: usize, tokens: usize, random: &mut Random) -> 
                 0 => cell <= prefix + token,
                 1 => cell < prefix || own(cell),
                 2 => own(cell),
+                3 => token < 4 || cell == token,
                 _ => random.below(8) == 0,
             })
             .collect()
