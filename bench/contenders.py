@@ -1,8 +1,8 @@
 """The servers that the engine table compares: our whole service with its embedded model, and llama.cpp's own server.
 
-All use the same model file and listen on loopback only. llama.cpp's server has 16 slots, so that nobody waits for one. It
-comes from a build for this machine (`llama_build`), with its default cache and with a bf16 one, as it is and with a flag
-that mends its f16 attention; and from a wheel that works on any machine.
+All use the same model file and listen on loopback only. llama.cpp's server comes from a build for this machine
+(`llama_build`), with 16 slots so that nobody waits for one, its default cache and a bf16 one, as it is and with a flag that
+mends its f16 attention; and from a wheel that works on any machine, with default settings.
 """
 
 from __future__ import annotations

@@ -270,10 +270,10 @@ fn tune(
             return Ok((model, tuning));
         }
     };
-    let copied = load(&copy.path)?;
-    match tuning::tune_copy(copy, &copied, &tuning, &mut *progress.lock()) {
-        Ok(faster) => Ok((copied, faster)),
-        Err(copy) => {
+    let copied = load(&copy.path);
+    match copied.map(|copied| (tuning::with_faster(&copied, &tuning, &mut *progress.lock()), copied)) {
+        Ok((Some(faster), copied)) => Ok((copied, faster.with_copy(Some(copy)))),
+        _ => {
             copy.remove();
             Ok((model, tuning))
         }
@@ -317,8 +317,9 @@ impl DecodeLoop {
     /// sequence then takes twice as long.
     pub fn run(mut self) -> Result<(), EngineError> {
         let (mut requests, mut waiting) = (self.requests, None);
+        let mut patience = if self.tuning.quiet { Patience::Endless } else { Patience::Quiet(MIN_QUIET) };
         loop {
-            let Tuning { choice, speed, quiet, .. } = self.tuning;
+            let Tuning { choice, speed, .. } = self.tuning;
             let Limits { cells, sequences, max_step_tokens: step, .. } = self.limits;
             let shape = Shape { cells: cells + 256, sequences: sequences + 1, step };
             let decoder = self.model.decoder(shape, choice)?;
@@ -326,14 +327,19 @@ impl DecodeLoop {
             let mut worker =
                 Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
             waiting.into_iter().for_each(|message| worker.receive(message));
-            let patience = if quiet { Patience::Endless } else { Patience::UntilQuiet };
             requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
                 Ended::EverySenderIsDropped => return Ok(()),
                 Ended::MachineIsQuiet(requests) => requests,
             };
             let mut progress = UntilRequested { requests: &requests, first: RefCell::new(None) };
-            // If it is interrupted, the next quiet moment will do.
-            if let Some(tuning) = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress) {
+            let tuned = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress);
+            patience = match (&tuned, patience) {
+                // Whoever interrupted it had to wait for a moment: that must not happen time and again.
+                (None, Patience::Quiet(time)) => Patience::Quiet((2 * time).min(MAX_QUIET)),
+                // Once is enough, even if the figures are no better: on some virtual machines they never are.
+                _ => Patience::Endless,
+            };
+            if let Some(tuning) = tuned {
                 tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
                 self.tuning = tuning.with_copy(self.tuning.copy.take());
                 if let Err(error) = TuningFile::read(&self.settings.data_dir).store(self.tuning.clone()) {
@@ -344,6 +350,10 @@ impl DecodeLoop {
         }
     }
 }
+
+/// How long nothing was requested before a distrusted tuning is done again.
+const MIN_QUIET: Duration = Duration::from_secs(5);
+const MAX_QUIET: Duration = Duration::from_secs(600);
 
 /// Tunes without a word, until somebody requests something.
 struct UntilRequested<'a> {

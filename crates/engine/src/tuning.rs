@@ -213,20 +213,12 @@ pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Opti
     Some(Tuning { key, quiet, choice, speed, copy: None })
 }
 
-/// The tuning for a copy of the model in another form, if that is clearly faster than the original.
-pub(crate) fn tune_copy(
-    copy: Converted,
-    model: &Model,
-    tuning: &Tuning,
-    progress: &mut dyn Progress,
-) -> Result<Tuning, Converted> {
+/// The tuning with another form of the model, if that is clearly faster than the one that was tuned.
+pub(crate) fn with_faster(other: &Model, tuning: &Tuning, progress: &mut dyn Progress) -> Option<Tuning> {
     let before = Trial { settings: tuning.choice, speed: Ok(tuning.speed), quiet: tuning.quiet };
-    match time(model, tuning.choice, None, progress) {
-        Some((tried @ Trial { speed: Ok(speed), quiet, .. }, _)) if is_better(&before, &tried) => {
-            Ok(Tuning { quiet, speed, copy: Some(copy), ..tuning.clone() })
-        }
-        _ => Err(copy),
-    }
+    let (tried, _) = time(other, tuning.choice, None, progress)?;
+    let speed = tried.speed.ok()?;
+    is_better(&before, &tried).then(|| Tuning { quiet: tried.quiet, speed, ..tuning.clone() })
 }
 
 fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {

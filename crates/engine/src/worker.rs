@@ -92,7 +92,7 @@ pub(crate) struct Worker<'a> {
     idle: Option<Window>,
 }
 
-/// Who generates waits so long for a token at most, nearly always: what a reader does not yet notice.
+/// A step that takes longer lets everyone who generates wait for longer than they should.
 const SLOW_STEP_SECONDS: f64 = 0.25;
 
 /// Steps that are measured together.
@@ -114,16 +114,19 @@ impl Window {
         self.clock.elapsed().0
     }
 
-    /// What happened in it, if it was long enough.
-    fn sample(&self) -> Option<Sample> {
+    /// What happened in it, if it was long enough; the next one begins then.
+    fn next(&mut self) -> Option<Sample> {
         let (passed, cpu) = self.clock.elapsed();
-        (passed >= Self::MIN).then(|| Sample { passed, cpu, machine: self.machine_sample(cpu) })
-    }
-
-    fn machine_sample(&self, cpu: Duration) -> Option<MachineSample> {
-        let (before, now) = (self.machine?, MachineTime::now()?);
-        let others = now.busy.saturating_sub(before.busy).saturating_sub(cpu);
-        Some(MachineSample { cpus: now.cpus, idle: now.idle.saturating_sub(before.idle), others })
+        if passed < Self::MIN {
+            return None;
+        }
+        let before = std::mem::replace(self, Self::start());
+        let machine = before.machine.zip(self.machine).map(|(before, now)| MachineSample {
+            cpus: now.cpus,
+            idle: now.idle.saturating_sub(before.idle),
+            others: now.busy.saturating_sub(before.busy).saturating_sub(cpu),
+        });
+        Some(Sample { passed, cpu, machine })
     }
 }
 
@@ -132,8 +135,8 @@ impl Window {
 pub(crate) enum Patience {
     /// Messages.
     Endless,
-    /// Messages, or that no other process needs the CPUs.
-    UntilQuiet,
+    /// Messages, or that nothing was requested for so long while no other process needed the CPUs.
+    Quiet(Duration),
 }
 
 /// Why a worker ended.
@@ -222,17 +225,16 @@ impl<'a> Worker<'a> {
 
     /// Waits for the next message.
     fn wait(&mut self, patience: Patience) -> Result<Message, Received> {
-        const WHILE: Duration = Duration::from_secs(5);
-        if patience == Patience::Endless {
+        let Patience::Quiet(time) = patience else {
             return self.inbox.recv().map_err(|_| Received::NoSenders);
-        }
+        };
         loop {
-            let left = WHILE.saturating_sub(self.idle.get_or_insert_with(Window::start).passed());
+            let left = time.saturating_sub(self.idle.get_or_insert_with(Window::start).passed());
             match self.inbox.recv_timeout(left) {
                 Ok(message) => return Ok(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(Received::NoSenders),
                 Err(RecvTimeoutError::Timeout) => {
-                    let sample = self.idle.take().and_then(|window| window.sample());
+                    let sample = self.idle.take().and_then(|mut window| window.next());
                     if sample.is_some_and(|sample| sample.is_quiet()) {
                         return Err(Received::NothingForAWhile);
                     }
@@ -302,8 +304,7 @@ impl<'a> Worker<'a> {
 
     /// Uses fewer threads while other processes need the CPUs.
     fn set_threads(&mut self) {
-        let Some(sample) = self.window.sample() else { return };
-        self.window = Window::start();
+        let Some(sample) = self.window.next() else { return };
         let before = self.threads.now();
         if self.threads.observe(&sample) != before {
             self.decoder.limit_threads(self.threads.now());

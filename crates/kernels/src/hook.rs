@@ -196,7 +196,7 @@ unsafe extern "C" fn compute(operation: *const Operation) -> bool {
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { lanes::avx2::compute(operation, number, buffers) },
         // SAFETY: the caller vouches for the memory.
-        Instructions::Plain => unsafe { work::compute::<lanes::plain::Lanes>(operation, number, buffers) },
+        _ => unsafe { work::compute::<lanes::plain::Lanes>(operation, number, buffers) },
     });
     true
 }

@@ -7,39 +7,52 @@ pub(crate) mod avx512;
 pub(crate) mod plain;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Cells of a block. Masks are looked at one block at a time.
 pub(crate) const BLOCK: usize = 64;
 
-/// Instructions that the CPU has and for which there is a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Instructions {
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
+/// Instructions for which there are kernels; each kind of CPU has those before, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instructions {
+    /// What every CPU of the architecture has.
     Plain,
+    Avx2,
+    Avx512,
 }
 
-/// The best of them. `ADRIATICUM_KERNEL_INSTRUCTIONS` (`avx2`, `plain`) takes a lesser one, for tests.
+static MAX_INSTRUCTIONS: AtomicU8 = AtomicU8::new(Instructions::Avx512 as u8);
+
+/// Uses no better instructions than these from now on, for tests.
+pub fn limit_instructions(max: Instructions) {
+    MAX_INSTRUCTIONS.store(max as u8, Relaxed);
+}
+
+/// The best instructions that the CPU has and that are allowed.
 pub(crate) fn instructions() -> Instructions {
-    static FOUND: OnceLock<Instructions> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let wanted = std::env::var("ADRIATICUM_KERNEL_INSTRUCTIONS").unwrap_or_default();
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-            if wanted.is_empty() && avx2 && has!("avx512f") && has!("avx512bw") {
-                return Instructions::Avx512;
-            }
-            if wanted != "plain" && avx2 {
-                return Instructions::Avx2;
-            }
-        }
-        let _ = wanted;
-        Instructions::Plain
-    })
+    static BEST: OnceLock<Instructions> = OnceLock::new();
+    let max = match MAX_INSTRUCTIONS.load(Relaxed) {
+        0 => Instructions::Plain,
+        1 => Instructions::Avx2,
+        _ => Instructions::Avx512,
+    };
+    max.min(*BEST.get_or_init(best_instructions))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best_instructions() -> Instructions {
+    use std::arch::is_x86_feature_detected as has;
+    let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+    match avx2 && has!("avx512f") && has!("avx512bw") {
+        true => Instructions::Avx512,
+        false if avx2 => Instructions::Avx2,
+        false => Instructions::Plain,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best_instructions() -> Instructions {
+    Instructions::Plain
 }
 
 /// A vector.
@@ -65,8 +78,25 @@ pub(crate) trait Vector: Copy {
     /// `self * factor + addend`
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn max(self, other: Self) -> Self;
+    /// To the nearest whole number.
+    unsafe fn round(self) -> Self;
+    /// `self * 2^exponent`, for whole numbers from -126 to 0.
+    unsafe fn scale(self, exponent: Self) -> Self;
     /// e to the power of each, of which none is above 0; those far below give about 0.
-    unsafe fn exp(self) -> Self;
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // SAFETY: the caller's.
+        unsafe {
+            let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
+            let whole = exponent.round();
+            let rest = exponent.sub(whole);
+            let mut power = Self::splat(EXP2[0]);
+            for coefficient in &EXP2[1..] {
+                power = power.mul_add(rest, Self::splat(*coefficient));
+            }
+            power.scale(whole)
+        }
+    }
     unsafe fn sum(self) -> f32;
     /// The sums of four vectors.
     #[inline(always)]

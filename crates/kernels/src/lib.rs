@@ -23,5 +23,6 @@ mod visibility;
 mod work;
 
 pub use hook::{Attention, Changes, NoHook, change};
+pub use lanes::{Instructions, limit_instructions};
 pub use library::{NotConverted, convert_to_q8_0, system_info};
 pub use sampling::{largest, sum_of_exponentials};

@@ -12,7 +12,7 @@ pub fn largest(numbers: &[f32]) -> f32 {
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { lanes::avx2::largest(numbers) },
         // SAFETY: it needs no special instructions.
-        Instructions::Plain => unsafe { largest_with::<lanes::plain::Lanes>(numbers) },
+        _ => unsafe { largest_with::<lanes::plain::Lanes>(numbers) },
     }
 }
 
@@ -26,7 +26,7 @@ pub fn sum_of_exponentials(numbers: &[f32], offset: f32, factor: f32) -> f32 {
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { lanes::avx2::sum_of_exponentials(numbers, offset, factor) },
         // SAFETY: it needs no special instructions.
-        Instructions::Plain => unsafe { sum_with::<lanes::plain::Lanes>(numbers, offset, factor) },
+        _ => unsafe { sum_with::<lanes::plain::Lanes>(numbers, offset, factor) },
     }
 }
 

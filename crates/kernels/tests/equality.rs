@@ -1,10 +1,8 @@
 //! Our kernel against llama.cpp's and against the definition of attention in f64, on random operations: shapes of the
-//! well-known families, sequences with shared prefixes and scattered cells, prompts, all numbers of a cache, and one or
-//! more threads. `ADRIATICUM_KERNEL_INSTRUCTIONS` chooses lesser instructions; the other tests of this file run it so.
+//! well-known families, sequences with shared prefixes and scattered cells, prompts, all numbers of a cache, one or
+//! more threads, and all instructions that this CPU has.
 
-use std::process::Command;
-
-use kernels::{Attention, Changes};
+use kernels::{Attention, Changes, Instructions};
 use proptest::prelude::*;
 
 use crate::graph::{Case, Number, Random};
@@ -85,21 +83,12 @@ fn check(case: &Case) {
     assert!(library < LIBRARY_TOLERANCE, "the library is off by {library}: the test is");
 }
 
+/// All in one test: which kernel and which instructions are used is one choice for the process.
 #[test]
 fn equals_the_definition_and_the_library() {
-    let config = ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(case in cases())| check(&case));
-}
-
-#[test]
-fn with_lesser_instructions_as_well() {
-    for instructions in ["avx2", "plain"] {
-        let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
-        let output = Command::new(program)
-            .args(["--exact", "equals_the_definition_and_the_library"])
-            .env("ADRIATICUM_KERNEL_INSTRUCTIONS", instructions)
-            .output()
-            .unwrap_or_else(|error| panic!("{error}"));
-        assert!(output.status.success(), "{instructions}: {}", String::from_utf8_lossy(&output.stdout));
+    for instructions in [Instructions::Avx512, Instructions::Avx2, Instructions::Plain] {
+        kernels::limit_instructions(instructions);
+        let config = ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(case in cases())| check(&case));
     }
 }

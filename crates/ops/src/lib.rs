@@ -9,6 +9,7 @@ mod metrics;
 mod probe;
 mod process;
 mod readiness;
+mod tables;
 
 use std::net::IpAddr;
 use std::sync::Arc;

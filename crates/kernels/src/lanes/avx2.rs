@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
-use super::{EXP2, HIDDEN, LOWEST, Vector};
+use super::{HIDDEN, Vector};
 use crate::hook::{Number, Operation};
 use crate::sampling;
 use crate::work::{self, Buffers};
@@ -115,18 +115,16 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
-    unsafe fn exp(self) -> Self {
+    unsafe fn round(self) -> Self {
+        Self(unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, exponent: Self) -> Self {
         unsafe {
-            let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
-            let whole = Self(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(exponent.0));
-            let rest = exponent.sub(whole);
-            let mut power = Self::splat(EXP2[0]);
-            for coefficient in &EXP2[1..] {
-                power = power.mul_add(rest, Self::splat(*coefficient));
-            }
-            // 2^whole by its bits. The lowest is above -126, so that it is a normal number.
-            let bits = _mm256_add_epi32(_mm256_cvtps_epi32(whole.0), _mm256_set1_epi32(127));
-            power.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))))
+            // Its bits. The lowest is above -126, so that it is a normal number.
+            let bits = _mm256_add_epi32(_mm256_cvtps_epi32(exponent.0), _mm256_set1_epi32(127));
+            self.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))))
         }
     }
 

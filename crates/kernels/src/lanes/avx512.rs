@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm512_sub_ps,
 };
 
-use super::{EXP2, HIDDEN, LOWEST, Vector};
+use super::{HIDDEN, Vector};
 use crate::hook::{Number, Operation};
 use crate::sampling;
 use crate::work::{self, Buffers};
@@ -115,17 +115,13 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
-    unsafe fn exp(self) -> Self {
-        unsafe {
-            let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
-            let whole = Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(exponent.0));
-            let rest = exponent.sub(whole);
-            let mut power = Self::splat(EXP2[0]);
-            for coefficient in &EXP2[1..] {
-                power = power.mul_add(rest, Self::splat(*coefficient));
-            }
-            Self(_mm512_scalef_ps(power.0, whole.0))
-        }
+    unsafe fn round(self) -> Self {
+        Self(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, exponent: Self) -> Self {
+        Self(unsafe { _mm512_scalef_ps(self.0, exponent.0) })
     }
 
     #[inline(always)]

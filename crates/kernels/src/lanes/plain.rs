@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{BLOCK, HIDDEN, LOWEST, Vector};
+use super::{BLOCK, HIDDEN, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes([f32; 4]);
@@ -71,8 +71,13 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
-    unsafe fn exp(self) -> Self {
-        Self(self.0.map(|value| value.max(LOWEST).exp()))
+    unsafe fn round(self) -> Self {
+        Self(self.0.map(f32::round_ties_even))
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, exponent: Self) -> Self {
+        self.with(exponent, |value, exponent| value * f32::from_bits(((exponent as i32 + 127) as u32) << 23))
     }
 
     #[inline(always)]
