@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build dist portable release prepare test soak fuzz bare lint openapi scorer bench bench-quick
+.PHONY: run build dist release image prepare test soak fuzz bare lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service still starts, and says what is missing.
 run: build
@@ -18,13 +18,14 @@ build: prepare
 dist: prepare
 	$(CARGO) build --profile dist --locked -p adriaticum
 
-# For other machines: the engine's kernels for every CPU, chosen at run time. See docs/building.md.
-portable: prepare
-	tools/portable $(TARGET)/portable
-
-# A reproducible archive with checksums. See docs/building.md.
+# A reproducible archive for other machines, with kernels for every CPU, and its checksum. See docs/building.md.
+RELEASE := $(TARGET)/release-archive
 release: prepare
-	tools/release
+	tools/release --to $(RELEASE)
+
+# The same as an image, made by Debian's buildah.
+image: release
+	tools/image $(RELEASE)/adriaticum-*.tar.gz $(RELEASE)/adriaticum-image.tar
 
 prepare:
 	@tools/prepare

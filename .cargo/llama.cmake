@@ -13,6 +13,11 @@ foreach (language IN ITEMS C CXX)
     endif()
 endforeach()
 
+# Kernels are a library that the engine loads. The crate asks for one for each kind of CPU.
+if (GGML_ADRIATICUM_KERNELS STREQUAL native)
+    set(GGML_CPU_ALL_VARIANTS OFF CACHE BOOL "" FORCE)
+endif()
+
 # Only llama.cpp's own programs need this: argument parsing, downloads, chat parsers.
 set(LLAMA_BUILD_COMMON OFF CACHE BOOL "" FORCE)
 

@@ -14,7 +14,7 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use kernels::{Attention, Changes};
+use kernels::{Attention, Changes, NoKernels};
 
 use crate::cache::{CellOp, Sequence, Token};
 use crate::markup::ControlToken;
@@ -26,6 +26,8 @@ use crate::tuning::{DecoderSettings, KvType};
 pub enum ModelError {
     #[error("{0} cannot be read: {1}")]
     Unreadable(String, #[source] std::io::Error),
+    #[error("the engine cannot compute: {0}; keep the folders that came with the program beside it")]
+    NoKernels(#[from] NoKernels),
     #[error(
         "{0} is not a model that can be loaded: it is damaged, or of an architecture that this llama.cpp does not know \
          (its own words are in the log)"
@@ -57,7 +59,7 @@ impl Model {
     pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
-        let backend = backend().ok_or_else(|| ModelError::NotLoadable(file.clone()))?;
+        let backend = backend()?;
         let report = move |done| {
             progress(done);
             true
@@ -218,28 +220,20 @@ impl Model {
             .with_n_threads_batch(threads)
             .with_no_perf(true);
         let no_memory = || ModelError::NoMemory(self.file.clone(), shape.cells);
-        let context = self.llama.new_context(backend().ok_or_else(no_memory)?, params).map_err(|_| no_memory())?;
+        let context = self.llama.new_context(backend()?, params).map_err(|_| no_memory())?;
         Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1), attention: choice.attention })
     }
 }
 
-/// llama.cpp, started once for all models. `None` if that fails.
-pub(crate) fn backend() -> Option<&'static LlamaBackend> {
-    static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();
-    BACKEND.get_or_init(|| {
+/// llama.cpp, started once for all models.
+pub(crate) fn backend() -> Result<&'static LlamaBackend, NoKernels> {
+    static BACKEND: OnceLock<Result<LlamaBackend, NoKernels>> = OnceLock::new();
+    let backend = BACKEND.get_or_init(|| {
         llama_cpp_2::send_logs_to_tracing(LogOptions::default());
-        load_kernels();
-        LlamaBackend::init().ok()
+        kernels::load()?;
+        Ok(LlamaBackend::init().expect("it is started nowhere else"))
     });
-    BACKEND.get().and_then(Option::as_ref)
-}
-
-/// Loads the kernels for this CPU if they are separate libraries.
-fn load_kernels() {
-    #[cfg(feature = "portable")]
-    if let Some(folder) = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("kernels"))) {
-        llama_cpp_2::llama_backend::load_backends_from_path(&folder);
-    }
+    backend.as_ref().map_err(Clone::clone)
 }
 
 /// The dimensions of a decoder.

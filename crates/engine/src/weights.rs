@@ -39,7 +39,7 @@ impl Converted {
         let path = model.with_extension("q8_0.gguf");
         let next = model.with_extension("q8_0.gguf.next");
         let failed = |_| std::io::Error::other("llama.cpp could not convert it (its own words are in the log)");
-        backend().ok_or_else(|| std::io::Error::other("llama.cpp cannot be started"))?;
+        backend().map_err(std::io::Error::other)?;
         let converted = kernels::convert_to_q8_0(model, &next, cpus()).map_err(failed);
         if let Err(error) = converted.and_then(|()| fs::File::open(&next)?.sync_all()) {
             let _ = fs::remove_file(&next); // there may be none
@@ -74,5 +74,5 @@ const AS_GOOD_IN_Q8_0: [&str; 1] = ["b179c9523d0e6a0f"];
 /// Whether a copy in another form may be faster and is as good: the kernels have nothing quick for the file's own form.
 pub(crate) fn may_be_faster(model_sha256: &str) -> bool {
     let is_known = AS_GOOD_IN_Q8_0.iter().any(|digest| model_sha256.starts_with(digest));
-    is_known && backend().is_some() && !kernels::system_info().contains("AMX_INT8 = 1")
+    is_known && backend().is_ok() && !kernels::system_info().contains("AMX_INT8 = 1")
 }

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Instructions};
+use crate::loading;
 use crate::work::{self, Buffers};
 
 /// Which kernel computes attention.
@@ -50,32 +52,15 @@ struct RawChanges {
     max_threads: i32,
 }
 
-#[cfg(not(feature = "portable"))]
-fn change_function() -> Option<ChangeFunction> {
-    use llama_cpp_sys_2 as _; // links it
-
-    unsafe extern "C" {
-        fn adriaticum_change(changes: *const RawChanges);
-    }
-    Some(adriaticum_change)
-}
-
 /// From the library of kernels that was loaded for this CPU.
-#[cfg(feature = "portable")]
 fn change_function() -> Option<ChangeFunction> {
-    use libloading::os::unix::{Library, RTLD_NOW};
-
-    const RTLD_NOLOAD: c_int = 4;
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let path = maps.lines().find_map(|line| {
-        let path = line.get(line.find('/')?..)?;
-        path.rsplit('/').next()?.starts_with("libggml-cpu").then_some(path)
-    })?;
-    // SAFETY: it is loaded already, so no initialiser runs; and it stays loaded as long as the program runs.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_NOLOAD) }.ok()?;
-    // SAFETY: native/hook.c, which is a part of that library, declares it so.
-    let change = unsafe { library.get::<ChangeFunction>(b"adriaticum_change\0") };
-    change.ok().map(|change| *change)
+    static FUNCTION: OnceLock<Option<ChangeFunction>> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        loading::load().ok()?;
+        let library = loading::cpu_library()?;
+        // SAFETY: native/hook.c, which is a part of that library, declares it so.
+        unsafe { library.get::<ChangeFunction>(b"adriaticum_change\0") }.ok().map(|change| *change)
+    })
 }
 
 /// How numbers of the cache are written.

@@ -5,6 +5,7 @@
 mod chart;
 mod files;
 mod folder;
+mod image;
 mod monitoring;
 mod nginx;
 mod rolling;

@@ -154,18 +154,35 @@ impl Case {
             }
             let graph = sys::ggml_new_graph(context);
             sys::ggml_build_forward_expand(graph, out);
+            let backend = cpu(self.threads);
             let mut fastest = f64::INFINITY;
             for _ in 0..times {
                 let began = Instant::now();
-                let status = sys::ggml_graph_compute_with_ctx(context, graph, self.threads as i32);
+                let status = sys::ggml_backend_graph_compute(backend, graph);
                 fastest = fastest.min(began.elapsed().as_secs_f64());
                 assert_eq!(status, sys::GGML_STATUS_SUCCESS);
             }
             let length = tokens * heads * self.value_size;
             let result = std::slice::from_raw_parts((*out).data.cast::<f32>(), length).to_vec();
+            sys::ggml_backend_free(backend);
             sys::ggml_free(context);
             (result, fastest)
         }
+    }
+}
+
+/// The kernels for this CPU.
+fn cpu(threads: usize) -> sys::ggml_backend_t {
+    kernels::load().expect("kernels");
+    // SAFETY: the library of kernels exports the function so, and its name ends with a null.
+    unsafe {
+        let backend = sys::ggml_backend_init_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU, std::ptr::null());
+        let registry = sys::ggml_backend_dev_backend_reg(sys::ggml_backend_get_device(backend));
+        let set_threads = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_set_n_threads".as_ptr());
+        assert!(!set_threads.is_null());
+        let set_threads: unsafe extern "C" fn(sys::ggml_backend_t, i32) = std::mem::transmute(set_threads);
+        set_threads(backend, threads as i32);
+        backend
     }
 }
 
