@@ -15,7 +15,6 @@ use crate::ADRIATICUM;
 const NOT_RUN: &[(&str, &str)] = &[
     ("make ", "builds the program"),
     ("ADRIATICUM_RUNTIME_URLS=http://10.0.0.5:8000/v1 make run", "builds the program"),
-    ("RUSTFLAGS=", "builds the program"),
     ("docker ", "needs containers from elsewhere"),
     ("curl -sS --retry 30", "asks the container before it"),
     ("curl -sS 'http://127.0.0.1:9200", "asks the container before it"),
