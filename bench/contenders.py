@@ -23,6 +23,23 @@ START_SECONDS = 120
 PROBE_SECONDS = 60
 
 
+STEP_COUNTERS = ("generating_steps", "slow_generating_steps")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of the engine, in which somebody generated."""
+
+    all: int
+    slow: int  # more than 0.25 s, for which everyone who generates waits
+
+    def __sub__(self, before: Steps) -> Steps:
+        return Steps(self.all - before.all, self.slow - before.slow)
+
+    def __add__(self, other: Steps) -> Steps:
+        return Steps(self.all + other.all, self.slow + other.slow)
+
+
 @dataclass
 class Embedded(Adriaticum):
     """The service as `serve` starts it: API, keys, ledger, and the engine as its child process."""
@@ -37,6 +54,17 @@ class Embedded(Adriaticum):
         settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model)}
         del settings["ADRIATICUM_RUNTIME_URLS"]  # without it, the embedded runtime is used
         return settings
+
+    def forget_tuning(self) -> None:
+        (self.folder / "data/tuning.json").unlink()
+
+    def steps(self) -> Steps:
+        """Since its start. The server must be running."""
+        text = self.metrics()
+        counts = [re.search(rf"^adriaticum_engine_{name}_total (\d+)", text, re.MULTILINE) for name in STEP_COUNTERS]
+        if not all(counts):
+            raise Failed("the engine's steps are not in the metrics")
+        return Steps(*(int(count[1]) for count in counts))
 
 
 @dataclass

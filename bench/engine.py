@@ -31,7 +31,7 @@ import llama_build
 import machine
 import prompts
 import report
-from contenders import BF16, Contender, Embedded, LlamaCpp, Native, Wheel
+from contenders import BF16, Contender, Embedded, LlamaCpp, Native, Steps, Wheel
 from gateways import clean_up_on_signals, make_folder, say, started
 from processes import Failed, ProcessTree, free_port
 
@@ -48,15 +48,17 @@ class Record:
     contender: Contender
     version: str
     details: str = ""
-    first_start: float | None = None  # seconds to the first completion, including tuning
+    first_starts: engine_report.FirstStarts | None = None
     starts: list[float] = field(default_factory=list)  # seconds to the first completion
+    steps: dict[prompts.Scenario, Steps] = field(default_factory=dict)
     measurements: dict[prompts.Scenario, list[chats.Measurement]] = field(default_factory=dict)
 
     def row(self) -> engine_report.Row:
         setup = self.contender.setup + self.details
         is_ours = isinstance(self.contender, Embedded)
         return engine_report.Row(
-            self.contender.name, self.version, setup, self.first_start, self.starts, is_ours, self.measurements,
+            self.contender.name, self.version, setup, self.first_starts, self.starts, is_ours, self.measurements,
+            self.steps,
         )
 
 
@@ -170,10 +172,24 @@ def prepare(contender: Contender) -> Record:
     contender.install()
     record = Record(contender, contender.version())
     if isinstance(contender, Embedded):
-        say(f"first start: {contender.name}")
-        with responding(contender, 0) as (_tree, _server, seconds):
-            record.first_start = seconds
+        record.first_starts = first_starts(contender)
     return record
+
+
+def first_starts(contender: Embedded) -> engine_report.FirstStarts:
+    say(f"first starts: {contender.name}")
+
+    def seconds() -> float:
+        with responding(contender, 0) as (_tree, _server, seconds):
+            return seconds
+
+    with busy_process():
+        busy = seconds()
+    contender.forget_tuning()
+    quiet = seconds()
+    with busy_process():
+        busy_tuned = seconds()
+    return engine_report.FirstStarts(quiet, busy, busy_tuned)
 
 
 def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Scenario, list[prompts.Chat]]]) -> None:
@@ -184,6 +200,7 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
         if isinstance(contender, LlamaCpp) and not record.details:
             record.details = f"; {contender.slots()} slots; CPU features: {contender.features()}"
         for scenario, made in scenarios:
+            before = contender.steps() if isinstance(contender, Embedded) else None
             try:
                 with busy_process() if scenario.beside_a_busy_process else contextlib.nullcontext():
                     measured = chats.measure(server, made, scenario.at_a_time)
@@ -195,6 +212,8 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
                 f"{measured.tokens_per_second():.0f} tokens/s in {measured.seconds:.1f} s"
             )
             record.measurements.setdefault(scenario, []).append(measured)
+            if before:
+                record.steps[scenario] = record.steps.get(scenario, Steps(0, 0)) + (contender.steps() - before)
     if sentence := contender.after_stop(tree.exit_code):
         raise Failed(sentence)
 

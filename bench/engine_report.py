@@ -7,7 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chats import Measurement
+from contenders import Steps
 from prompts import SCENARIOS, Scenario
+
+
+@dataclass
+class FirstStarts:
+    """Seconds from a start to the first completion."""
+
+    tuning: float
+    tuning_beside_a_busy_process: float
+    tuned_beside_a_busy_process: float
 
 
 @dataclass
@@ -15,10 +25,11 @@ class Row:
     name: str
     version: str
     setup: str
-    first_start: float | None
+    first_starts: FirstStarts | None
     starts: list[float]
     is_ours: bool
     measurements: dict[Scenario, list[Measurement]]
+    steps: dict[Scenario, Steps]
 
 
 def render(facts: list[str], method: str, rows: list[Row]) -> str:
@@ -26,6 +37,7 @@ def render(facts: list[str], method: str, rows: list[Row]) -> str:
     for scenario in SCENARIOS:
         if measured := [row for row in rows if scenario in row.measurements]:
             parts += [f"### {scenario.title()}", _about(scenario), _table(scenario, measured)]
+            parts += [_gaps(row.name, row.steps[scenario]) for row in measured if scenario in row.steps]
     parts += ["### Set-up", "\n".join(_setup(row) for row in rows)]
     if remarks := [remark for row in rows if (remark := _remark(row))]:
         parts += ["### Remarks", "\n".join(remarks)]
@@ -77,9 +89,18 @@ def _compared(scenario: Scenario, row: Row) -> float:
     return statistics.median(map(measure, row.measurements[scenario]))
 
 
+def _gaps(name: str, steps: Steps) -> str:
+    share = 100 * steps.slow / steps.all if steps.all else 0
+    return f"{name}: of {steps.all:,} steps in which somebody generated, {steps.slow:,} took more than 0.25 s ({share:.1f} %)."
+
+
 def _setup(row: Row) -> str:
-    first = f" ({row.first_start:.1f} s when it had to tune itself first)" if row.first_start is not None else ""
-    start = f"first completion {statistics.median(row.starts):.2f} s after its start{first}"
+    start = f"first completion {statistics.median(row.starts):.2f} s after its start"
+    if first := row.first_starts:
+        start += (
+            f" ({first.tuned_beside_a_busy_process:.2f} s beside a busy process; when it has to tune itself first, "
+            f"{first.tuning:.1f} s and {first.tuning_beside_a_busy_process:.1f} s)"
+        )
     return f"- **{row.name}** {row.version}: {row.setup}; {start}"
 
 

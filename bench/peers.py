@@ -152,6 +152,10 @@ class Adriaticum(Peer):
             "ADRIATICUM_MODEL": "none",
         }
 
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._ops_port}/metrics", timeout=10) as response:
+            return response.read().decode()
+
     def headers(self) -> dict[str, str]:
         if self._key is None:
             self._key = self.run("keys", "create", "bench")
