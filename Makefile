@@ -4,7 +4,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build dist release image prepare test soak fuzz bare lint openapi scorer bench bench-quick
+.PHONY: run build dist release image gpu prepare test test-gpu soak fuzz bare lint openapi scorer bench bench-quick
 
 # Without a model (no network, say) the service still starts, and says what is missing.
 run: build
@@ -26,6 +26,17 @@ release: prepare
 # The same as an image, made by Debian's buildah.
 image: release
 	tools/image $(RELEASE)/adriaticum-*.tar.gz $(RELEASE)/adriaticum-image.tar
+
+# The engine's kernels for GPUs, for the program of `make build` and `make dist`; also on a machine without a card.
+gpu: prepare
+	tools/gpu $(TARGET)/release/kernels
+	mkdir -p $(TARGET)/dist && cp -R $(TARGET)/release/kernels $(TARGET)/dist/
+
+# Real answers by Vulkan's kernels, on Mesa's driver for CPUs. Not a part of `make test`: it compiles for long.
+test-gpu:
+	@tools/prepare --gpu-tests
+	tools/gpu $(TARGET)/test-gpu/kernels vulkan
+	$(CARGO) test --release --locked --workspace --test gpu -- --include-ignored
 
 prepare:
 	@tools/prepare

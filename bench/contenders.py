@@ -45,13 +45,14 @@ class Embedded(Adriaticum):
     """The service as `serve` starts it: API, keys, ledger, and the engine as its child process."""
 
     model: Path
+    gpu: str = "auto"
 
     setup = "the whole service: key looked up, a durable row before each response, the engine in a process of its own"
     start_seconds = START_SECONDS
     known_fault: ClassVar[None] = None  # no fault is retried
 
     def environment(self) -> dict[str, str]:
-        settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model)}
+        settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model), "ADRIATICUM_ENGINE_GPU": self.gpu}
         del settings["ADRIATICUM_RUNTIME_URLS"]  # without it, the embedded runtime is used
         return settings
 
@@ -61,9 +62,9 @@ class Embedded(Adriaticum):
     def steps(self) -> Steps:
         """Since its start. The server must be running."""
         text = self.metrics()
-        counts = [re.search(rf"^adriaticum_engine_{name}_total (\d+)", text, re.MULTILINE) for name in STEP_COUNTERS]
+        counts = [re.search(rf"^adriaticum_engine_{name}_total{{[^}}]*}} (\d+)", text, re.MULTILINE) for name in STEP_COUNTERS]
         if not all(counts):
-            raise Failed("the engine's steps are not in the metrics")
+            raise Failed("the metrics do not have the engine's steps")
         return Steps(*(int(count[1]) for count in counts))
 
 
@@ -147,6 +148,37 @@ class Native(LlamaCpp):
         # It prints them only at this verbosity and when it loads a model; a missing file is enough.
         missing, port = str(self.folder / "no-model"), str(free_port())
         return _features(_output([str(self.program), "-m", missing, "--port", port, "--log-verbosity", "4"]))
+
+
+GPU_SLOTS = 64
+
+
+@dataclass
+class OnGpu(Native):
+    """Built with kernels for the GPU, on which it computes everything."""
+
+    @property
+    def setup(self) -> str:
+        return f"`llama-server {' '.join(self._options())}`, built on this machine"
+
+    def command(self) -> list[str]:
+        return [
+            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self._options(),
+        ]
+
+    def _options(self) -> tuple[str, ...]:
+        return ("-np", str(GPU_SLOTS), "-ngl", "99", *self.options)
+
+
+def bare_loop(program: Path, model: Path, sequences: list[int]) -> dict[int, float]:
+    """Tokens/s of llama.cpp's bare decoding loop (`llama-batched-bench`), by the number of sequences."""
+    arguments = ["-m", str(model), "-ngl", "99", "-c", "65536", "-b", "2048", "-npp", "32", "-ntg", "128"]
+    arguments += ["-npl", ",".join(map(str, sequences)), "--output-format", "jsonl"]
+    said = _output([str(program), *arguments])
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    if not rows:
+        raise Failed(f"{program.name} printed no figures:\n{said[-2000:]}")
+    return {row["pl"]: row["speed_tg"] for row in rows}
 
 
 Contender = Embedded | LlamaCpp

@@ -7,6 +7,7 @@ output and, with --results, to a file.
 
     python3 bench/engine.py [--quick] [--repeat 5] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
                             [--llama-source PATH] [--cpu cascadelake] [--binary PATH] [--results bench/RESULTS.md]
+    python3 bench/engine.py --gpu --llama-server PATH …    # on a machine with a GPU, with a server built for it
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ import llama_build
 import machine
 import prompts
 import report
-from contenders import BF16, Contender, Embedded, LlamaCpp, Native, Steps, Wheel
+from contenders import BF16, Contender, Embedded, LlamaCpp, Native, OnGpu, Steps, Wheel, bare_loop
 from gateways import clean_up_on_signals, make_folder, say, started
 from processes import Failed, ProcessTree, free_port
 
 CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16", "flag", "flag-bf16")
+GPU_CONTENDERS = ("adriaticum", "gpu")
+BARE_SEQUENCES = [1, 16, 64, 128]
 FETCH_SECONDS = 1800
 RETRY_BACKOFF_SECONDS = 0.02
 BUSY_SECONDS = 300
@@ -72,34 +75,45 @@ def main() -> int:
         arguments.servers = llama_build.servers(arguments.llama_source, arguments.cpu)
     with tempfile.TemporaryDirectory(prefix="engine-", dir=bench_folder) as folder:
         facts = [*machine.describe(Path(folder), arguments.results), cpu_features(), describe_model(model)]
+        if arguments.gpu:
+            facts += [gpu_facts(), bare_facts(arguments.llama_server, model)]
         records = compare(arguments, model, Path(folder))
-    text = engine_report.render(facts, method(arguments), [record.row() for record in records])
+    title = "Engine on a GPU" if arguments.gpu else "Engine"
+    rows = [record.row() for record in records]
+    text = engine_report.render(title, facts, method(arguments), arguments.scenarios, rows)
     print(text)
     if arguments.results:
-        report.write(arguments.results, "engine", text)
+        report.write(arguments.results, "engine-gpu" if arguments.gpu else "engine", text)
     return 0
 
 
 def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    scenarios = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
+    names = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
     parser.add_argument("--model", type=Path, help="a GGUF file (default: the default model, downloaded)")
     parser.add_argument("--llama-source", type=Path, help="a checkout of llama.cpp, whose server is built and compared")
     parser.add_argument("--cpu", default="native", help="the CPU that it is built for, as GCC names it (native)")
     parser.add_argument("--repeat", type=int, help="number of repetitions, of which medians are reported (5)")
-    parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(scenarios)}")
+    parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(names)}")
     parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; native and flag with --llama-source")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the engine is replaced")
+    parser.add_argument("--gpu", action="store_true", help="with a GPU: more at a time, against --llama-server")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server with kernels for the GPU")
     parser.add_argument("--quick", action="store_true", help="1 repetition, with fewer chats")
     arguments = parser.parse_args()
 
     available = CONTENDERS if arguments.llama_source else CONTENDERS[:2]
+    if arguments.gpu:
+        available = GPU_CONTENDERS
+        if not (arguments.llama_server and arguments.llama_server.is_file()):
+            parser.error("--gpu needs --llama-server, the path of a server that was built with kernels for the GPU")
+    arguments.scenarios = prompts.GPU_SCENARIOS if arguments.gpu else prompts.SCENARIOS
     arguments.binary = arguments.binary.resolve()
     arguments.model = arguments.model and arguments.model.resolve()
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
-    arguments.only = chosen(parser, "scenario", arguments.only, scenarios)
+    arguments.only = chosen(parser, "scenario", arguments.only, names)
     # With a server for this machine, the wheel says nothing.
     default = [name for name in available if name != "wheel"] if arguments.llama_source else list(available)
     arguments.contenders = chosen(parser, "contender", arguments.contenders or ",".join(default), available)
@@ -141,7 +155,7 @@ def compare(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Re
     records = [prepare(make_contender(name, arguments, model, folder)) for name in arguments.contenders]
     for repetition in range(1, arguments.repeat + 1):
         scenarios = [
-            (scenario, made) for scenario, made in prompts.make(repetition, arguments.quick)
+            (scenario, made) for scenario, made in prompts.make(repetition, arguments.quick, arguments.scenarios)
             if scenario.name in arguments.only
         ]
         for record in records:
@@ -155,6 +169,8 @@ def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder
     match name:
         case "adriaticum":
             return Embedded(own, port, 0, arguments.binary, model)
+        case "gpu":
+            return OnGpu(own, port, 0, model, arguments.llama_server, "on the GPU")
         case "wheel":
             return Wheel(own, port, 0, model)
         case "native":
@@ -239,6 +255,26 @@ def cpu_features() -> str:
     found = [flag for flag in (flags[1].split() if flags else []) if flag.startswith(told)]
     amx = "with AMX" if any(flag.startswith("amx") for flag in found) else "without AMX"
     return f"CPU {amx}: {' '.join(found)}"
+
+
+def gpu_facts() -> str:
+    """The card and its driver."""
+    question = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(question, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "GPU: not NVIDIA's"
+    return f"GPU: {said.strip()} (driver)"
+
+
+def bare_facts(server: Path, model: Path) -> str:
+    """What the card can do without a server around it."""
+    program = server.with_name("llama-batched-bench")
+    if not program.exists():
+        return "llama.cpp's bare decoding loop: not measured, because llama-batched-bench is not beside the server"
+    figures = bare_loop(program, model, BARE_SEQUENCES)
+    told = ", ".join(f"{tokens:,.0f} tokens/s for {count}" for count, tokens in figures.items())
+    return f"llama.cpp's bare decoding loop (`llama-batched-bench`, 32 prompt tokens and 128 generated each): {told}"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chats import Measurement
 from contenders import Steps
-from prompts import SCENARIOS, Scenario
+from prompts import Scenario
 
 
 @dataclass
@@ -32,9 +32,9 @@ class Row:
     steps: dict[Scenario, Steps]
 
 
-def render(facts: list[str], method: str, rows: list[Row]) -> str:
-    parts = ["## Engine", "\n".join(f"- {fact}" for fact in facts), method]
-    for scenario in SCENARIOS:
+def render(title: str, facts: list[str], method: str, scenarios: tuple[Scenario, ...], rows: list[Row]) -> str:
+    parts = [f"## {title}", "\n".join(f"- {fact}" for fact in facts), method]
+    for scenario in scenarios:
         if measured := [row for row in rows if scenario in row.measurements]:
             parts += [f"### {scenario.title()}", _about(scenario), _table(scenario, measured)]
             parts += [_gaps(row.name, row.steps[scenario]) for row in measured if scenario in row.steps]

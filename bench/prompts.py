@@ -7,6 +7,7 @@ unless they share a system prompt. All chats are within the limits of our API.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,18 @@ SCENARIOS = (
 )
 
 
+# For a machine with a GPU, which computes many at a time.
+GPU_SCENARIOS = (
+    Scenario("short", "independent chats", 1, 24, 6, max_tokens=64),
+    Scenario("short", "independent chats", 16, 128, 32, max_tokens=64),
+    Scenario("short", "independent chats", 64, 512, 128, max_tokens=64),
+    Scenario("short", "independent chats", 128, 768, 128, max_tokens=64),
+    Scenario("shared", "one system prompt, different questions", 64, 512, 128, max_tokens=32, compares_requests=True),
+    Scenario("turns", "conversations of 4 turns that resend their history", 32, 96, 32, max_tokens=48, turns=4),
+    Scenario("long", "long prompts, different from the first token on", 8, 48, 16, max_tokens=32, compares_requests=True),
+)
+
+
 @dataclass(frozen=True)
 class Chat:
     """What one caller says; the completions in between come from the model."""
@@ -56,11 +69,18 @@ class Chat:
     system: str | None = None
 
 
-def make(repetition: int, quick: bool) -> list[tuple[Scenario, list[Chat]]]:
+def make(repetition: int, quick: bool, scenarios: tuple[Scenario, ...]) -> list[tuple[Scenario, list[Chat]]]:
     """All scenarios with their chats, in the order in which they run."""
     words = random.Random(f"repetition {repetition}")
-    names = iter(words.sample(NAMES, len(NAMES)))
-    return [(scenario, _chats(scenario, words, names, quick)) for scenario in SCENARIOS]
+    names = _names(words)
+    return [(scenario, _chats(scenario, words, names, quick)) for scenario in scenarios]
+
+
+def _names(words: random.Random) -> Iterator[str]:
+    """Never the same one twice."""
+    yield from words.sample(NAMES, len(NAMES))
+    for number in itertools.count(2):
+        yield from (f"{number}{name}" for name in words.sample(NAMES, len(NAMES)))
 
 
 def first(repetition: int) -> Chat:
@@ -74,7 +94,7 @@ def _chats(scenario: Scenario, words: random.Random, names: Iterator[str], quick
     system = None
     if scenario.name == "shared":
         system = _house_rules(next(names), words)
-        names = iter(words.sample(NAMES, count))
+        names = _names(words)
     return [Chat(_questions(scenario, next(names), words), scenario.max_tokens, system) for _ in range(count)]
 
 

@@ -110,6 +110,8 @@ impl Banner {
     pub(crate) async fn print_when_ready(self, base_url: String, pool: Option<Arc<Pool>>) {
         let Some(pool) = pool.filter(|_| self.is_interactive) else { return };
         wait_until_ready(&pool).await;
+        let devices = pool.status().into_iter().filter_map(|member| member.device);
+        devices.for_each(|device| print_line(&format!("  Computes  {device}")));
         let FirstKey::Created(key) = self.key else {
             print_line(&format!("\nReady. Another API key: {} keys create NAME\n", program()));
             return;

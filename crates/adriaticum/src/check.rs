@@ -258,8 +258,13 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
         .await
     {
         Ok(answered) => {
-            let model = pool.status().into_iter().find_map(|member| member.model);
-            let model = model.map_or_else(String::new, |model| format!(", model {model}"));
+            let members = pool.status();
+            let about = members.into_iter().find_map(|member| Some((member.model?, member.device)));
+            let model = match about {
+                Some((model, Some(device))) => format!(", model {model}, {device}"),
+                Some((model, None)) => format!(", model {model}"),
+                None => String::new(),
+            };
             match answered.usage.total {
                 Some(_) => Pass(format!("{name} completes and measures tokens{model}")),
                 None => Note(format!("{name} completes but measures no tokens: usage will show null{model}")),

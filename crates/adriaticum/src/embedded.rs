@@ -101,6 +101,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
         attention: settings.engine.attention,
+        gpu: settings.engine.gpu.clone(),
         weights: match settings.engine.weights {
             // What others have put there is used as it is, unless they ask for something else.
             WeightsChoice::Auto if !is_own_model => WeightsChoice::File,
@@ -139,6 +140,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         context = engine.context(),
         cells = engine.cells(),
         settings = %choice,
+        computes = engine.placement().map_or_else(|| "the CPU".into(), ToString::to_string),
         tuned = if engine.tuned_now { "just now" } else { "before" },
         "model loaded"
     );

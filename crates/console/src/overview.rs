@@ -86,6 +86,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                         dd {
                             span class=(light(member.healthy)) {}
                             (format::number(member.in_flight as u64)) " in flight"
+                            @if let Some(device) = &member.device { " · " span.quiet { (device) } }
                             @if user.is_admin() && !member.url.starts_with("unix:") {
                                 " · " span.quiet { (member.url) }
                             }

@@ -42,7 +42,10 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
     let time = |time: Option<std::time::Duration>| time.map_or_else(|| "–".into(), format::duration);
     html! {
         tr {
-            th scope="row" { (name) @if let Some(model) = &member.model { " " span.quiet.small { (model) } } }
+            th scope="row" {
+                (name)
+                @for about in [&member.model, &member.device].into_iter().flatten() { " " span.quiet.small { (about) } }
+            }
             td.nowrap data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
             td.right data-label="In flight" { (format::number(member.in_flight as u64)) }
             td.right data-label="Completed" { (format::number(member.completed)) }
@@ -86,6 +89,7 @@ mod tests {
             available: true,
             in_flight: 3,
             model: Some("llama".into()),
+            device: None,
             completed: 1234,
             failures: runtimes::FailureCounts { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
             retried: 5,
@@ -115,6 +119,12 @@ mod tests {
             let first = page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap();
             assert!(first.contains(words) || state(status).0, "{first}");
         }
+    }
+
+    #[test]
+    fn what_computes_is_told() {
+        let member = MemberStatus { device: Some("31 of 31 layers on A card".into()), ..member() };
+        assert!(table(&[member], false).into_string().contains("31 of 31 layers on A card"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
+use crate::gpu::Placement;
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Job, Tokenizer};
 use crate::worker::{Inbox, Message, RefusalError, Stats};
@@ -39,6 +40,7 @@ pub(crate) struct HttpApi {
     /// Tokens that a prompt and its completion may have together.
     pub(crate) context: usize,
     pub(crate) cells: usize,
+    pub(crate) placement: Option<Placement>,
     pub(crate) queue_timeout: Duration,
     /// Counts completions, for their ids.
     pub(crate) completed: AtomicU64,
@@ -66,7 +68,12 @@ impl HttpApi {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
             (&Method::GET, "/v1/models") => {
-                self.respond_if_decoding(wire::engine::models(&self.name, self.context)).await
+                self.respond_if_decoding(wire::engine::models(
+                    &self.name,
+                    self.context,
+                    self.placement.as_ref().map(ToString::to_string).as_deref(),
+                ))
+                .await
             }
             (&Method::GET, "/health") => self.respond_if_decoding(br#"{"status":"ok"}"#.to_vec()).await,
             (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
@@ -139,10 +146,14 @@ impl HttpApi {
             cells_used: stats.cells_used.load(Ordering::Relaxed),
             cells_shared: stats.cells_shared.load(Ordering::Relaxed),
             threads: stats.threads.load(Ordering::Relaxed),
+            gpu_layers: self.placement.as_ref().map_or(0, |placement| placement.layers),
+            gpu_memory: self.placement.as_ref().map_or(0, Placement::memory),
             steps: stats.steps.load(Ordering::Relaxed),
             generating_steps: stats.generating_steps.load(Ordering::Relaxed),
             slow_generating_steps: stats.slow_generating_steps.load(Ordering::Relaxed),
             step_tokens: stats.step_tokens.load(Ordering::Relaxed),
+            decoding_seconds: stats.decoding_micros.load(Ordering::Relaxed) as f64 / 1e6,
+            sampling_seconds: stats.sampling_micros.load(Ordering::Relaxed) as f64 / 1e6,
             prompt_tokens: stats.prompt_tokens.load(Ordering::Relaxed),
             shared_tokens: stats.shared_tokens.load(Ordering::Relaxed),
             generated_tokens: stats.generated_tokens.load(Ordering::Relaxed),

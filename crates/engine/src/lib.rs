@@ -13,6 +13,7 @@ mod clock;
 mod fairness;
 #[cfg(test)]
 mod fuzz;
+mod gpu;
 mod http_api;
 mod listen;
 mod markup;
@@ -39,6 +40,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use crate::gpu::{Card, GpuChoice, Placement};
 use crate::http_api::HttpApi;
 pub use crate::listen::{Address, Listener};
 pub use crate::model::{DecodeError, ModelError};
@@ -63,17 +65,23 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Cells of the KV cache. By default as many as are useful and fit into memory.
     pub cells: Option<usize>,
-    pub max_running: usize,
+    /// By default as many as the CPUs or GPUs compute well together.
+    pub max_running: Option<usize>,
     pub max_queued: usize,
     /// How long a request may be queued.
     pub queue_timeout: Duration,
     pub attention: AttentionChoice,
     pub weights: WeightsChoice,
+    pub gpu: GpuChoice,
 }
 
 impl Settings {
-    fn options(&self) -> Options {
-        Options { library_attention_only: self.attention == AttentionChoice::Library, weights: self.weights }
+    fn options(&self, placement: Option<&Placement>) -> Options {
+        Options {
+            library_attention_only: self.attention == AttentionChoice::Library,
+            weights: self.weights,
+            gpus: placement.map(Placement::kind),
+        }
     }
 }
 
@@ -117,18 +125,23 @@ pub enum EngineError {
 
 /// Sequences of the context for running and finished requests. One more is used to check that it decodes.
 const MAX_SEQUENCES: u16 = 127;
+const MAX_SEQUENCES_ON_GPU: u16 = 255;
+const DEFAULT_RUNNING: usize = 24;
+const DEFAULT_RUNNING_ON_GPU: usize = 128;
 const MAX_STEP_TOKENS: usize = 512;
 /// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
 /// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
-/// attention for the mask and for each head of the cache, with the library's for each head.
+/// attention for the mask and for each head of the cache, with the library's and on a GPU for each head.
 const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
 const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
 const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;
+const SECONDS_PER_HIDDEN_CELL_ON_GPU: f64 = 0.001e-9;
 
 /// A loaded and tuned model.
 pub struct Engine {
     settings: Settings,
+    placement: Option<Placement>,
     model: Arc<Model>,
     template: ChatTemplate,
     tuning: Tuning,
@@ -144,13 +157,30 @@ impl Engine {
         progress: impl Progress + Send + 'static,
     ) -> Result<Self, EngineError> {
         let progress = Arc::new(Mutex::new(progress));
+        if let Some(placement) = placement(&settings)? {
+            match Self::load_to(settings.clone(), Some(placement), again, &progress) {
+                Err(EngineError::Model(reason @ (ModelError::NoMemory(..) | ModelError::NotLoadable(..)))) => {
+                    tracing::warn!(%reason, "the GPU is not used");
+                }
+                loaded => return loaded,
+            }
+        }
+        Self::load_to(settings, None, again, &progress)
+    }
+
+    fn load_to(
+        settings: Settings,
+        placement: Option<Placement>,
+        again: bool,
+        progress: &Arc<Mutex<impl Progress + Send + 'static>>,
+    ) -> Result<Self, EngineError> {
         let load = |path: &Path| {
             let report = progress.clone();
-            Model::load(path, move |done| report.lock().loading(done)).map(Arc::new)
+            Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)
         };
         let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
         let mut file = TuningFile::read(&settings.data_dir);
-        let key = match file.key(&settings.model, settings.options()) {
+        let key = match file.key(&settings.model, settings.options(placement.as_ref())) {
             Ok(key) => key,
             Err(error) => return Err(ModelError::Unreadable(settings.model.display().to_string(), error).into()),
         };
@@ -163,13 +193,22 @@ impl Engine {
                 (load(path)?, tuning)
             }
             None => {
-                let (model, tuning) = tune(&settings, key, &load, &progress)?;
+                let (model, tuning) = tune(&settings, key, &load, progress)?;
                 file.store(tuning.clone()).map_err(unwritable)?;
                 (model, tuning)
             }
         };
         let template = ChatTemplate::new(model.clone())?;
-        Ok(Self { settings, model, template, tuning, tuned_now })
+        let engine = Self { settings, placement, model, template, tuning, tuned_now };
+        if engine.placement.is_some() {
+            engine.model.decoder(engine.limits().shape(), engine.tuning.choice)?; // while CPUs can still take over
+        }
+        Ok(engine)
+    }
+
+    /// Which GPUs compute what, if any do.
+    pub fn placement(&self) -> Option<&Placement> {
+        self.placement.as_ref()
     }
 
     pub fn tuning(&self) -> &Tuning {
@@ -193,7 +232,8 @@ impl Engine {
 
     /// The size of the KV cache.
     pub fn cells(&self) -> usize {
-        let wanted = self.settings.cells.unwrap_or_else(|| {
+        let fits_on_gpu = self.placement.as_ref().and_then(|placement| placement.max_cells);
+        let wanted = self.settings.cells.or(fits_on_gpu).unwrap_or_else(|| {
             let context = self.model.context();
             // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
             let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
@@ -218,6 +258,7 @@ impl Engine {
             stats: stats.clone(),
             context,
             cells: limits.cells,
+            placement: self.placement,
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
         };
@@ -229,20 +270,52 @@ impl Engine {
     fn limits(&self) -> Limits {
         let seconds_per_token = 1.0 / self.tuning.speed.prompt;
         let seconds_per_head = match self.tuning.choice.attention {
+            _ if self.model.is_on_gpu() => SECONDS_PER_HIDDEN_CELL_ON_GPU,
             Attention::Own => SECONDS_PER_HIDDEN_CELL,
             Attention::Library => SECONDS_PER_HIDDEN_CELL_OF_LIBRARY,
         };
         let seconds_per_cell = SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds_per_head;
+        let on_gpu = self.placement.as_ref().filter(|placement| placement.is_whole());
+        let (sequences, running, max_step_tokens) = match on_gpu {
+            Some(placement) => (MAX_SEQUENCES_ON_GPU, DEFAULT_RUNNING_ON_GPU, placement.step),
+            None => (MAX_SEQUENCES, DEFAULT_RUNNING, MAX_STEP_TOKENS),
+        };
         Limits {
             cells: self.cells(),
-            sequences: MAX_SEQUENCES,
-            max_running: self.settings.max_running.clamp(1, usize::from(MAX_SEQUENCES)),
+            sequences,
+            max_running: self.settings.max_running.unwrap_or(running).clamp(1, usize::from(sequences)),
             max_queued: self.settings.max_queued,
-            max_step_tokens: MAX_STEP_TOKENS,
+            max_step_tokens,
             // After so many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
         }
     }
+}
+
+impl Limits {
+    /// One sequence more than the scheduler uses, and room for it.
+    fn shape(&self) -> Shape {
+        Shape { cells: self.cells + 256, sequences: self.sequences + 1, step: self.max_step_tokens }
+    }
+}
+
+/// Looks for GPUs, and says why if one is there but not used.
+fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
+    if settings.gpu == GpuChoice::Off {
+        return Ok(None);
+    }
+    model::backend()?; // the CPU's kernels are needed in any case
+    for refused in kernels::load_for_gpus() {
+        tracing::warn!("{refused}");
+    }
+    let cards = gpu::cards();
+    if cards.is_empty() && !matches!(settings.gpu, GpuChoice::Device(_)) {
+        return Ok(None);
+    }
+    Ok(gpu::place(&settings.gpu, &cards, Model::size(&settings.model)?).unwrap_or_else(|reason| {
+        tracing::warn!("the CPU computes: {reason}");
+        None
+    }))
 }
 
 /// Tunes a model, and tries its weights in another form where that may be faster. Returns what is to be used.
@@ -320,9 +393,7 @@ impl DecodeLoop {
         let mut patience = if self.tuning.quiet { Patience::Endless } else { Patience::Quiet(MIN_QUIET) };
         loop {
             let Tuning { choice, speed, .. } = self.tuning;
-            let Limits { cells, sequences, max_step_tokens: step, .. } = self.limits;
-            let shape = Shape { cells: cells + 256, sequences: sequences + 1, step };
-            let decoder = self.model.decoder(shape, choice)?;
+            let decoder = self.model.decoder(self.limits.shape(), choice)?;
             let threads = Threads::new(choice.threads);
             let mut worker =
                 Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);

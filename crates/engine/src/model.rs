@@ -17,6 +17,7 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 use kernels::{Attention, Changes, NoKernels};
 
 use crate::cache::{CellOp, Sequence, Token};
+use crate::gpu::{ModelSize, Placement};
 use crate::markup::ControlToken;
 use crate::scheduler::BatchEntry;
 use crate::tuning::{DecoderSettings, KvType};
@@ -52,25 +53,56 @@ pub(crate) struct Model {
     llama: LlamaModel,
     /// For error messages.
     file: String,
+    /// Whether all layers are on GPUs.
+    is_on_gpu: bool,
 }
 
 impl Model {
     /// `progress` is called with the loaded part, from 0 to 1.
-    pub(crate) fn load(path: &Path, mut progress: impl FnMut(f32) + 'static) -> Result<Self, ModelError> {
-        let file = path.display().to_string();
-        std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
-        let backend = backend()?;
+    pub(crate) fn load(
+        path: &Path,
+        placement: Option<&Placement>,
+        mut progress: impl FnMut(f32) + 'static,
+    ) -> Result<Self, ModelError> {
         let report = move |done| {
             progress(done);
             true
         };
         let params = LlamaModelParams::default().with_progress_callback(report);
-        let llama = LlamaModel::load_from_file(backend, path, &params);
-        let llama = llama.map_err(|_| ModelError::NotLoadable(file.clone()))?;
-        if llama.is_recurrent() || llama.is_hybrid() {
-            return Err(ModelError::Recurrent(file));
+        let (layers, devices) = placement.map_or((0, Vec::new()), |placed| (placed.layers, placed.indices()));
+        let params = params.with_n_gpu_layers(layers);
+        let params = params.with_devices(&devices).map_err(|_| ModelError::NotLoadable(path.display().to_string()))?;
+        let model = Self::with_params(path, &params)?;
+        if model.llama.is_recurrent() || model.llama.is_hybrid() {
+            return Err(ModelError::Recurrent(model.file));
         }
-        Ok(Self { llama, file })
+        Ok(Self { is_on_gpu: placement.is_some_and(Placement::is_whole), ..model })
+    }
+
+    /// What has to be known of a model before it is loaded.
+    pub(crate) fn size(path: &Path) -> Result<ModelSize, ModelError> {
+        let model = Self::with_params(path, &LlamaModelParams::default().with_n_gpu_layers(0).with_no_alloc(true))?;
+        let bytes = std::fs::metadata(path).map_err(|error| ModelError::Unreadable(model.file.clone(), error))?.len();
+        Ok(ModelSize {
+            bytes,
+            layers: model.llama.n_layer(),
+            cell_bytes: model.cell_bytes() as u64,
+            context: model.context(),
+            vocabulary: usize::try_from(model.llama.n_vocab()).unwrap_or(0),
+        })
+    }
+
+    fn with_params(path: &Path, params: &LlamaModelParams) -> Result<Self, ModelError> {
+        let file = path.display().to_string();
+        std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
+        let llama = LlamaModel::load_from_file(backend()?, path, params);
+        let llama = llama.map_err(|_| ModelError::NotLoadable(file.clone()))?;
+        Ok(Self { llama, file, is_on_gpu: false })
+    }
+
+    /// Whether CPUs do nothing but sample.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.is_on_gpu
     }
 
     /// For error messages.

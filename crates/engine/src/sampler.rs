@@ -4,50 +4,84 @@
 //! Two passes over the logits: one for the maximum, one that sums up the weights by block. Then a point in the sum is
 //! drawn, and only the block that it falls into is read again.
 
+use std::cell::RefCell;
+
 use kernels::{largest, sum_of_exponentials};
+use rayon::prelude::*;
 
 use crate::cache::Token;
 
 /// Logits in a block. Weights within a block are summed in single precision, the blocks in double.
 const BLOCK: usize = 256;
 
+/// What a token is drawn from.
+pub(crate) struct Row<'a> {
+    pub(crate) logits: &'a [f32],
+    pub(crate) temperature: f32,
+}
+
 pub(crate) struct Sampler {
     random: fastrand::Rng,
-    sums: Vec<f64>,
+    /// Where a GPU computes, CPUs have nothing else to do.
+    threads: Option<rayon::ThreadPool>,
 }
 
 impl Sampler {
+    /// On the caller's thread.
     pub(crate) fn new(random: fastrand::Rng) -> Self {
-        Self { random, sums: Vec::new() }
+        Self { random, threads: None }
     }
 
-    pub(crate) fn sample(&mut self, logits: &[f32], temperature: f32) -> Token {
-        let best = largest(logits);
-        // No other token has a probability that a float can represent.
-        if temperature < 1e-5 {
-            return position_of(logits, best);
+    /// On so many threads, if they can be started.
+    pub(crate) fn with_threads(self, threads: usize) -> Self {
+        let pool = (threads > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(threads).build());
+        Self { threads: pool.and_then(Result::ok), ..self }
+    }
+
+    /// Draws a token for each row.
+    pub(crate) fn sample(&mut self, rows: &[Row<'_>]) -> Vec<Token> {
+        let points: Vec<f64> = rows.iter().map(|_| self.random.f64()).collect();
+        let draw = |(row, point): (&Row<'_>, &f64)| draw(row, *point);
+        match &self.threads {
+            Some(threads) if rows.len() > 1 => threads.install(|| rows.par_iter().zip(&points).map(draw).collect()),
+            _ => rows.iter().zip(&points).map(draw).collect(),
         }
-        let inverse_temperature = 1.0 / temperature;
-        self.sums.clear();
+    }
+}
+
+/// The token at a point of the distribution, from 0 to 1.
+fn draw(row: &Row<'_>, point: f64) -> Token {
+    thread_local! {
+        static SUMS: RefCell<Vec<f64>> = RefCell::default();
+    }
+    let Row { logits, temperature } = *row;
+    let best = largest(logits);
+    // No other token has a probability that a float can represent.
+    if temperature < 1e-5 {
+        return position_of(logits, best);
+    }
+    let inverse_temperature = 1.0 / temperature;
+    let (at, mut left) = SUMS.with_borrow_mut(|sums| {
+        sums.clear();
         let mut total = 0.0;
         for block in logits.chunks(BLOCK) {
             total += f64::from(sum_of_exponentials(block, best, inverse_temperature));
-            self.sums.push(total);
+            sums.push(total);
         }
-        let point = self.random.f64() * total;
-        let at = self.sums.partition_point(|sum| *sum <= point).min(self.sums.len() - 1);
-        let start = at * BLOCK;
-        let block = &logits[start..logits.len().min(start + BLOCK)];
-        let mut left = point - if at == 0 { 0.0 } else { self.sums[at - 1] };
-        for (at, logit) in block.iter().enumerate() {
-            left -= f64::from(weight(*logit, best, inverse_temperature));
-            if left < 0.0 {
-                return (start + at) as Token;
-            }
+        let point = point * total;
+        let at = sums.partition_point(|sum| *sum <= point).min(sums.len() - 1);
+        (at, point - if at == 0 { 0.0 } else { sums[at - 1] })
+    });
+    let start = at * BLOCK;
+    let block = &logits[start..logits.len().min(start + BLOCK)];
+    for (at, logit) in block.iter().enumerate() {
+        left -= f64::from(weight(*logit, best, inverse_temperature));
+        if left < 0.0 {
+            return (start + at) as Token;
         }
-        // By rounding, the point may lie just beyond the last weight.
-        (start + position_of(block, largest(block)) as usize) as Token
     }
+    // By rounding, the point may lie just beyond the last weight.
+    (start + position_of(block, largest(block)) as usize) as Token
 }
 
 fn position_of(logits: &[f32], value: f32) -> Token {
@@ -69,23 +103,25 @@ mod tests {
         for at in [0, 1, 15, 16, 255, 256, 49_151] {
             let mut logits = vec![-3.0; 49_152];
             logits[at] = 2.5;
-            assert_eq!(sampler.sample(&logits, 0.0), at as Token);
+            assert_eq!(sampler.sample(&[Row { logits: &logits, temperature: 0.0 }]), [at as Token]);
         }
     }
 
     #[test]
     fn tokens_are_drawn_as_often_as_their_probability_says() {
         const DRAWS: usize = 200_000;
+        const ROWS: usize = 50;
         let mut random = fastrand::Rng::with_seed(7);
         let logits: Vec<f32> = (0..1000).map(|_| random.f32() * 6.0 - 3.0).collect();
-        for temperature in [0.3, 0.7, 1.0, 2.0] {
+        for (temperature, threads) in [(0.3, 1), (0.7, 1), (1.0, 2), (2.0, 4)] {
             let weights: Vec<f64> =
                 logits.iter().map(|logit| (f64::from(*logit) / f64::from(temperature)).exp()).collect();
             let total: f64 = weights.iter().sum();
             let mut counts = vec![0_u32; logits.len()];
-            let mut sampler = Sampler::new(fastrand::Rng::with_seed(11));
-            for _ in 0..DRAWS {
-                counts[sampler.sample(&logits, temperature) as usize] += 1;
+            let mut sampler = Sampler::new(fastrand::Rng::with_seed(11)).with_threads(threads);
+            for _ in 0..DRAWS / ROWS {
+                let rows = [(); ROWS].map(|()| Row { logits: &logits, temperature });
+                sampler.sample(&rows).into_iter().for_each(|token| counts[token as usize] += 1);
             }
             let expected = weights.iter().map(|weight| weight / total * DRAWS as f64);
             let squares = counts.iter().zip(expected).map(|(got, expected)| {

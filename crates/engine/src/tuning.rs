@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Progress;
-use crate::model::Model;
+use crate::model::{Model, backend};
 use crate::trial::{self, Bounds, Measured, TrialError};
 use crate::weights::{Converted, WeightsChoice, may_be_faster, size_and_modified_micros};
 
@@ -101,20 +101,22 @@ pub(crate) struct Key {
 }
 
 /// What was allowed to be tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) library_attention_only: bool,
     pub(crate) weights: WeightsChoice,
+    /// Which GPUs compute, and whether they do everything.
+    pub(crate) gpus: Option<String>,
 }
 
 impl Key {
-    pub(crate) fn options(&self) -> Options {
-        self.options
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The same as the one of `other`, except that the file has another time.
     fn is_same(&self, other: &Self) -> bool {
-        (&self.model_sha256, &self.machine, self.options) == (&other.model_sha256, &other.machine, other.options)
+        (&self.model_sha256, &self.machine, &self.options) == (&other.model_sha256, &other.machine, &other.options)
     }
 }
 
@@ -122,18 +124,18 @@ impl Key {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Machine {
     cpu: String,
-    /// The version of this program and of its trials, and how its kernels were compiled.
+    /// The version of this program and of its trials, and what its kernels were compiled for.
     build: String,
 }
 
 /// Counted up when trials or candidates change, so that stored tunings are done again.
-const TRIALS_VERSION: u32 = 3;
+const TRIALS_VERSION: u32 = 4;
 
 impl Machine {
     fn this() -> Self {
-        let flags = option_env!("CMAKE_CXX_FLAGS_RELEASE").unwrap_or("");
         let changes = option_env!("GGML_ADRIATICUM_CHANGES").unwrap_or("");
-        let build = format!("{}, trials {TRIALS_VERSION}, changes {changes}, {flags}", env!("CARGO_PKG_VERSION"));
+        let kernels = backend().map_or_else(|_| String::new(), |_| kernels::system_info());
+        let build = format!("{}, trials {TRIALS_VERSION}, changes {changes}, {kernels}", env!("CARGO_PKG_VERSION"));
         Self { cpu: cpu_name(), build }
     }
 }
@@ -184,7 +186,7 @@ impl TuningFile {
             None => digest(model)?,
         };
         let weights = match options.weights {
-            WeightsChoice::Auto if !may_be_faster(&model_sha256) => WeightsChoice::File,
+            WeightsChoice::Auto if options.gpus.is_some() || !may_be_faster(&model_sha256) => WeightsChoice::File,
             wanted => wanted,
         };
         let options = Options { weights, ..options };
@@ -270,12 +272,7 @@ const MARGINS: (f64, f64) = (0.98, 0.75);
 
 /// The best settings, their speed, and whether the machine was quiet. `None` if `progress` interrupts it.
 fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Option<(DecoderSettings, Speed, bool)> {
-    let candidate = |(attention, kv)| DecoderSettings { kv, attention, threads: cpus() };
-    // Ours takes as long with both numbers, and f16 is the more exact one.
-    let own = (!library_only).then_some((Attention::Own, KvType::F16));
-    let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];
-    let candidates: Vec<_> = own.into_iter().chain(library).map(candidate).collect();
-    let fewer = fewer_threads(cpus());
+    let (candidates, fewer) = if model.is_on_gpu() { (vec![ON_GPU], None) } else { on_cpu(library_only) };
     let all = candidates.len() + usize::from(fewer.is_some());
     let began = Instant::now();
     let (mut best, mut bound): (Option<Trial>, _) = (None, None);
@@ -304,6 +301,18 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
             (settings, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }, false)
         }
     })
+}
+
+/// There is nothing to choose: the GPU's kernels compute, and threads would only wait for it.
+const ON_GPU: DecoderSettings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: 1 };
+
+/// Settings to be tried, and a smaller number of threads to be tried with the best of them.
+fn on_cpu(library_only: bool) -> (Vec<DecoderSettings>, Option<usize>) {
+    let candidate = |(attention, kv)| DecoderSettings { kv, attention, threads: cpus() };
+    // Ours takes as long with both numbers, and f16 is the more exact one.
+    let own = (!library_only).then_some((Attention::Own, KvType::F16));
+    let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];
+    (own.into_iter().chain(library).map(candidate).collect(), fewer_threads(cpus()))
 }
 
 /// The later one only if it is clearly better. Figures from a busy moment say little.

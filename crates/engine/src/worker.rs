@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 use crate::cache::{CellOp, Sequence, Token};
 use crate::clock::{CpuClock, MachineTime};
 use crate::model::{DecodeError, Decoder, Model};
-use crate::sampler::Sampler;
+use crate::sampler::{Row, Sampler};
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::template::TemplateError;
 use crate::text::text_of;
 use crate::threads::{MachineSample, Sample, Threads};
-use crate::tuning::Speed;
+use crate::tuning::{Speed, cpus};
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
@@ -69,6 +69,8 @@ pub(crate) struct Stats {
     pub(crate) generating_steps: AtomicU64,
     pub(crate) slow_generating_steps: AtomicU64,
     pub(crate) step_tokens: AtomicU64,
+    pub(crate) decoding_micros: AtomicU64,
+    pub(crate) sampling_micros: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) shared_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
@@ -174,7 +176,7 @@ impl<'a> Worker<'a> {
             spare: Sequence(limits.sequences),
             scheduler,
             seconds_per_token,
-            sampler: Sampler::new(fastrand::Rng::new()),
+            sampler: Sampler::new(fastrand::Rng::new()).with_threads(sampling_threads(model)),
             inbox,
             stats,
             decode_checks: Vec::new(),
@@ -275,7 +277,9 @@ impl<'a> Worker<'a> {
         }
         let began = Instant::now();
         self.decoder.decode(&step.batch)?;
-        let seconds = began.elapsed().as_secs_f64();
+        let took = began.elapsed();
+        let seconds = took.as_secs_f64();
+        self.stats.decoding_micros.fetch_add(took.as_micros() as u64, Relaxed);
         self.set_pace(&step.batch, seconds);
         self.set_threads();
         if step.is_generating {
@@ -287,10 +291,7 @@ impl<'a> Worker<'a> {
         self.stats.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
         let ops = self.scheduler.computed(&step.batch);
         self.decoder.apply(&ops)?;
-        for (at, entry) in step.batch.iter().enumerate().filter(|(_, entry)| entry.output) {
-            self.sample_next(at, entry.sequence)?;
-        }
-        Ok(())
+        self.sample(&step.batch)
     }
 
     /// Updates the measured time per prompt token from a step that was mostly prompt.
@@ -313,10 +314,25 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Samples a sequence's next token from the logits at that index of the batch.
-    fn sample_next(&mut self, at: usize, sequence: Sequence) -> Result<(), DecodeError> {
+    /// Samples the next tokens of all sequences whose logits the batch has.
+    fn sample(&mut self, batch: &[BatchEntry]) -> Result<(), DecodeError> {
+        let outputs = batch.iter().enumerate().filter(|(_, entry)| entry.output);
+        let (mut rows, mut sequences) = (Vec::new(), Vec::new());
+        for (at, BatchEntry { sequence, .. }) in outputs {
+            if let Some(pending) = self.scheduler.payload_mut(*sequence) {
+                rows.push(Row { logits: self.decoder.logits(at), temperature: pending.temperature });
+                sequences.push(*sequence);
+            }
+        }
+        let began = Instant::now();
+        let tokens = self.sampler.sample(&rows);
+        self.stats.sampling_micros.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        sequences.into_iter().zip(tokens).try_for_each(|(sequence, token)| self.add(sequence, token))
+    }
+
+    /// Adds a token to a sequence, which may be its last.
+    fn add(&mut self, sequence: Sequence, token: Token) -> Result<(), DecodeError> {
         let Some(pending) = self.scheduler.payload_mut(sequence) else { return Ok(()) };
-        let token: Token = self.sampler.sample(self.decoder.logits(at), pending.temperature);
         let end = self.model.is_end(token);
         if !end {
             self.model.add_bytes(token, &mut pending.bytes);
@@ -346,6 +362,12 @@ impl<'a> Worker<'a> {
         self.report_decoded();
         Ok(())
     }
+}
+
+/// While CPUs compute the model, more threads would only get in their way.
+fn sampling_threads(model: &Model) -> usize {
+    const MAX: usize = 8;
+    if model.is_on_gpu() { cpus().saturating_sub(1).clamp(1, MAX) } else { 1 }
 }
 
 fn reject(pending: PendingCompletion, reason: DropReason) {

@@ -56,8 +56,7 @@ struct RawChanges {
 fn change_function() -> Option<ChangeFunction> {
     static FUNCTION: OnceLock<Option<ChangeFunction>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        loading::load().ok()?;
-        let library = loading::cpu_library()?;
+        let library = loading::cpu_library().ok()?;
         // SAFETY: native/hook.c, which is a part of that library, declares it so.
         unsafe { library.get::<ChangeFunction>(b"adriaticum_change\0") }.ok().map(|change| *change)
     })

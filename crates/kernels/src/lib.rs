@@ -9,7 +9,7 @@
 //! - `visibility`: which cells the queries of a tile see, from the mask.
 //! - `work`: who computes what: tiles of queries, and ranges of cells where there are few.
 //! - `tile`: the computation itself, over vectors of any width.
-//! - `loading`: llama.cpp's kernels are libraries, and the best one for this CPU is loaded when the engine starts.
+//! - `loading`: llama.cpp's kernels are libraries, for CPUs and GPUs; which ones are loaded when the engine starts.
 //! - `library`: functions of llama.cpp that its Rust bindings do not have.
 //! - `sampling`: what drawing a token needs of a vocabulary's logits.
 //! - `lanes`: the vectors: AVX-512, AVX2, and plain arrays for every other CPU.
@@ -27,5 +27,5 @@ mod work;
 pub use hook::{Attention, Changes, NoHook, change};
 pub use lanes::{Instructions, limit_instructions};
 pub use library::{NotConverted, convert_to_q8_0, system_info};
-pub use loading::{NoKernels, load};
+pub use loading::{NoKernels, Refused, RefusedBecause, load, load_for_gpus};
 pub use sampling::{largest, sum_of_exponentials};

@@ -1,11 +1,13 @@
-//! llama.cpp's kernels are libraries of their own, for one kind of CPU each; the best one that this CPU can run is loaded.
+//! llama.cpp's kernels are libraries of their own: for one kind of CPU each, of which the best one that this CPU can run is
+//! loaded; and for GPUs, which are loaded if they are there and of the same build.
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use libloading::os::unix::{Library, RTLD_NOW};
+use libloading::Library;
 use llama_cpp_sys_2 as sys;
 
 /// There is no library of kernels that this CPU can run.
@@ -15,27 +17,99 @@ pub struct NoKernels {
     looked_in: Vec<String>,
 }
 
-/// Loads the kernels, unless that was done before.
+/// Loads the kernels for this CPU, unless that was done before.
 pub fn load() -> Result<(), NoKernels> {
-    static LOADED: OnceLock<Result<(), NoKernels>> = OnceLock::new();
-    LOADED.get_or_init(load_first_of_folders).clone()
+    cpu_library().map(|_| ())
 }
 
-fn load_first_of_folders() -> Result<(), NoKernels> {
-    let folders = folders();
-    for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        let Ok(folder) = CString::new(folder.as_os_str().as_bytes()) else { continue };
-        // SAFETY: the text lives until it returns. The libraries are those that were built with this program.
-        unsafe { sys::ggml_backend_load_all_from_path(folder.as_ptr()) };
-        // SAFETY: it only looks at what is loaded.
-        if unsafe { !sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU).is_null() } {
-            return Ok(());
+/// The library of kernels for this CPU.
+pub(crate) fn cpu_library() -> Result<&'static Library, NoKernels> {
+    static LOADED: OnceLock<Result<Library, NoKernels>> = OnceLock::new();
+    LOADED.get_or_init(load_for_cpu).as_ref().map_err(Clone::clone)
+}
+
+fn load_for_cpu() -> Result<Library, NoKernels> {
+    let mut best: Option<(c_int, PathBuf, Library)> = None;
+    for path in libraries("libggml-cpu") {
+        let Ok(library) = open(&path) else { continue };
+        let score = score(&library);
+        if score > best.as_ref().map_or(0, |(best, ..)| *best) {
+            best = Some((score, path, library));
         }
     }
-    Err(NoKernels { looked_in: folders.iter().map(|folder| folder.display().to_string()).collect() })
+    match best {
+        Some((_, path, library)) if register(&path) => Ok(library),
+        _ => Err(NoKernels { looked_in: folders().iter().map(|folder| folder.display().to_string()).collect() }),
+    }
 }
 
-/// Beside the program; and where they were built, if it is still there.
+/// A library of kernels for GPUs that is there but not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    pub library: PathBuf,
+    pub why: RefusedBecause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusedBecause {
+    /// In the loader's words: most often, the driver is not installed.
+    NotLoadable(String),
+    /// It was built from other sources, or with other changes of ours.
+    OtherBuild { library: Option<String>, program: String },
+    /// It is of this build, but does not start.
+    DoesNotStart,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not used: ", self.library.display())?;
+        match &self.why {
+            RefusedBecause::NotLoadable(why) => write!(f, "it cannot be loaded, perhaps for want of a driver ({why})"),
+            RefusedBecause::OtherBuild { library, program } => {
+                let library = library.as_deref().unwrap_or("an unknown one");
+                write!(f, "it belongs to another build of llama.cpp ({library}; this program has {program})")
+            }
+            RefusedBecause::DoesNotStart => write!(f, "its driver does not start"),
+        }
+    }
+}
+
+/// Loads the kernels for GPUs that are beside the program, unless that was done before. Returns those that are refused.
+pub fn load_for_gpus() -> &'static [Refused] {
+    static REFUSED: OnceLock<Vec<Refused>> = OnceLock::new();
+    REFUSED.get_or_init(|| {
+        let all = ["libggml-cuda", "libggml-hip", "libggml-vulkan"].into_iter().flat_map(libraries);
+        all.filter_map(|library| load_for_gpu(&library).err().map(|why| Refused { library, why })).collect()
+    })
+}
+
+fn load_for_gpu(path: &Path) -> Result<(), RefusedBecause> {
+    let library = open(path).map_err(|error| RefusedBecause::NotLoadable(error.to_string()))?;
+    let program = program_build();
+    // SAFETY: native/build.c declares it so, and its text is a constant.
+    let build = unsafe {
+        let build = library.get::<unsafe extern "C" fn() -> *const c_char>(b"adriaticum_gpu_build\0");
+        build.ok().map(|build| CStr::from_ptr(build()).to_string_lossy().into_owned())
+    };
+    if build.as_ref() != Some(&program) {
+        return Err(RefusedBecause::OtherBuild { library: build, program });
+    }
+    let registered = register(path);
+    // Until here it must not be closed: a driver that is started and stopped at once may take long.
+    std::mem::forget(library);
+    if registered { Ok(()) } else { Err(RefusedBecause::DoesNotStart) }
+}
+
+/// Which sources llama.cpp was built from, and with which changes.
+fn program_build() -> String {
+    unsafe extern "C" {
+        fn adriaticum_base_build() -> *const c_char;
+    }
+    // SAFETY: native/build.c declares it so, and its text is a constant.
+    unsafe { CStr::from_ptr(adriaticum_base_build()) }.to_string_lossy().into_owned()
+}
+
+/// Beside the program; and where they were built, unless it is to be moved.
 fn folders() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let beside = program.and_then(|program| Some(program.parent()?.join("kernels")));
@@ -43,14 +117,32 @@ fn folders() -> Vec<PathBuf> {
     beside.into_iter().chain(built).collect()
 }
 
-/// The library of kernels that is loaded.
-pub(crate) fn cpu_library() -> Option<Library> {
-    const RTLD_NOLOAD: c_int = 4;
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let path = maps.lines().find_map(|line| {
-        let path = line.get(line.find('/')?..)?;
-        path.rsplit('/').next()?.starts_with("libggml-cpu").then_some(path)
-    })?;
-    // SAFETY: it is loaded already, so no initialiser runs; and it stays loaded as long as the program runs.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_NOLOAD) }.ok()
+/// All of that kind, in the first folder that has any.
+fn libraries(kind: &str) -> Vec<PathBuf> {
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(kind) && name.ends_with(".so")
+    };
+    let all_in = |folder: PathBuf| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_one).collect()
+    };
+    folders().into_iter().map(all_in).find(|libraries| !libraries.is_empty()).unwrap_or_default()
+}
+
+fn open(path: &Path) -> Result<Library, libloading::Error> {
+    // SAFETY: it is a library of kernels by its name, and lies where only those are that came with the program.
+    unsafe { Library::new(path) }
+}
+
+/// How much of this CPU the kernels use; 0 if it cannot run them.
+fn score(library: &Library) -> c_int {
+    // SAFETY: so llama.cpp declares it.
+    unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"ggml_backend_score\0").map_or(1, |score| score()) }
+}
+
+/// Makes llama.cpp use a library.
+fn register(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the text lives until it returns.
+    unsafe { !sys::ggml_backend_load(path.as_ptr()).is_null() }
 }

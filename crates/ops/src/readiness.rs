@@ -103,6 +103,7 @@ mod tests {
             available,
             in_flight: 0,
             model: None,
+            device: None,
             completed: 0,
             failures: runtimes::FailureCounts::default(),
             retried: 0,

@@ -104,6 +104,18 @@ pub(crate) const ENGINE_METRICS: &[Metric<EngineStatus>] = &[
         read: |engine| engine.threads as f64,
     },
     Metric {
+        name: "adriaticum_engine_gpu_layers",
+        help: "Layers of the model that GPUs compute",
+        kind: MetricType::Gauge,
+        read: |engine| f64::from(engine.gpu_layers),
+    },
+    Metric {
+        name: "adriaticum_engine_gpu_memory_bytes",
+        help: "The memory of these GPUs",
+        kind: MetricType::Gauge,
+        read: |engine| engine.gpu_memory as f64,
+    },
+    Metric {
         name: "adriaticum_engine_generating_steps",
         help: "Batches with tokens that were generated",
         kind: MetricType::Counter,
@@ -120,6 +132,18 @@ pub(crate) const ENGINE_METRICS: &[Metric<EngineStatus>] = &[
         help: "Batches that the engine has computed",
         kind: MetricType::Counter,
         read: |engine| engine.steps as f64,
+    },
+    Metric {
+        name: "adriaticum_engine_decoding_seconds",
+        help: "How long these batches took to compute",
+        kind: MetricType::Counter,
+        read: |engine| engine.decoding_seconds,
+    },
+    Metric {
+        name: "adriaticum_engine_sampling_seconds",
+        help: "How long it took to draw their tokens",
+        kind: MetricType::Counter,
+        read: |engine| engine.sampling_seconds,
     },
     Metric {
         name: "adriaticum_engine_step_tokens",

@@ -19,6 +19,8 @@ pub struct MemberStatus {
     pub available: bool,
     pub in_flight: usize,
     pub model: Option<String>,
+    /// What our own engine computes with, if it is not the CPU alone.
+    pub device: Option<String>,
     pub completed: u64,
     pub failures: FailureCounts,
     /// Requests that another member was asked after this one failed.
@@ -40,12 +42,14 @@ pub struct MemberStatus {
 impl MemberStatus {
     pub(crate) fn of(member: &Member, state: &MemberState, now: u64) -> Self {
         let time = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
+        let (model, device) = member.model().map(|model| (model.name, model.device)).unzip();
         Self {
             url: member.name().to_owned(),
             healthy: state.is_healthy(),
             available: state.is_available(now),
             in_flight: state.in_flight(),
-            model: member.model().map(|model| model.name),
+            model,
+            device: device.flatten(),
             completed: member.counters().completed(),
             failures: member.counters().failures(),
             retried: member.counters().retried(),

@@ -22,8 +22,9 @@ pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, 
     completion_object(completion, id, created, model, Some(cached))
 }
 
-pub fn models(model: &str, context: usize) -> Vec<u8> {
-    let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context };
+/// `device` is what computes, if it is not the CPU alone.
+pub fn models(model: &str, context: usize, device: Option<&str>) -> Vec<u8> {
+    let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context, device };
     to_bytes(&ModelList { object: "list", data: [model] }, 128)
 }
 
@@ -39,10 +40,12 @@ struct Model<'a> {
     object: &'static str,
     owned_by: &'static str,
     max_model_len: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
 }
 
 /// The engine's gauges, and its counters since it started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.
@@ -62,6 +65,11 @@ pub struct Status {
     /// Threads that compute: fewer while other processes need the CPUs.
     #[serde(default)]
     pub threads: usize,
+    /// Layers of the model on GPUs, and these GPUs' memory in bytes.
+    #[serde(default)]
+    pub gpu_layers: u32,
+    #[serde(default)]
+    pub gpu_memory: u64,
     /// Batches decoded.
     pub steps: u64,
     /// Those that generated tokens, and those of them that took longer than a quarter of a second.
@@ -72,6 +80,11 @@ pub struct Status {
     /// Tokens in those batches.
     #[serde(default)]
     pub step_tokens: u64,
+    /// How long these batches took to compute, and their tokens to be drawn.
+    #[serde(default)]
+    pub decoding_seconds: f64,
+    #[serde(default)]
+    pub sampling_seconds: f64,
     pub prompt_tokens: u64,
     /// Prompt tokens that were found in the cache.
     pub shared_tokens: u64,
@@ -153,8 +166,11 @@ mod tests {
         let usage = TokenUsage { prompt: Some(3), completion: Some(4), total: Some(7) };
         let sent = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
         assert_eq!(runtime::parse_completion(&completion(&sent, "x", 1, "m", 2)), Ok(sent));
-        let model = runtime::Model { name: "m \"1\"".into(), context: Some(8192), is_ours: true };
-        assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192)), Some(model));
+        for device in [None, Some("31 of 31 layers on a \"card\"")] {
+            let (name, told) = ("m \"1\"".into(), device.map(str::to_owned));
+            let model = runtime::Model { name, context: Some(8192), is_ours: true, device: told };
+            assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192, device)), Some(model));
+        }
 
         for is_exact in [true, false] {
             let overflow = runtime::ContextOverflow { prompt: Some(9000), is_exact, context: Some(8192) };

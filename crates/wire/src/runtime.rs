@@ -107,7 +107,8 @@ pub fn parse_first_model(body: &[u8]) -> Option<Model> {
         _ => None,
     };
     let is_ours = model.get("owned_by").and_then(Json::as_str) == Some(engine::OWNER);
-    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context, is_ours })
+    let device = model.get("device").and_then(Json::as_str).map(str::to_owned).filter(|_| is_ours);
+    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context, is_ours, device })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +118,8 @@ pub struct Model {
     pub context: Option<usize>,
     /// Served by our own engine.
     pub is_ours: bool,
+    /// What our own engine computes with, if it is not the CPU alone.
+    pub device: Option<String>,
 }
 
 /// Whether an error says that the runtime had no capacity, as our own engine does. It has done no work then.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AttentionChoice, WeightsChoice};
+use engine::{AttentionChoice, GpuChoice, WeightsChoice};
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
@@ -157,14 +157,16 @@ settings! {
     [engine: EngineSection]
     /// size of the embedded runtime's KV cache in tokens, for all requests together
     cells: Option<usize> = "auto" => count_or_auto;
-    /// max. completions that run at the same time
-    requests: usize = "24" => count;
+    /// max. completions that run at the same time; auto is 24, and 128 if a GPU computes everything
+    requests: Option<usize> = "auto" => count_or_auto;
     /// max. completions that wait in the queue
     queue: usize = "256" => count;
     /// how long they may wait
     wait: Duration = "30s" => duration;
     /// which kernel computes attention on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
     attention: AttentionChoice = "auto" => attention;
+    /// which GPUs compute: auto (those that there are, as much as fits), off, a device such as CUDA0, or a number of layers
+    gpu: GpuChoice = "auto" => gpu;
     /// form of the model's weights: auto (that of model.gguf in data_dir is changed if another one is faster on this
     /// machine and as good), file (as they are in the file) or q8_0; the changed copy lies beside the file
     weights: WeightsChoice = "auto" => weights;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::ApiAddress;
-use engine::{AttentionChoice, WeightsChoice};
+use engine::{AttentionChoice, GpuChoice, WeightsChoice};
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
@@ -136,6 +136,18 @@ pub(super) fn attention(text: &str) -> Parsed<AttentionChoice> {
         "auto" => Ok(AttentionChoice::Auto),
         "library" => Ok(AttentionChoice::Library),
         _ => Err("it must be auto or library".into()),
+    }
+}
+
+pub(super) fn gpu(text: &str) -> Parsed<GpuChoice> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(GpuChoice::Auto),
+        ("off", _) => Ok(GpuChoice::Off),
+        (_, Ok(layers)) => Ok(GpuChoice::Layers(layers)),
+        (name, _) if name.starts_with(|letter: char| letter.is_ascii_alphabetic()) => {
+            Ok(GpuChoice::Device(name.into()))
+        }
+        _ => Err("it must be auto, off, a device such as CUDA0, or a number of layers".into()),
     }
 }
 

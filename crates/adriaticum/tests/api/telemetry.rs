@@ -160,7 +160,9 @@ fn metrics_cover_the_process_and_our_own_engines() {
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 3, "waiting": 1, "cells": 8192, "cells_used": 700, "cells_shared": 200,
-        "threads": 2, "steps": 10, "generating_steps": 8, "slow_generating_steps": 1, "step_tokens": 250, "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
+        "threads": 2, "gpu_layers": 31, "gpu_memory": 8_000_000_000_u64, "steps": 10, "generating_steps": 8,
+        "slow_generating_steps": 1, "step_tokens": 250, "decoding_seconds": 1.5, "sampling_seconds": 0.25,
+        "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
     });
     engine.set_health_behaviour(Behaviour::Respond(200, status.to_string()));
     let other = FakeRuntime::start(Behaviour::Echo);
@@ -173,6 +175,10 @@ fn metrics_cover_the_process_and_our_own_engines() {
         ("cells_used", 700.0),
         ("cells_shared", 200.0),
         ("threads", 2.0),
+        ("gpu_layers", 31.0),
+        ("gpu_memory_bytes", 8e9),
+        ("decoding_seconds_total", 1.5),
+        ("sampling_seconds_total", 0.25),
         ("steps_total", 10.0),
         ("generating_steps_total", 8.0),
         ("slow_generating_steps_total", 1.0),

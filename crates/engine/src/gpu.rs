@@ -1,0 +1,265 @@
+//! Which GPUs compute, how much of a model they get, and how many cells fit beside it. Pure, except for asking the driver
+//! what there is.
+
+use std::fmt;
+
+use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
+
+/// Which GPUs may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuChoice {
+    /// Those that there are, if the model fits or a part of it does.
+    Auto,
+    Off,
+    /// The one of that name.
+    Device(String),
+    /// So many layers, whatever fits.
+    Layers(u32),
+}
+
+/// A GPU that answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// As llama.cpp counts devices.
+    pub(crate) index: usize,
+    /// Such as CUDA0.
+    pub name: String,
+    /// Such as NVIDIA H200.
+    pub description: String,
+    /// In bytes.
+    pub free: u64,
+    pub total: u64,
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gibibytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let (free, total) = (gibibytes(self.free), gibibytes(self.total));
+        write!(f, "{} ({}, {free:.1} of {total:.1} GiB free)", self.description, self.name)
+    }
+}
+
+/// What of a model is where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Never empty.
+    pub cards: Vec<Card>,
+    /// Layers on them, the output layer included, of all.
+    pub layers: u32,
+    pub all_layers: u32,
+    /// Cells for which there is room, if all layers are on cards.
+    pub(crate) max_cells: Option<usize>,
+    /// Tokens of a step at most.
+    pub(crate) step: usize,
+}
+
+impl Placement {
+    /// Whether CPUs do nothing but sample.
+    pub fn is_whole(&self) -> bool {
+        self.layers == self.all_layers
+    }
+
+    /// Of all cards, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.cards.iter().map(|card| card.total).sum()
+    }
+
+    /// What of it speed depends on.
+    pub(crate) fn kind(&self) -> String {
+        let cards: Vec<_> = self.cards.iter().map(|card| card.description.as_str()).collect();
+        format!("{}, {}", cards.join(", "), if self.is_whole() { "everything" } else { "a part" })
+    }
+
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        self.cards.iter().map(|card| card.index).collect()
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cards: Vec<_> = self.cards.iter().map(ToString::to_string).collect();
+        write!(f, "{} of {} layers on {}", self.layers, self.all_layers, cards.join(" and "))
+    }
+}
+
+/// Why no GPU is used although one may be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotUsed {
+    #[error("engine.gpu is {wanted}, and there {}", if .there.is_empty() { "is no GPU".into() } else { format!("are {}", .there.join(", ")) })]
+    NoSuchDevice { wanted: String, there: Vec<String> },
+    #[error("not one layer of the model fits into what is free on {0}")]
+    NotEnoughMemory(String),
+}
+
+/// What of a model counts here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ModelSize {
+    pub(crate) bytes: u64,
+    /// Without the output layer.
+    pub(crate) layers: u32,
+    /// Of a cell in all layers.
+    pub(crate) cell_bytes: u64,
+    /// Tokens that one request may have.
+    pub(crate) context: usize,
+    pub(crate) vocabulary: usize,
+}
+
+/// Left to other programs on a card: the screen's, for one.
+const MIN_LEFT: u64 = 256 << 20;
+const LEFT_FRACTION: u64 = 16;
+/// For activations and what drivers need.
+const SCRATCH: u64 = 256 << 20;
+/// A card likes large steps, but the scores of all tokens of a step need room.
+const STEPS: [usize; 3] = [2048, 1024, 512];
+const MAX_SCORES_FRACTION: u64 = 8;
+/// More cells than this are of no use by default.
+const DEFAULT_MAX_CELLS: usize = 65_536;
+const MIN_CELLS: usize = 4096;
+
+/// Decides what of a model goes where. `None` if there is no GPU, or none is to be used.
+pub(crate) fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
+    let cards: Vec<Card> = match choice {
+        GpuChoice::Off => return Ok(None),
+        GpuChoice::Auto | GpuChoice::Layers(_) => cards.to_vec(),
+        GpuChoice::Device(name) => {
+            let named = cards.iter().filter(|card| card.name.eq_ignore_ascii_case(name)).cloned();
+            let named: Vec<_> = named.collect();
+            if named.is_empty() {
+                let there = cards.iter().map(|card| card.name.clone()).collect();
+                return Err(NotUsed::NoSuchDevice { wanted: name.clone(), there });
+            }
+            named
+        }
+    };
+    if cards.is_empty() || *choice == GpuChoice::Layers(0) {
+        return Ok(None);
+    }
+    let usable = |card: &Card| card.free.saturating_sub(MIN_LEFT.max(card.total / LEFT_FRACTION));
+    let smallest = cards.iter().map(usable).min().unwrap_or(0);
+    let scores = |step: usize| step as u64 * model.vocabulary as u64 * 4;
+    let step = STEPS.into_iter().find(|step| scores(*step) <= smallest / MAX_SCORES_FRACTION);
+    let step = step.unwrap_or(STEPS[STEPS.len() - 1]);
+    let usable: u64 = cards.iter().map(|card| usable(card).saturating_sub(SCRATCH + scores(step))).sum();
+
+    let all_layers = model.layers + 1;
+    let min_cells = model.context.min(MIN_CELLS);
+    let with_cells = model.bytes + min_cells as u64 * model.cell_bytes;
+    let per_layer = with_cells.div_ceil(u64::from(all_layers)).max(1);
+    let fitting = u32::try_from(usable / per_layer).unwrap_or(u32::MAX).min(all_layers);
+    let layers = match choice {
+        GpuChoice::Layers(wanted) => (*wanted).min(all_layers),
+        _ => fitting,
+    };
+    if layers == 0 {
+        let cards: Vec<_> = cards.iter().map(ToString::to_string).collect();
+        return Err(NotUsed::NotEnoughMemory(cards.join(" and ")));
+    }
+    let max_cells = (layers == all_layers).then(|| {
+        let cells = usable.saturating_sub(model.bytes) / model.cell_bytes.max(1);
+        usize::try_from(cells).unwrap_or(usize::MAX).clamp(min_cells, DEFAULT_MAX_CELLS.max(model.context))
+    });
+    Ok(Some(Placement { cards, layers, all_layers, max_cells, step }))
+}
+
+/// The GPUs that there are. If several libraries drive them, those of the best one.
+pub(crate) fn cards() -> Vec<Card> {
+    let devices = list_llama_ggml_backend_devices();
+    let of_kind = |kind: LlamaBackendDeviceType, backend: &str| -> Vec<Card> {
+        let found = devices.iter().filter(|device| device.device_type == kind && device.backend == backend);
+        let card = |device: &llama_cpp_2::LlamaBackendDevice| Card {
+            index: device.index,
+            name: device.name.clone(),
+            description: device.description.clone(),
+            free: device.memory_free as u64,
+            total: device.memory_total as u64,
+        };
+        found.map(card).collect()
+    };
+    let kinds = [LlamaBackendDeviceType::Gpu, LlamaBackendDeviceType::IntegratedGpu];
+    let all = kinds.into_iter().flat_map(|kind| ["CUDA", "ROCm", "Vulkan"].map(|backend| of_kind(kind, backend)));
+    all.into_iter().find(|cards| !cards.is_empty()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn card(name: &str, free: u64, total: u64) -> Card {
+        Card { index: 0, name: name.into(), description: "A card".into(), free, total }
+    }
+
+    /// About an 8B model in 4 bits.
+    const LARGE: ModelSize =
+        ModelSize { bytes: 5 * GIB, layers: 32, cell_bytes: 131_072, context: 131_072, vocabulary: 128_256 };
+    const SMALL: ModelSize =
+        ModelSize { bytes: GIB / 10, layers: 30, cell_bytes: 23_040, context: 8192, vocabulary: 49_152 };
+
+    #[test]
+    fn a_model_that_fits_is_on_the_card_as_a_whole() {
+        let placed = place(&GpuChoice::Auto, &[card("CUDA0", 138 * GIB, 140 * GIB)], LARGE).unwrap().unwrap();
+        assert!(placed.is_whole());
+        assert_eq!((placed.layers, placed.step, placed.max_cells), (33, 2048, Some(131_072)));
+        let placed = place(&GpuChoice::Auto, &[card("CUDA0", 7 * GIB, 8 * GIB)], SMALL).unwrap().unwrap();
+        assert_eq!((placed.layers, placed.max_cells), (31, Some(65_536)));
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_there_in_part() {
+        let placed = place(&GpuChoice::Auto, &[card("CUDA0", 4 * GIB, 4 * GIB)], LARGE).unwrap().unwrap();
+        assert!((15..25).contains(&placed.layers), "{placed}");
+        assert_eq!(placed.max_cells, None);
+        let two = [card("CUDA0", 4 * GIB, 4 * GIB), card("CUDA1", 4 * GIB, 4 * GIB)];
+        assert!(place(&GpuChoice::Auto, &two, LARGE).unwrap().unwrap().is_whole());
+    }
+
+    #[test]
+    fn a_card_without_room_is_not_used_and_the_reason_is_told() {
+        let told = place(&GpuChoice::Auto, &[card("CUDA0", GIB / 4, 8 * GIB)], LARGE).unwrap_err().to_string();
+        assert_eq!(told, "not one layer of the model fits into what is free on A card (CUDA0, 0.2 of 8.0 GiB free)");
+    }
+
+    #[test]
+    fn a_device_is_chosen_by_its_name() {
+        let two = [card("CUDA0", 8 * GIB, 8 * GIB), card("CUDA1", 8 * GIB, 8 * GIB)];
+        let named = |name: &str| place(&GpuChoice::Device(name.into()), &two, SMALL);
+        assert_eq!(named("cuda1").unwrap().unwrap().cards, [two[1].clone()]);
+        assert_eq!(named("Vulkan0").unwrap_err().to_string(), "engine.gpu is Vulkan0, and there are CUDA0, CUDA1");
+        let none = place(&GpuChoice::Device("CUDA0".into()), &[], SMALL).unwrap_err().to_string();
+        assert_eq!(none, "engine.gpu is CUDA0, and there is no GPU");
+    }
+
+    #[test]
+    fn layers_are_as_many_as_were_wanted() {
+        let one = [card("CUDA0", 8 * GIB, 8 * GIB)];
+        let layers = |wanted| place(&GpuChoice::Layers(wanted), &one, SMALL).unwrap().map(|placed| placed.layers);
+        assert_eq!((layers(0), layers(7), layers(99)), (None, Some(7), Some(31)));
+        assert_eq!(place(&GpuChoice::Off, &one, SMALL), Ok(None));
+        assert_eq!(place(&GpuChoice::Auto, &[], SMALL), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_placed_fits_with_room_for_others(
+            free in 0..200 * GIB,
+            taken in 0..8 * GIB,
+            bytes in GIB / 10..100 * GIB,
+            layers in 1_u32..128,
+            cell_bytes in 1024_u64..1 << 20,
+            context in 256_usize..200_000,
+            vocabulary in 256_usize..260_000,
+        ) {
+            let model = ModelSize { bytes, layers, cell_bytes, context, vocabulary };
+            let total = free + taken;
+            if let Ok(Some(placed)) = place(&GpuChoice::Auto, &[card("CUDA0", free, total)], model) {
+                let part = |whole: u64| whole * u64::from(placed.layers) / u64::from(placed.all_layers);
+                let cells = placed.max_cells.unwrap_or(0) as u64;
+                let needed = part(bytes) + cells * cell_bytes + placed.step as u64 * vocabulary as u64 * 4;
+                prop_assert!(needed + MIN_LEFT <= free, "{placed}: {needed}");
+            }
+        }
+    }
+}
