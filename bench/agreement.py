@@ -24,7 +24,7 @@ from engine import responding
 from gateways import clean_up_on_signals, make_folder, say
 from processes import Failed
 
-AT_A_TIME = 8
+AT_A_TIME = 1  # what is computed together changes how it is rounded
 MAX_TOKENS = 64
 
 

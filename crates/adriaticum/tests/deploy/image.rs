@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -129,7 +129,7 @@ impl<'a> Container<'a> {
 
     fn serve(&self) -> Serving {
         let command = [self.image.strings("/Entrypoint"), self.image.strings("/Cmd")].concat();
-        Serving(self.command(&command).spawn().unwrap())
+        Serving(self.command(&command).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
     fn ask(&self, key: &str) -> Response {
