@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Does the engine answer on a GPU as it does on the CPU? Asks both the same questions at temperature 0, and says how many
-answers differ, and from which token on. Loopback only; both services are stopped afterwards.
+answers differ, and from which word on. Loopback only; both services are stopped afterwards.
 
     python3 bench/agreement.py --model PATH [--binary PATH] [--questions 100]
 """
@@ -12,7 +12,6 @@ import os
 import statistics
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import chats
@@ -24,7 +23,6 @@ from engine import responding
 from gateways import clean_up_on_signals, make_folder, say
 from processes import Failed
 
-AT_A_TIME = 1  # what is computed together changes how it is rounded
 MAX_TOKENS = 64
 
 
@@ -36,7 +34,7 @@ def main() -> int:
     parser.add_argument("--questions", type=int, default=100)
     arguments = parser.parse_args()
     clean_up_on_signals()
-    scenario = prompts.Scenario("short", "", AT_A_TIME, arguments.questions, 0, MAX_TOKENS)
+    scenario = prompts.Scenario("short", "", 1, arguments.questions, 0, MAX_TOKENS)
     [(_, asked)] = prompts.make(1, False, (scenario,))
     chats.TEMPERATURE = 0
     with tempfile.TemporaryDirectory(prefix="agreement-") as folder:
@@ -49,9 +47,10 @@ def main() -> int:
 
 
 def ask_all(contender: Embedded, asked: list[prompts.Chat]) -> list[str]:
+    """One after the other: what is computed together changes how it is rounded."""
     contender.install()
-    with responding(contender, 1) as (_tree, server, _seconds), ThreadPoolExecutor(AT_A_TIME) as callers:
-        return [completion.text for completion in callers.map(lambda chat: chats.ask(server, chat), asked)]
+    with responding(contender, 1) as (_tree, server, _seconds):
+        return [chats.ask(server, chat).text for chat in asked]
 
 
 def report(cpu: list[str], gpu: list[str]) -> None:

@@ -85,7 +85,9 @@ impl fmt::Display for Placement {
 /// Why no GPU is used although one may be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotUsed {
-    #[error("engine.gpu is {wanted}, and there {}", if .there.is_empty() { "is no GPU".into() } else { format!("are {}", .there.join(", ")) })]
+    #[error("engine.gpu is {0}, and there is no GPU")]
+    NoGpu(String),
+    #[error("engine.gpu is {wanted}, and there are {}", .there.join(", "))]
     NoSuchDevice { wanted: String, there: Vec<String> },
     #[error("not one layer of the model fits into what is free on {0}")]
     NotEnoughMemory(String),
@@ -124,6 +126,9 @@ pub(crate) fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Res
         GpuChoice::Device(name) => {
             let named = cards.iter().filter(|card| card.name.eq_ignore_ascii_case(name)).cloned();
             let named: Vec<_> = named.collect();
+            if cards.is_empty() {
+                return Err(NotUsed::NoGpu(name.clone()));
+            }
             if named.is_empty() {
                 let there = cards.iter().map(|card| card.name.clone()).collect();
                 return Err(NotUsed::NoSuchDevice { wanted: name.clone(), there });

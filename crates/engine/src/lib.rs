@@ -132,7 +132,7 @@ const MAX_STEP_TOKENS: usize = 512;
 /// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
 /// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
-/// attention for the mask and for each head of the cache, with the library's and on a GPU for each head.
+/// attention for the mask and for each head of the cache, with the library's for each head. A GPU's is an estimate.
 const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
 const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
 const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;

@@ -94,10 +94,7 @@ fn load_for_gpu(path: &Path) -> Result<(), RefusedBecause> {
     if build.as_ref() != Some(&program) {
         return Err(RefusedBecause::OtherBuild { library: build, program });
     }
-    let registered = register(path);
-    // Until here it must not be closed: a driver that is started and stopped at once may take long.
-    std::mem::forget(library);
-    if registered { Ok(()) } else { Err(RefusedBecause::DoesNotStart) }
+    if register(path) { Ok(()) } else { Err(RefusedBecause::DoesNotStart) }
 }
 
 /// Which sources llama.cpp was built from, and with which changes.
