@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import urllib.request
 from dataclasses import dataclass
@@ -51,8 +52,19 @@ class Embedded(Adriaticum):
     start_seconds = START_SECONDS
     known_fault: ClassVar[None] = None  # no fault is retried
 
+    def install(self) -> None:
+        """As `model fetch` leaves it: beside the data, where the engine may choose another form of the weights."""
+        super().install()
+        self._own_model.parent.mkdir(mode=0o700, exist_ok=True)
+        if not self._own_model.exists():
+            shutil.copyfile(self.model, self._own_model)
+
+    @property
+    def _own_model(self) -> Path:
+        return self.folder / "data/model.gguf"
+
     def environment(self) -> dict[str, str]:
-        settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model), "ADRIATICUM_ENGINE_GPU": self.gpu}
+        settings = super().environment() | {"ADRIATICUM_MODEL": str(self._own_model), "ADRIATICUM_ENGINE_GPU": self.gpu}
         del settings["ADRIATICUM_RUNTIME_URLS"]  # without it, the embedded runtime is used
         return settings
 

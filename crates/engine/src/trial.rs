@@ -47,7 +47,7 @@ const SEQUENCES: u16 = 8;
 /// The prompt before the piece that is timed. A slow model gets less.
 const MAX_CONTEXT: usize = 1024;
 const MIN_CONTEXT: usize = 64;
-const CONTEXT_SECONDS: f64 = 1.2;
+const CONTEXT_SECONDS: f64 = 0.8;
 /// Tokens of a piece while the context is computed, and of the one that is timed.
 const CONTEXT_PIECE: usize = 256;
 const PIECE: usize = 128;

@@ -264,7 +264,7 @@ pub(crate) fn cpus() -> usize {
 }
 
 /// No further candidate is tried after this time. The most promising ones come first.
-const MAX_TUNING_TIME: Duration = Duration::from_secs(6);
+const MAX_TUNING_TIME: Duration = Duration::from_secs(3);
 /// A trial that takes so much longer than the first one is given up.
 const TOO_SLOW: f64 = 1.25;
 /// How much better than an earlier candidate another one must be, when it was quiet and when it was not.
