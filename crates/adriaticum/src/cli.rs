@@ -7,7 +7,7 @@ use std::time::Duration;
 use chat::{ApiKey, KeyId, KeyName};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use store::{Email, PostgresUrl, Role};
+use store::{Email, LimitKind, PostgresUrl, Role};
 
 /// The help heading of flags that every command has.
 const SETTINGS_HEADING: &str = "Settings";
@@ -52,6 +52,11 @@ pub(crate) enum Command {
     Keys {
         #[command(subcommand)]
         command: KeysCommand,
+    },
+    /// Limits what a key, a person or everyone may use: tokens and requests by day or month, a rate, requests in flight.
+    Limits {
+        #[command(subcommand)]
+        command: LimitsCommand,
     },
     /// Lists the console's accounts, and creates links for invitations and new passwords.
     Accounts {
@@ -202,6 +207,54 @@ pub(crate) struct KeyOrId {
     /// Whether the whole key was given, which is then in the shell's history.
     pub(crate) is_secret: bool,
 }
+
+#[derive(Subcommand)]
+pub(crate) enum LimitsCommand {
+    /// Lists all limits, and what is used of them.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets a limit, or changes it. It holds from the next request on, on every replica.
+    Set {
+        #[command(flatten)]
+        of: LimitScope,
+        /// tokens-per-day, tokens-per-month, requests-per-day, requests-per-month (days and months are in UTC),
+        /// requests-per-minute or requests-in-flight.
+        #[arg(value_name = "LIMIT")]
+        kind: LimitKind,
+        /// How many.
+        #[arg(value_parser = clap::value_parser!(u64).range(..=MAX_LIMIT))]
+        amount: u64,
+    },
+    /// Removes a limit.
+    Remove {
+        #[command(flatten)]
+        of: LimitScope,
+        /// The limit, as `set` takes it.
+        #[arg(value_name = "LIMIT")]
+        kind: LimitKind,
+    },
+}
+
+/// Whose limit it is.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LimitScope {
+    /// Of a key, by its public id.
+    #[arg(long, value_name = "ID", value_parser = key_id)]
+    pub(crate) key: Option<KeyId>,
+    /// Of all keys of a person, by e-mail address.
+    #[arg(long, value_name = "EMAIL")]
+    pub(crate) person: Option<Email>,
+    /// Of all keys together.
+    #[arg(long)]
+    pub(crate) everyone: bool,
+}
+
+/// Far more than anybody can use, and far less than overflows when it is counted.
+const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 
 #[derive(Subcommand)]
 pub(crate) enum AccountsCommand {

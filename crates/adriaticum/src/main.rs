@@ -13,6 +13,7 @@ mod health;
 mod host_router;
 mod index;
 mod keys;
+mod limits;
 mod listeners;
 mod local_http;
 mod log;
@@ -77,6 +78,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Grounding { command } => grounding::run(command)?,
         Command::Index { command } => index::run(&settings, command)?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
+        Command::Limits { command } => block_on(limits::run(&settings, command))?,
         Command::Migrate(options) => block_on(migrate::run(&settings, options))?,
         Command::Model { command } => block_on(model::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,

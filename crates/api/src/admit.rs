@@ -3,6 +3,7 @@
 use admission::Permit;
 use chat::KeyId;
 use runtimes::Availability;
+use store::{EnterError, LimitPermit};
 
 use crate::authentication::Authorized;
 use crate::error::ApiError;
@@ -13,9 +14,10 @@ use crate::worker::Worker;
 pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
     _permit: Permit<KeyId>,
+    _limits: LimitPermit,
 }
 
-pub(crate) fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admitted<'w>, ApiError> {
+pub(crate) async fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admitted<'w>, ApiError> {
     let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
     match runtimes.availability() {
         Availability::Available => {}
@@ -26,6 +28,10 @@ pub(crate) fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admit
     if !worker.ledger.is_healthy() {
         return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
     }
+    let limits = worker.api.store.enter(caller.limits()).await.map_err(|error| match error {
+        EnterError::Reached(reached) => ApiError::limit_reached(&reached),
+        EnterError::Store(error) => ApiError::unavailable("The service cannot check limits now.").caused_by(error),
+    })?;
     let permit = worker.api.admission.enter(caller.key()).ok_or_else(ApiError::at_capacity)?;
-    Ok(Admitted { runtimes, _permit: permit })
+    Ok(Admitted { runtimes, _permit: permit, _limits: limits })
 }

@@ -3,7 +3,7 @@
 
 use chat::{ApiKey, KeyId};
 use http::{HeaderMap, header};
-use store::{Caller, Store};
+use store::{Caller, CallerLimits, Store};
 
 use crate::error::ApiError;
 
@@ -23,15 +23,30 @@ fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
     scheme.eq_ignore_ascii_case("bearer").then(|| ApiKey::parse(key.trim_matches(' ')).ok())?
 }
 
-/// Proof that a caller's key has the permission `completions`.
-pub(crate) struct Authorized(KeyId);
+/// Proof that a caller's key has the permission `completions`, and that no budget of it is spent.
+pub(crate) struct Authorized {
+    key: KeyId,
+    limits: CallerLimits,
+}
+
+/// Permission first: budgets are not read for a key that has none.
+pub(crate) async fn authorize(store: &Store, caller: &Caller) -> Result<Authorized, ApiError> {
+    if !caller.may_complete() {
+        return Err(ApiError::insufficient_permission());
+    }
+    match store.spent_budget(caller.limits()).await {
+        Ok(None) => Ok(Authorized { key: caller.key(), limits: caller.limits().clone() }),
+        Ok(Some(spent)) => Err(ApiError::budget_spent(&spent)),
+        Err(error) => Err(ApiError::unavailable("The service cannot check budgets now.").caused_by(error)),
+    }
+}
 
 impl Authorized {
-    pub(crate) fn new(caller: &Caller) -> Result<Self, ApiError> {
-        caller.may_complete().then(|| Self(caller.key())).ok_or_else(ApiError::insufficient_permission)
+    pub(crate) fn key(&self) -> KeyId {
+        self.key
     }
 
-    pub(crate) fn key(&self) -> KeyId {
-        self.0
+    pub(crate) fn limits(&self) -> &CallerLimits {
+        &self.limits
     }
 }

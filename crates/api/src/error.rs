@@ -6,7 +6,7 @@ use std::fmt::Display;
 use chat::RequestId;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, StatusCode};
-use store::Outcome;
+use store::{LimitReached, Outcome, SpentBudget};
 use transport::{MAX_HEAD_BYTES, MAX_HEADERS, Rejection, Response, UploadError};
 use wire::ErrorCode;
 
@@ -48,6 +48,33 @@ impl ApiError {
 
     pub(crate) fn insufficient_permission() -> Self {
         Self::new(ErrorCode::InsufficientPermission)
+    }
+
+    /// The key has no permission until the budget renews.
+    pub(crate) fn budget_spent(spent: &SpentBudget) -> Self {
+        let SpentBudget { scope, budget, used, renews_at } = spent;
+        let message = format!(
+            "{} budget of {} is spent: {} were used. It renews at {}.",
+            format::whose(*scope),
+            format::limit(budget.kind(), budget.amount),
+            format::number(*used),
+            format::rfc3339_seconds(*renews_at),
+        );
+        Self { message: message.into(), ..Self::new(ErrorCode::InsufficientPermission) }
+    }
+
+    /// A rate or the number of requests in flight.
+    pub(crate) fn limit_reached(reached: &LimitReached) -> Self {
+        let LimitReached { scope, kind, amount, used, retry_after } = reached;
+        let seconds = retry_after.as_secs_f64().ceil() as u64;
+        let message = format!(
+            "{} limit of {} is reached: there are {}. Please try again in {} s.",
+            format::whose(*scope),
+            format::limit(*kind, *amount),
+            format::number(*used),
+            seconds,
+        );
+        Self { retry_after_seconds: Some(seconds), message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }
     }
 
     pub(crate) fn payload_too_large() -> Self {

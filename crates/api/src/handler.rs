@@ -28,7 +28,7 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
             let caller = record.authenticate(&head.headers).await?; // 401, 503
-            let caller = record.authorize(caller)?; // 403
+            let caller = record.authorize(caller).await?; // 403, 503
             let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
@@ -48,7 +48,7 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
     let mut record = RequestRecord::open(worker, None);
     let result = worker
         .supervise(pin!(async {
-            let caller = record.authorize(caller)?;
+            let caller = record.authorize(caller).await?;
             complete(&mut record, &caller, body).await
         }))
         .await;
@@ -59,7 +59,7 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
 async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: Bytes) -> Result<Response, ApiError> {
     let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     drop(body);
-    let admitted = admit(record.worker, caller)?; // 503
+    let admitted = admit(record.worker, caller).await?; // 503
     let facts = record.ground(&chat).await?; // 503 search_unavailable
     let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
     record.persist(&completion).await // 503, or the receipt that a 200 is made of
@@ -148,7 +148,7 @@ mod tests {
         let result = setup
             .worker
             .supervise(pin!(async {
-                record.authorize(caller)?;
+                record.authorize(caller).await?;
                 panic!("a secret of ours")
             }))
             .await;
@@ -167,7 +167,7 @@ mod tests {
         let caller = setup.caller().await;
         let mut record = RequestRecord::open(&setup.worker, None);
         let id = record.id;
-        assert!(record.authorize(caller).is_ok());
+        assert!(record.authorize(caller).await.is_ok());
         let completion =
             Completion { text: "Hello".into(), finish_reason: FinishReason::Stop, usage: TokenUsage::default() };
         let completion = GroundedCompletion { completion, sources: Vec::new() };

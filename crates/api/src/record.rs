@@ -13,7 +13,7 @@ use http::HeaderMap;
 use store::{Caller, Entry, GroundingRecord, Outcome, Receipt, RecordError, Timings};
 use transport::Response;
 
-use crate::authentication::{Authorized, authenticate};
+use crate::authentication::{Authorized, authenticate, authorize};
 use crate::error::{ABORTED, ApiError, CLIENT_CLOSED, COMPLETED};
 use crate::inference::GroundedCompletion;
 use crate::request_log::{Field, RequestLog};
@@ -67,8 +67,8 @@ impl<'w> RequestRecord<'w> {
     }
 
     /// From here on the request belongs to a key: however it ends, a row is handed to the ledger.
-    pub(crate) fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
-        Authorized::new(self.caller.insert(caller))
+    pub(crate) async fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
+        authorize(&self.worker.api.store, self.caller.insert(caller)).await
     }
 
     /// Records a completion. The response is made of the ledger's receipt.

@@ -15,6 +15,7 @@ use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
+use crate::limits;
 use crate::overview::curl;
 use crate::session::SignedIn;
 
@@ -279,12 +280,18 @@ fn parse_name(typed: &str) -> Result<KeyName, String> {
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let key = find(user, id).await?;
-    let content = detail_content(user, &key, &key.name, None);
+    let content = detail_content(user, &key, &key.name, None).await?;
     Ok(user.page(Area::Keys, &key.name, content))
 }
 
-fn detail_content(user: &SignedIn<'_>, key: &KeyRecord, typed: &str, error: Option<&str>) -> Markup {
-    html! {
+async fn detail_content(
+    user: &SignedIn<'_>,
+    key: &KeyRecord,
+    typed: &str,
+    error: Option<&str>,
+) -> ConsoleResult<Markup> {
+    let limits = if key.playground { html! {} } else { limits::of_key(user, key.id).await? };
+    Ok(html! {
         (heading(&key.name, html! {
             a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
             a.button href={ "/requests?key=" (key.id) } { "Requests" }
@@ -320,7 +327,8 @@ fn detail_content(user: &SignedIn<'_>, key: &KeyRecord, typed: &str, error: Opti
                 @if let Some(at) = key.revoked_at { dt { "Revoked" } dd { (time(at)) } }
             }
         }
-    }
+        (limits)
+    })
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
@@ -334,7 +342,7 @@ pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
             false => Err(ConsoleError::NotFound),
         },
         Err(sentence) => {
-            let content = detail_content(user, &key, form.get("name"), Some(&sentence));
+            let content = detail_content(user, &key, form.get("name"), Some(&sentence)).await?;
             Ok(user.page(Area::Keys, &key.name, content).with_status(StatusCode::BAD_REQUEST))
         }
     }

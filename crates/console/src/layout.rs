@@ -14,6 +14,7 @@ pub(crate) enum Area {
     Keys,
     Usage,
     Requests,
+    Limits,
     Playground,
     Team,
     Audit,
@@ -21,11 +22,12 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Overview,
         Self::Keys,
         Self::Usage,
         Self::Requests,
+        Self::Limits,
         Self::Playground,
         Self::Team,
         Self::Audit,
@@ -38,6 +40,7 @@ impl Area {
             Self::Keys => "/keys",
             Self::Usage => "/usage",
             Self::Requests => "/requests",
+            Self::Limits => "/limits",
             Self::Playground => "/playground",
             Self::Team => "/team",
             Self::Audit => "/audit",
@@ -51,6 +54,7 @@ impl Area {
             Self::Keys => "API Keys",
             Self::Usage => "Usage",
             Self::Requests => "Requests",
+            Self::Limits => "Limits",
             Self::Playground => "Playground",
             Self::Team => "Team",
             Self::Audit => "Audit log",

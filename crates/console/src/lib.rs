@@ -20,6 +20,7 @@ mod fuzz;
 mod hash_pool;
 mod keys;
 mod layout;
+mod limits;
 mod links;
 mod overview;
 mod password;

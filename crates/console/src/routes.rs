@@ -15,7 +15,7 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::{
-    Worker, account, assets, audit, export, keys, layout, links, overview, playground, requests, sign_in, team, usage,
+    Worker, account, assets, audit, export, keys, layout, limits, links, overview, playground, requests, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -82,6 +82,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
             ["requests"] => requests::list(&user, &request.query).await,
             ["requests.csv"] => Ok(export::requests(&user, &request.query)),
             ["requests", id] => requests::detail(&user, id).await,
+            ["limits"] => limits::page(&user, &request.query).await,
             ["playground"] => playground::page(&user),
             ["team"] => team::page(&user).await,
             ["audit"] => audit::page(&user, &request.query).await,
@@ -101,6 +102,8 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["keys"] => keys::create(&user, &form).await,
         ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
         ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
+        ["limits"] => limits::set(&user, &form).await,
+        ["limits", "remove"] => limits::remove(&user, &form).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
         ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
         ["team", id, "role"] => team::set_role(&user, id, &form).await,

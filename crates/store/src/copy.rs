@@ -220,6 +220,22 @@ pub(crate) const TABLES: &[Table] = &[
             ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
             ("total_tokens", Number), ("total_measured", Number), ("last_at", Number), ("succeeded", Number)],
     },
+    Table {
+        name: "limits",
+        source: "SELECT scope, kind, amount FROM limits",
+        columns: &[("scope", Text), ("kind", Text), ("amount", Number)],
+    },
+    Table {
+        name: "counted_scopes",
+        source: "SELECT scope, is_complete FROM counted_scopes",
+        columns: &[("scope", Text), ("is_complete", Flag)],
+    },
+    Table {
+        name: "spending",
+        source: "SELECT scope, period, start, slot, requests, tokens, unmeasured FROM spending",
+        columns: &[("scope", Text), ("period", Text), ("start", Number), ("slot", Number), ("requests", Number),
+            ("tokens", Number), ("unmeasured", Number)],
+    },
 ];
 
 impl Table {

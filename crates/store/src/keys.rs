@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
+use crate::limits::CallerLimits;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
@@ -15,6 +16,7 @@ pub struct Caller {
     key: KeyId,
     owner: Option<AccountId>,
     completions: bool,
+    limits: CallerLimits,
 }
 
 impl Caller {
@@ -27,8 +29,8 @@ impl Caller {
         self.owner
     }
 
-    pub(crate) fn for_playground(key: KeyId, account: AccountId) -> Self {
-        Self { key, owner: Some(account), completions: true }
+    pub fn limits(&self) -> &CallerLimits {
+        &self.limits
     }
 
     /// Whether the key has the permission `completions`.
@@ -99,7 +101,9 @@ impl Store {
             // Boxed, because it is large: every request of a SQLite installation would carry it as well.
             Backend::Postgres(postgres) => Box::pin(postgres.find_key(key.id())).await,
         }?;
-        Ok(verify(key, found, self.now()))
+        let Some(found) = verify(key, found, self.now()) else { return Ok(None) };
+        let limits = self.limits_of(key.id(), found.owner, found.limits_version).await?;
+        Ok(Some(Caller { key: key.id(), owner: found.owner, completions: found.completions, limits }))
     }
 
     /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
@@ -179,7 +183,8 @@ impl Store {
             Some(found) => found,
             None => self.create_playground(account).await?,
         };
-        Ok(Some(Caller::for_playground(key, account)))
+        let limits = self.limits_of(key, Some(account), self.limits_version().await?).await?;
+        Ok(Some(Caller { key, owner: Some(account), completions: true, limits }))
     }
 
     async fn create_playground(&self, account: AccountId) -> Result<KeyId, StoreError> {
@@ -249,11 +254,13 @@ fn label(id: KeyId, name: &str) -> String {
 }
 
 /// What SQLite is asked for every request; kept prepared.
-pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner FROM keys WHERE id = $1";
+pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner,
+        (SELECT version FROM limits_version) FROM keys WHERE id = $1";
 
 /// What PostgreSQL is asked, for several requests at once; kept prepared, too.
 pub(crate) const FIND_KEYS: &str =
-    "SELECT digest, completions, expires_at, revoked_at, owner, id FROM keys WHERE id = ANY($1)";
+    "SELECT digest, completions, expires_at, revoked_at, owner, version, keys.id FROM keys, limits_version
+    WHERE keys.id = ANY($1)";
 
 #[derive(Clone, Copy)]
 pub(crate) struct StoredKey {
@@ -262,6 +269,7 @@ pub(crate) struct StoredKey {
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) revoked_at: Option<Timestamp>,
     pub(crate) owner: Option<AccountId>,
+    pub(crate) limits_version: u64,
 }
 
 impl StoredKey {
@@ -273,12 +281,13 @@ impl StoredKey {
             expires_at: row.get_optional(2)?,
             revoked_at: row.get_optional(3)?,
             owner: row.get_optional(4)?,
+            limits_version: row.get(5)?,
         })
     }
 }
 
 /// Unknown, expired and revoked keys take the same steps, so that timing does not tell them apart.
-fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Option<Caller> {
+fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Option<StoredKey> {
     let known = stored.is_some();
     let nobody = StoredKey {
         digest: KeyDigest::from_bytes([0; 32]),
@@ -286,13 +295,10 @@ fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Opti
         expires_at: None,
         revoked_at: None,
         owner: None,
+        limits_version: 0,
     };
     let stored = stored.unwrap_or(nobody);
     let same = stored.digest.matches(&presented.digest());
     let active = KeyState::at(now, stored.expires_at, stored.revoked_at) == KeyState::Active;
-    (known & same & active).then(|| Caller {
-        key: presented.id(),
-        owner: stored.owner,
-        completions: stored.completions,
-    })
+    (known & same & active).then_some(stored)
 }

@@ -41,15 +41,20 @@ mod id;
 mod keys;
 mod latency;
 mod ledger;
+mod limits;
 mod links;
 mod person_name;
 mod postgres;
 mod pruning;
+mod quota;
+mod quotas;
 mod replies;
 mod report;
 mod retention;
 mod rollup;
+mod scope;
 mod sessions;
+mod spending;
 mod sql;
 mod sqlite;
 mod token;
@@ -72,11 +77,19 @@ pub use id::{AccountId, LinkId, SessionId};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
+pub use limits::{
+    Budget, BudgetUnit, BudgetUse, CallerLimits, Limit, LimitKind, LimitKindError, LimitUse, ScopeLimits, SpentBudget,
+    SpentInPeriods,
+};
 pub use links::{Link, LinkPurpose};
 pub use person_name::{PersonName, PersonNameError};
 pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
+pub use quota::LimitReached;
+pub use quotas::{EnterError, LimitPermit};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
+pub use scope::Scope;
 pub use sessions::{Origin, Session, SessionRecord, StartedSession};
+pub use spending::{BudgetPeriod, Spending};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
 pub use usage::{
@@ -84,8 +97,12 @@ pub use usage::{
 };
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
+use parking_lot::RwLock;
+
 use clock::StoreClock;
 use counters::LedgerCounters;
+use limits::LimitTable;
+use quotas::Quotas;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -110,6 +127,10 @@ impl fmt::Display for Database {
 pub struct Store {
     backend: Backend,
     clock: Arc<StoreClock>,
+    /// As they were loaded last.
+    limits: RwLock<Arc<LimitTable>>,
+    loading_limits: tokio::sync::Mutex<()>,
+    quotas: Quotas,
 }
 
 enum Backend {
@@ -171,16 +192,21 @@ impl StoreError {
 impl Store {
     /// Opens a database, and creates or migrates its tables as needed.
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
-        match database {
+        let (backend, clock) = match database {
             Database::Sqlite(path) => {
-                let backend = Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?));
-                Ok(Self { backend, clock: Arc::new(StoreClock::this_machine()) })
+                (Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?)), StoreClock::this_machine())
             }
             Database::Postgres(settings) => {
                 let (backend, clock) = Postgres::open(settings).await?;
-                Ok(Self { backend: Backend::Postgres(backend), clock: Arc::new(StoreClock::server(clock)) })
+                (Backend::Postgres(backend), StoreClock::server(clock))
             }
-        }
+        };
+        let clock = Arc::new(clock);
+        let quotas = match &backend {
+            Backend::Sqlite(_) => Quotas::in_memory(),
+            Backend::Postgres(backend) => Quotas::shared(backend.start_quota_task(clock.clone())),
+        };
+        Ok(Self { backend, clock, limits: RwLock::default(), loading_limits: Default::default(), quotas })
     }
 
     /// The time by which keys, sessions and links expire.

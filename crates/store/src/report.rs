@@ -8,7 +8,8 @@ use chat::{KeyId, Timestamp};
 
 use crate::StoreError;
 use crate::latency::Latencies;
-use crate::rollup::{Figures, KeySum, Resolution, RollupScope, Rollups};
+use crate::rollup::{Figures, KeySum, Resolution, Rollups};
+use crate::scope::Scope;
 use crate::usage::{KeyUsage, OutcomeUsage, Period, TimeSlice, UsageQuery, UsageReport};
 
 /// Sums the roll-ups of one scope, by everything except the key.
@@ -36,7 +37,7 @@ impl<'a> ReportBuilder<'a> {
     /// Adds stored roll-ups in the order of time, and what they lack.
     pub(crate) fn add_all(
         &mut self,
-        scope: RollupScope,
+        scope: Scope,
         stored: impl IntoIterator<Item = Result<RollupRow, StoreError>>,
         unfolded: &Rollups,
     ) -> Result<(), StoreError> {

@@ -2,7 +2,6 @@
 //! every way of summing gives the same figure.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
+use crate::scope::Scope;
 use crate::usage::persist_us;
 
 /// One request in the ledger.
@@ -179,30 +179,10 @@ impl Resolution {
     }
 }
 
-/// Whose requests are rolled up together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum RollupScope {
-    Everyone,
-    /// All keys of an account.
-    Owner(AccountId),
-    Key(KeyId),
-}
-
-/// As the database has it.
-impl fmt::Display for RollupScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Everyone => Ok(()),
-            Self::Owner(account) => write!(f, "@{account}"),
-            Self::Key(key) => key.fmt(f),
-        }
-    }
-}
-
 /// A roll-up holds the requests of one scope and hour that ended with the same outcome.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
-    pub(crate) scope: RollupScope,
+    pub(crate) scope: Scope,
     pub(crate) start: u64,
     pub(crate) status: u16,
     /// Empty for a success.
@@ -288,7 +268,7 @@ impl Rollups {
 /// Every roll-up that a request counts in.
 fn rollup_keys(row: &LedgerRow) -> impl Iterator<Item = RollupKey> {
     let start = Resolution::Hour.start_of(row.request_id.unix_seconds());
-    let scopes = [Some(RollupScope::Everyone), row.owner.map(RollupScope::Owner), Some(RollupScope::Key(row.key))];
+    let scopes = [Some(Scope::Everyone), row.owner.map(Scope::Owner), Some(Scope::Key(row.key))];
     let key = move |scope| RollupKey { scope, start, status: row.status, code: row.code.clone() };
     scopes.into_iter().flatten().map(key)
 }
@@ -366,18 +346,18 @@ mod tests {
         #[test]
         fn every_way_of_summing_up_gives_the_same(rows in rows()) {
             let rollups = rolled_up(&rows);
-            let everyone = sum(&rollups, |key| key.scope == RollupScope::Everyone);
+            let everyone = sum(&rollups, |key| key.scope == Scope::Everyone);
             prop_assert_eq!(everyone.0.requests, rows.len() as u64);
-            prop_assert_eq!(&sum(&rollups, |key| matches!(key.scope, RollupScope::Key(_))), &everyone);
-            let own = sum(&rollups, |key| matches!(key.scope, RollupScope::Owner(_)));
-            let owned = sum(&rollups, |key| matches!(key.scope, RollupScope::Key(id) if id.as_str() != KEYS[0]));
+            prop_assert_eq!(&sum(&rollups, |key| matches!(key.scope, Scope::Key(_))), &everyone);
+            let own = sum(&rollups, |key| matches!(key.scope, Scope::Owner(_)));
+            let owned = sum(&rollups, |key| matches!(key.scope, Scope::Key(id) if id.as_str() != KEYS[0]));
             prop_assert_eq!(own, owned);
             for span in Resolution::ALL {
                 let mut all = KeySum::default();
                 rollups.sums().filter(|(key, _)| key.span == span).for_each(|(_, part)| all.merge(part));
                 prop_assert_eq!(all.figures, everyone.0);
                 prop_assert_eq!(all.succeeded, sum(&rollups, |key| {
-                    key.scope == RollupScope::Everyone && key.code.is_empty()
+                    key.scope == Scope::Everyone && key.code.is_empty()
                 }).0.requests);
             }
         }
@@ -405,7 +385,7 @@ mod tests {
                     if added { told.merge(part) } else { told.subtract(part) }
                 }
             }
-            let hours = sum(&rollups, |key| key.scope == RollupScope::Everyone && (from..to).contains(&key.start)).0;
+            let hours = sum(&rollups, |key| key.scope == Scope::Everyone && (from..to).contains(&key.start)).0;
             prop_assert_eq!(Figures { last_at: Timestamp::default(), ..told.figures }, Figures { last_at: Timestamp::default(), ..hours });
         }
     }

@@ -7,6 +7,7 @@
 
 mod authentication;
 mod bodies;
+mod budgets;
 mod clocks;
 mod collector;
 mod commands;

@@ -2,6 +2,7 @@
 //! fails. Whatever fails, nothing that was acknowledged is lost, and nothing counts twice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod budgets;
 mod clocks;
 mod database;
 mod load;

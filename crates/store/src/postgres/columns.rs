@@ -1,11 +1,14 @@
 //! Rows and sums in the form in which PostgreSQL takes many at once: one array per column. Pure.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use chat::Timestamp;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::rollup::{Entry, Figures, Measured};
+use crate::spending::BudgetPeriod;
 
 #[derive(Default)]
 pub(super) struct Columns<'a> {
@@ -20,11 +23,14 @@ pub(super) struct Columns<'a> {
     scorers: Vec<Option<i32>>,
     sources: Vec<Option<i32>>,
     owners: Vec<Option<String>>,
+    /// When day and month of each row began.
+    periods: [Vec<i64>; 2],
 }
 
 impl<'a> Columns<'a> {
     pub(super) fn of(rows: &[&'a Entry]) -> Self {
         let mut columns = Self::default();
+        let mut starts = PeriodStarts::default();
         for entry in rows {
             let (usage, timings, grounding) = (&entry.usage, &entry.timings, entry.grounding);
             columns.ids.push(Uuid::from_bytes(entry.request_id.to_bytes()));
@@ -42,12 +48,15 @@ impl<'a> Columns<'a> {
             columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
             columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
             columns.owners.push(entry.owner.map(|owner| owner.to_string()));
+            let starts = starts.of(entry.request_id.timestamp());
+            columns.periods.iter_mut().zip(starts).for_each(|(column, start)| column.push(start));
         }
         columns
     }
 
-    pub(super) fn parameters<'b>(&'b self, commit: &'b i64) -> [&'b (dyn ToSql + Sync); 16] {
+    pub(super) fn parameters<'b>(&'b self, commit: &'b i64, slot: &'b i64) -> [&'b (dyn ToSql + Sync); 19] {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
+        let [days, months] = &self.periods;
         [
             commit,
             &self.ids,
@@ -65,7 +74,27 @@ impl<'a> Columns<'a> {
             &self.scorers,
             &self.sources,
             &self.owners,
+            days,
+            months,
+            slot,
         ]
+    }
+}
+
+/// The beginnings of day and month, of which all rows of a commit nearly always have the same.
+#[derive(Default)]
+struct PeriodStarts {
+    day: Range<Timestamp>,
+    starts: [i64; 2],
+}
+
+impl PeriodStarts {
+    fn of(&mut self, time: Timestamp) -> [i64; 2] {
+        if !self.day.contains(&time) {
+            self.day = BudgetPeriod::Day.start(time)..BudgetPeriod::Day.end(time);
+            self.starts = BudgetPeriod::ALL.map(|period| super::signed(period.start(time).as_millis()));
+        }
+        self.starts
     }
 }
 

@@ -93,6 +93,7 @@ impl Import {
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
             (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;
+        self.run("UPDATE limits_version SET version = version + 1").await?; // replicas may run already
         self.run("COMMIT; ANALYZE").await
     }
 
@@ -132,8 +133,21 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
 
 /// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
 /// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
-const LOCK_ORDER: [&str; 10] =
-    ["commits", "requests", "unfolded", "keys", "key_sums", "rollups", "accounts", "sessions", "links", "audit"];
+const LOCK_ORDER: [&str; 13] = [
+    "commits",
+    "requests",
+    "spending",
+    "counted_scopes",
+    "unfolded",
+    "keys",
+    "key_sums",
+    "rollups",
+    "accounts",
+    "sessions",
+    "links",
+    "audit",
+    "limits",
+];
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests, 0 commits";
 

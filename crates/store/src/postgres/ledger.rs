@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::columns::{Columns, fits};
 use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::{Server, Session};
+use super::spending::choose_slot;
 use super::{count, count_if_any, number, signed};
 use crate::StoreError;
 use crate::clock::StoreClock;
@@ -23,7 +24,7 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{links, sessions};
+use crate::{limits, links, sessions};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -36,6 +37,8 @@ pub(crate) struct PostgresLedger {
     open: Option<LedgerConnection>,
     /// The last day that was found to have no partition of its own.
     day_without_partition: Option<u64>,
+    /// Where it counts against budgets.
+    slot: i64,
 }
 
 struct LedgerConnection {
@@ -45,7 +48,7 @@ struct LedgerConnection {
 
 impl PostgresLedger {
     pub(super) fn new(server: Server, clock: Arc<StoreClock>) -> Self {
-        Self { server, clock, open: None, day_without_partition: None }
+        Self { server, clock, open: None, day_without_partition: None, slot: choose_slot() }
     }
 
     /// Runs something on the connection, and reconnects first if there is none. After any failure the connection is
@@ -72,13 +75,13 @@ impl PostgresLedger {
     }
 
     fn commit_rows(&mut self, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
-        let commit = CommitId::new(self.clock.now_micros());
-        let first = self.with(async |open| open.commit(commit, rows).await);
+        let (commit, slot) = (CommitId::new(self.clock.now_micros()), self.slot);
+        let first = self.with(async |open| open.commit(commit, slot, rows).await);
         match first {
             Err(error) if is_transient(&error) => {
                 tracing::info!(cause = %error, "retrying the commit of the ledger on a new connection");
                 let commit = CommitId::new(self.clock.now_micros());
-                self.with(async |open| open.commit(commit, rows).await)
+                self.with(async |open| open.commit(commit, slot, rows).await)
             }
             other => other,
         }
@@ -167,10 +170,11 @@ impl LedgerBackend for PostgresLedger {
 
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
         let [began, seen] = sessions::oldest_valid(due.now).map(|time| signed(time.as_millis()));
-        let now = signed(due.now.as_millis());
+        let (now, oldest) = (signed(due.now.as_millis()), signed(limits::oldest_kept(due.now).as_millis()));
         let deleted = self.with(async |open| {
             open.client.execute_typed(sessions::DELETE_ENDED, &[number(&began), number(&seen)]).await?;
-            Ok(open.client.execute_typed(links::DELETE_ENDED, &[number(&now)]).await?)
+            open.client.execute_typed(links::DELETE_ENDED, &[number(&now)]).await?;
+            Ok(open.client.execute_typed(limits::DELETE_ENDED, &[number(&oldest)]).await?)
         });
         deleted.map(drop).map_err(|error| CommitError(error.to_string()))
     }
@@ -246,26 +250,37 @@ impl LedgerConnection {
     }
 
     /// Commits rows under that number; `None` if no row was new.
-    async fn commit(&mut self, commit: CommitId, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
+    async fn commit(&mut self, commit: CommitId, slot: i64, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
         if rows.is_empty() {
             return Ok(None);
         }
         let columns = Columns::of(rows);
         self.client.set_committing(true);
-        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number())).await?;
+        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number(), &slot)).await?;
         self.client.set_committing(false);
         Ok((listed > 0).then_some(commit))
     }
 }
 
-/// A statement on its own is a transaction. Lists only rows that were not there before.
+/// A statement on its own is a transaction. Lists only rows that were not there before, and counts them against budgets.
 const INSERT: &str = "WITH new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
             queue_us, search_us, inference_us, total_us, score, scorer, sources, account)
         SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
             $15::integer[], $16::text[])
-        ON CONFLICT (id) DO NOTHING RETURNING id
+        ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens
+    ), counted AS (
+        INSERT INTO spending AS sums (scope, period, start, slot, requests, tokens, unmeasured)
+        SELECT scope, period, start, $19, count(*) FILTER (WHERE status IN (200, 499)), coalesce(sum(total_tokens), 0),
+            count(*) FILTER (WHERE status = 200 AND total_tokens IS NULL)
+        FROM new CROSS JOIN LATERAL (VALUES (key_id), ('@' || account), ('')) AS scopes (scope)
+        JOIN counted_scopes USING (scope)
+        JOIN unnest($2::uuid[], $17::bigint[], $18::bigint[]) AS starts (id, day, month) USING (id)
+        CROSS JOIN LATERAL (VALUES ('day', day), ('month', month)) AS periods (period, start)
+        GROUP BY scope, period, start ORDER BY scope, period, start
+        ON CONFLICT (scope, period, start, slot) DO UPDATE SET requests = sums.requests + excluded.requests,
+            tokens = sums.tokens + excluded.tokens, unmeasured = sums.unmeasured + excluded.unmeasured
     )
     INSERT INTO unfolded (commit_id, requests) SELECT $1, array_agg(id) FROM new HAVING count(*) > 0";
 

@@ -10,8 +10,10 @@ mod fold;
 mod import;
 mod key_lookup;
 mod ledger;
+mod quotas;
 mod schema;
 mod server;
+mod spending;
 mod tls;
 mod url;
 mod usage;
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
@@ -30,6 +33,7 @@ use crate::StoreError;
 use crate::clock::{ServerClock, StoreClock};
 use crate::counters::LedgerCounters;
 use crate::keys::StoredKey;
+use crate::quotas::QuotaQuestion;
 
 use client::Manager;
 pub(crate) use client::PooledClient;
@@ -37,6 +41,7 @@ pub(crate) use fold::FoldThread;
 pub(crate) use import::Import;
 use key_lookup::KeyLookup;
 use ledger::PostgresLedger;
+use quotas::QuotaTask;
 use server::Server;
 pub use url::{PostgresUrl, PostgresUrlError};
 
@@ -87,6 +92,13 @@ impl Postgres {
         counters: Arc<LedgerCounters>,
     ) -> Result<FoldThread, StoreError> {
         FoldThread::start(self.server.clone(), clock, counters)
+    }
+
+    /// The task ends when nobody can ask any more.
+    pub(crate) fn start_quota_task(&self, clock: Arc<StoreClock>) -> UnboundedSender<QuotaQuestion> {
+        let (questions, received) = unbounded_channel();
+        drop(self.server.spawn(QuotaTask::new(self.server.clone(), clock).run(received)));
+        questions
     }
 
     /// Server settings that could lose rows.

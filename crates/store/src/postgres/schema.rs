@@ -174,6 +174,48 @@ const MIGRATIONS: &[&str] = &[
         commit_id bigint NOT NULL PRIMARY KEY,
         requests uuid[] NOT NULL
     ) WITH (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0)",
+    // Limits. A scope is a roll-up's party. `spending` holds what was spent in a period by scopes that have budgets, in a
+    // slot for each replica, and in slot 0 what they had spent before they were counted, which is known once
+    // `is_complete`. Replicas of earlier versions count nothing. Its rows are updated in place where there is room.
+    "CREATE TABLE limits (
+        scope text COLLATE \"C\" NOT NULL,
+        kind text NOT NULL,
+        amount bigint NOT NULL,
+        PRIMARY KEY (scope, kind)
+    );
+    CREATE TABLE limits_version (
+        id smallint NOT NULL PRIMARY KEY CHECK (id = 1),
+        version bigint NOT NULL
+    );
+    INSERT INTO limits_version VALUES (1, 0);
+    CREATE TABLE counted_scopes (
+        scope text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        is_complete boolean NOT NULL
+    );
+    CREATE TABLE spending (
+        scope text COLLATE \"C\" NOT NULL,
+        period text COLLATE \"C\" NOT NULL,
+        start bigint NOT NULL,
+        slot bigint NOT NULL,
+        requests bigint NOT NULL,
+        tokens bigint NOT NULL,
+        unmeasured bigint NOT NULL,
+        PRIMARY KEY (scope, period, start, slot)
+    ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+    -- Requests per minute and in flight, which nobody needs after a crash.
+    CREATE UNLOGGED TABLE quotas (
+        scope text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        minute bigint NOT NULL,
+        started bigint NOT NULL,
+        started_before bigint NOT NULL
+    ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+    CREATE UNLOGGED TABLE quota_holds (
+        scope text COLLATE \"C\" NOT NULL,
+        replica bigint NOT NULL,
+        count bigint NOT NULL,
+        expires_at bigint NOT NULL,
+        PRIMARY KEY (scope, replica)
+    ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0)",
 ];
 
 /// Advisory locks, with numbers that nobody else is likely to use.

@@ -11,7 +11,8 @@ use super::fold::unfolded_sums;
 use super::{Postgres, count, count_if_any, key_id, number, signed, text};
 use crate::latency::Latencies;
 use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, Rollups, SumRange, sum_ranges};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Rollups, SumRange, sum_ranges};
+use crate::scope::Scope;
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
@@ -27,9 +28,9 @@ impl Postgres {
         let report = self.snapshot(async |client| {
             let scope = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(client, viewer, key).await? => return Ok(None),
-                (Some(key), _) => RollupScope::Key(key),
-                (None, Some(account)) => RollupScope::Owner(*account),
-                (None, None) => RollupScope::Everyone,
+                (Some(key), _) => Scope::Key(key),
+                (None, Some(account)) => Scope::Owner(*account),
+                (None, None) => Scope::Everyone,
             };
             let unfolded = unfolded_sums(client).await?;
             let mut report = read(client, &unfolded, scope, query, now).await?;
@@ -106,7 +107,7 @@ impl Postgres {
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
     let unfolded = unfolded_sums(client).await?;
-    let mut report = read(client, &unfolded, RollupScope::Everyone, &query, Timestamp::default()).await?;
+    let mut report = read(client, &unfolded, Scope::Everyone, &query, Timestamp::default()).await?;
     report.by_key = by_key(client, &unfolded, &Viewer::operator(), query.period, None).await?;
     Ok(report)
 }
@@ -120,7 +121,7 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
 async fn read(
     client: &Client,
     unfolded: &Rollups,
-    scope: RollupScope,
+    scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
 ) -> Result<UsageReport, StoreError> {

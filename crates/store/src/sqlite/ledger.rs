@@ -10,6 +10,7 @@ use super::connect;
 use super::fold::{RecentRows, create_merge_function, fold, unfolded};
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
+use super::spending;
 use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
@@ -18,7 +19,7 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{links, sessions};
+use crate::{limits, links, sessions};
 
 /// How many commits go by between two looks at the length of the log.
 const COMMITS_PER_LOOK: u32 = 16;
@@ -147,6 +148,7 @@ impl LedgerBackend for SqliteLedger {
             let [began, seen] = sessions::oldest_valid(due.now).map(Timestamp::as_millis);
             connection.execute(&numbered(sessions::DELETE_ENDED), params![began, seen])?;
             connection.execute(&numbered(links::DELETE_ENDED), [due.now.as_millis()])?;
+            connection.execute(&numbered(limits::DELETE_ENDED), [limits::oldest_kept(due.now).as_millis()])?;
             Ok(())
         })
     }
@@ -213,6 +215,7 @@ fn commit(
         if !recorded.is_empty() {
             let ids: Vec<u8> = recorded.iter().flat_map(|row| row.request_id.to_bytes()).collect();
             transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), ids])?;
+            spending::count(&transaction, &recorded)?;
             committed.commit = Some(commit);
         }
     }

@@ -7,6 +7,7 @@ mod ledger;
 mod log;
 mod pool;
 mod schema;
+mod spending;
 mod usage;
 
 use std::fs::File;

@@ -150,6 +150,33 @@ const MIGRATIONS: &[&str] = &[
     ) STRICT, WITHOUT ROWID;
     INSERT INTO requests_of_keys SELECT key_id, id FROM requests ORDER BY key_id, id;
     DROP INDEX requests_by_key;",
+    // Limits. A scope is as in `rollups`. `spending` holds what was spent in a period by scopes that have budgets, and in
+    // its slot 0 what they had spent before they were counted, which is known once `is_complete`.
+    "CREATE TABLE limits (
+        scope TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        amount INTEGER NOT NULL,
+        PRIMARY KEY (scope, kind)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE limits_version (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        version INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO limits_version VALUES (1, 0);
+    CREATE TABLE counted_scopes (
+        scope TEXT NOT NULL PRIMARY KEY,
+        is_complete INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE spending (
+        scope TEXT NOT NULL,
+        period TEXT NOT NULL,
+        start INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        requests INTEGER NOT NULL,
+        tokens INTEGER NOT NULL,
+        unmeasured INTEGER NOT NULL,
+        PRIMARY KEY (scope, period, start, slot)
+    ) STRICT, WITHOUT ROWID;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

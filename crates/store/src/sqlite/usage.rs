@@ -9,7 +9,8 @@ use super::Sqlite;
 use super::fold::{unfolded, unfolded_sums};
 use crate::latency::Latencies;
 use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, RollupScope, Rollups, SumRange, sum_ranges};
+use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Rollups, SumRange, sum_ranges};
+use crate::scope::Scope;
 use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
@@ -30,9 +31,9 @@ impl Sqlite {
             let snapshot = connection.transaction()?;
             let scope = match (query.key, viewer.scope()) {
                 (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
-                (Some(key), _) => RollupScope::Key(key),
-                (None, Some(account)) => RollupScope::Owner(*account),
-                (None, None) => RollupScope::Everyone,
+                (Some(key), _) => Scope::Key(key),
+                (None, Some(account)) => Scope::Owner(*account),
+                (None, None) => Scope::Everyone,
             };
             let unfolded = unfolded_sums(&snapshot)?;
             let mut report = read(&snapshot, &unfolded, scope, query, now)?;
@@ -119,7 +120,7 @@ impl Sqlite {
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
     let unfolded = unfolded_sums(connection)?;
-    let mut report = read(connection, &unfolded, RollupScope::Everyone, &query, Timestamp::default())?;
+    let mut report = read(connection, &unfolded, Scope::Everyone, &query, Timestamp::default())?;
     report.by_key = by_key(connection, &unfolded, &Viewer::operator(), query.period, None)?;
     Ok(report)
 }
@@ -134,7 +135,7 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 fn read(
     connection: &Connection,
     unfolded: &Rollups,
-    scope: RollupScope,
+    scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
 ) -> Result<UsageReport, StoreError> {

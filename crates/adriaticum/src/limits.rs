@@ -1,0 +1,145 @@
+//! The `limits` commands: budgets, rates and requests in flight of a key, a person or everyone.
+
+use format::{number, number_or_dash, rfc3339_seconds};
+use serde::Serialize;
+use store::{Admin, BudgetUse, Email, Limit, LimitUse, Scope, Store, Viewer};
+
+use crate::cli::{LimitScope, LimitsCommand};
+use crate::error::CliError;
+use crate::output::{print_json, print_line};
+use crate::settings::Settings;
+use crate::storage::open_store;
+use crate::table::Table;
+
+pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(), CliError> {
+    let store = open_store(settings).await?;
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    match command {
+        LimitsCommand::List { json } => list(&store, admin, json).await,
+        LimitsCommand::Set { of, kind, amount } => {
+            let scope = find(&store, admin, &of).await?;
+            match store.set_limit(admin, Limit { scope, kind, amount }).await? {
+                true => print_line(&format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount))),
+                false => Err(CliError::new("there is no such key; `adriaticum keys list` lists all")),
+            }
+        }
+        LimitsCommand::Remove { of, kind } => {
+            let scope = find(&store, admin, &of).await?;
+            match store.remove_limit(admin, scope, kind).await? {
+                true => print_line(&format!("There is no limit of {} any more.", kind.describe())),
+                false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
+            }
+        }
+    }
+}
+
+async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope, CliError> {
+    match (of.key, &of.person) {
+        (Some(key), _) => Ok(Scope::Key(key)),
+        (None, Some(email)) => find_person(store, admin, email).await,
+        (None, None) => Ok(Scope::Everyone),
+    }
+}
+
+async fn find_person(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Scope, CliError> {
+    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
+    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
+    Ok(Scope::Owner(found.ok_or_else(missing)?.id))
+}
+
+/// One limit and whose it is.
+struct LimitRow {
+    limit: Limit,
+    budget: Option<BudgetUse>,
+    /// `key`, `person` or `everyone`.
+    of: &'static str,
+    /// The key's id and name, or the person's e-mail address.
+    whose: Option<String>,
+}
+
+async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError> {
+    let viewer = Viewer::operator();
+    let (accounts, keys) = (store.accounts(admin).await?, store.list_keys(&viewer).await?);
+    let row = |LimitUse { limit, budget }| {
+        let (of, whose) = match limit.scope {
+            Scope::Everyone => ("everyone", None),
+            Scope::Owner(id) => {
+                let email = accounts.iter().find(|account| account.id == id).map(|account| account.email.to_string());
+                ("person", Some(email.unwrap_or_else(|| id.to_string())))
+            }
+            Scope::Key(id) => {
+                let name = keys.iter().find(|key| key.id == id).map_or("", |key| key.name.as_str());
+                ("key", Some(format!("{id} {name}").trim_end().to_owned()))
+            }
+        };
+        LimitRow { limit, budget, of, whose }
+    };
+    Ok(store.list_limits(&viewer).await?.into_iter().map(row).collect())
+}
+
+async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliError> {
+    let rows = rows(store, admin).await?;
+    if json {
+        let rows: Vec<_> = rows.iter().map(JsonLimit::from).collect();
+        return print_json(&rows);
+    }
+    if rows.is_empty() {
+        return print_line("There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000");
+    }
+    let mut table = Table::new(&["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"]);
+    let dash = || "–".to_owned();
+    for LimitRow { limit, budget, of, whose } in &rows {
+        let figure = |get: fn(&BudgetUse) -> Option<u64>| number_or_dash(budget.as_ref().and_then(get));
+        table.row([
+            (*of).to_owned(),
+            whose.clone().unwrap_or_else(dash),
+            limit.kind.to_string(),
+            number(limit.amount),
+            figure(|budget| Some(budget.used)),
+            figure(|budget| Some(budget.left)),
+            figure(|budget| budget.forecast),
+            figure(|budget| Some(budget.unmeasured)),
+            budget.map_or_else(dash, |budget| rfc3339_seconds(budget.renews_at)),
+        ]);
+    }
+    print_line(table.to_string().trim_end())
+}
+
+#[derive(Serialize)]
+struct JsonLimit<'a> {
+    of: &'static str,
+    /// The key's or the account's public id.
+    id: Option<String>,
+    whose: Option<&'a str>,
+    limit: &'static str,
+    amount: u64,
+    used: Option<u64>,
+    left: Option<u64>,
+    /// At the end of the period, if it goes on like this.
+    forecast: Option<u64>,
+    /// Completions whose tokens no runtime measured; they are not in `used`.
+    unmeasured_requests: Option<u64>,
+    renews_at: Option<String>,
+}
+
+impl<'a> From<&'a LimitRow> for JsonLimit<'a> {
+    fn from(LimitRow { limit, budget, of, whose }: &'a LimitRow) -> Self {
+        Self {
+            of,
+            id: match limit.scope {
+                Scope::Everyone => None,
+                Scope::Owner(id) => Some(id.to_string()),
+                Scope::Key(id) => Some(id.to_string()),
+            },
+            whose: whose.as_deref(),
+            limit: limit.kind.as_str(),
+            amount: limit.amount,
+            used: budget.map(|budget| budget.used),
+            left: budget.map(|budget| budget.left),
+            forecast: budget.and_then(|budget| budget.forecast),
+            unmeasured_requests: budget.map(|budget| budget.unmeasured),
+            renews_at: budget.map(|budget| rfc3339_seconds(budget.renews_at)),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Budgets, rates and requests in flight, of a key and of everyone.
+
+use serde_json::{Value, json};
+use testbed::{Behaviour, FakeRuntime, Request, Service, ShiftedClock, chat_body, on_postgres};
+
+use crate::ADRIATICUM;
+
+/// A completion of the fake runtime measures so many tokens.
+const TOKENS: u64 = 7;
+
+struct Fixture {
+    runtime: FakeRuntime,
+    service: Service,
+    key: String,
+}
+
+impl Fixture {
+    fn new(behaviour: Behaviour) -> Self {
+        let runtime = FakeRuntime::start(behaviour);
+        let service = ADRIATICUM.service_with(&[&runtime]).start();
+        let key = service.key();
+        Self { runtime, service, key }
+    }
+
+    fn set(&self, of: &[&str], kind: &str, amount: u64) {
+        let amount = amount.to_string();
+        self.service.run_ok(&[&["limits", "set"], of, &[kind, &amount]].concat());
+    }
+
+    fn of_key(&self) -> [&str; 2] {
+        ["--key", public_id(&self.key)]
+    }
+
+    fn complete(&self) {
+        self.service.chat(&self.key, "hello").completion();
+    }
+
+    /// The only limit, as the command line lists it.
+    fn listed(&self) -> Value {
+        let mut listed: Vec<Value> = serde_json::from_str(&self.service.run_ok(&["limits", "list", "--json"])).unwrap();
+        assert_eq!(listed.len(), 1);
+        listed.remove(0)
+    }
+}
+
+fn public_id(key: &str) -> &str {
+    &key[6..18]
+}
+
+#[test]
+fn a_spent_budget_is_a_403_that_names_it_until_it_is_raised_or_removed() {
+    for (kind, amount, says) in [
+        ("tokens-per-day", 2 * TOKENS, "The key's budget of 14 tokens per day is spent: 14 were used. It renews at 2"),
+        ("tokens-per-month", 2 * TOKENS - 1, "of 13 tokens per month is spent: 14 were used. It renews at 2"),
+        ("requests-per-day", 2, "of 2 requests per day is spent: 2 were used. It renews at 2"),
+        ("requests-per-month", 2, "of 2 requests per month is spent: 2 were used. It renews at 2"),
+    ] {
+        let fixture = Fixture::new(Behaviour::Echo);
+        let other = fixture.service.key();
+        fixture.set(&fixture.of_key(), kind, amount);
+        fixture.complete();
+        fixture.complete();
+        let asked = fixture.runtime.requests().len();
+        let refused = fixture.service.chat(&fixture.key, "hello");
+        assert_eq!(refused.status, 403);
+        assert_eq!(refused.header("x-should-retry"), Some("false"));
+        let message = refused.expect_error("insufficient_permission");
+        assert!(message.contains(says) && message.ends_with("T00:00:00Z."), "{message}");
+        assert_eq!(fixture.runtime.requests().len(), asked, "no runtime is asked");
+        fixture.service.chat(&other, "hello").completion();
+
+        // What was refused is recorded and counts nothing.
+        let listed = fixture.listed();
+        let used = if kind.starts_with("tokens") { 2 * TOKENS } else { 2 };
+        assert_eq!((&listed["used"], &listed["left"]), (&json!(used), &json!(amount.saturating_sub(used))));
+
+        fixture.set(&fixture.of_key(), kind, used + 1);
+        fixture.complete();
+        fixture.service.chat(&fixture.key, "hello").expect_error("insufficient_permission");
+        fixture.service.run_ok(&[&["limits", "remove"][..], &fixture.of_key(), &[kind]].concat());
+        fixture.complete();
+    }
+}
+
+#[test]
+fn what_was_used_before_counts_and_everyones_budget_is_everyones() {
+    let fixture = Fixture::new(Behaviour::Echo);
+    let other = fixture.service.key();
+    fixture.complete();
+    fixture.set(&["--everyone"], "tokens-per-day", 3 * TOKENS);
+    assert_eq!(fixture.listed()["used"], json!(TOKENS));
+    fixture.service.chat(&other, "hello").completion();
+    fixture.complete();
+    for key in [&fixture.key, &other] {
+        let message = fixture.service.chat(key, "hello").expect_error("insufficient_permission");
+        assert!(message.starts_with("The service's budget of 21 tokens per day is spent"), "{message}");
+    }
+    // Taken away and set again: what was used in between counts, too.
+    fixture.service.run_ok(&["limits", "remove", "--everyone", "tokens-per-day"]);
+    fixture.complete();
+    fixture.set(&["--everyone"], "tokens-per-day", 4 * TOKENS + 1);
+    assert_eq!(fixture.listed()["used"], json!(4 * TOKENS));
+    fixture.complete();
+    fixture.service.chat(&other, "hello").expect_error("insufficient_permission");
+}
+
+#[test]
+fn a_budget_holds_after_a_kill() {
+    let mut fixture = Fixture::new(Behaviour::Echo);
+    fixture.set(&fixture.of_key(), "tokens-per-month", 3 * TOKENS);
+    for _ in 0..3 {
+        fixture.complete();
+        fixture.service.kill();
+        fixture.service.start_again();
+    }
+    fixture.service.chat(&fixture.key, "hello").expect_error("insufficient_permission");
+    assert_eq!(fixture.listed()["used"], json!(3 * TOKENS));
+}
+
+#[test]
+fn a_budget_renews_at_midnight() {
+    if on_postgres() {
+        return; // the server's clock counts there
+    }
+    let (runtime, clock) = (FakeRuntime::start(Behaviour::Echo), ShiftedClock::new(0));
+    let service = ADRIATICUM.service_with(&[&runtime]).clock(&clock).start();
+    let key = service.key();
+    service.run_ok(&["limits", "set", "--key", public_id(&key), "requests-per-day", "1"]);
+    service.chat(&key, "hello").completion();
+    service.chat(&key, "hello").expect_error("insufficient_permission");
+    clock.set_days(1);
+    service.chat(&key, "hello").completion();
+    service.chat(&key, "hello").expect_error("insufficient_permission");
+}
+
+#[test]
+fn tokens_that_no_runtime_measured_are_not_counted_and_shown_as_such() {
+    let fixture = Fixture::new(Behaviour::completion("x", "stop", None));
+    fixture.set(&fixture.of_key(), "tokens-per-day", 1);
+    fixture.complete();
+    fixture.complete();
+    let listed = fixture.listed();
+    assert_eq!((&listed["used"], &listed["unmeasured_requests"]), (&json!(0), &json!(2)));
+}
+
+#[test]
+fn who_hangs_up_has_used_a_request_and_a_failure_has_not() {
+    let fixture = Fixture::new(Behaviour::Respond(500, "{}".into()));
+    fixture.set(&fixture.of_key(), "requests-per-day", 1);
+    fixture.service.chat(&fixture.key, "hello").expect_error("inference_error");
+    fixture.runtime.set_behaviour(Behaviour::Hang);
+    let asked = fixture.runtime.requests().len();
+    let mut connection = fixture.service.connect();
+    connection.send(Request::chat(&fixture.key, chat_body("hello")).bytes());
+    fixture.runtime.wait_for_requests(asked + 1);
+    drop(connection);
+    fixture.service.wait_for_rows(2);
+    fixture.service.chat(&fixture.key, "hello").expect_error("insufficient_permission");
+}
+
+#[test]
+fn a_rate_is_a_503_that_says_when_to_try_again() {
+    let fixture = Fixture::new(Behaviour::Echo);
+    fixture.set(&fixture.of_key(), "requests-per-minute", 3);
+    (0..3).for_each(|_| fixture.complete());
+    let refused = fixture.service.chat(&fixture.key, "hello");
+    assert_eq!(refused.status, 503);
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=120).contains(&seconds), "{seconds}");
+    assert_eq!(refused.header("x-should-retry"), Some("true"));
+    let message = refused.expect_error("service_unavailable");
+    assert!(message.starts_with("The key's limit of 3 requests per minute is reached: there are 3."), "{message}");
+    // It was refused before any work was done, and nobody else is.
+    assert_eq!(fixture.runtime.requests().len(), 3);
+    fixture.service.chat(&fixture.service.key(), "hello").completion();
+}
+
+#[test]
+fn requests_in_flight_are_limited_and_free_again_when_they_end() {
+    let fixture = Fixture::new(Behaviour::EchoWhenReleased);
+    fixture.set(&fixture.of_key(), "requests-in-flight", 2);
+    let request = Request::chat(&fixture.key, chat_body("hello")).bytes();
+    let mut connections = [fixture.service.connect(), fixture.service.connect()];
+    connections.iter_mut().for_each(|connection| {
+        connection.send(&request);
+    });
+    fixture.runtime.wait_for_requests(2);
+    let refused = fixture.service.chat(&fixture.key, "hello");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    let message = refused.expect_error("service_unavailable");
+    assert!(message.starts_with("The key's limit of 2 requests in flight is reached: there are 2."), "{message}");
+    // One hangs up, the other ends: both places are free again.
+    let [mut stays, leaves] = connections;
+    drop(leaves);
+    fixture.runtime.wait_for_disconnects(1);
+    fixture.runtime.set_behaviour(Behaviour::Echo);
+    ADRIATICUM.wait_for("a free place", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
+    fixture.runtime.release();
+    stays.response().completion();
+    (0..5).for_each(|_| fixture.complete());
+}
+
+#[test]
+fn bad_limits_are_refused_with_a_sentence() {
+    let service = ADRIATICUM.service().start();
+    for (arguments, says) in [
+        (&["--key", "aaaaaaaaaaaa", "tokens-per-day", "5"][..], "there is no such key"),
+        (&["--person", "nobody@example.org", "tokens-per-day", "5"], "there is no account nobody@example.org"),
+        (&["--everyone", "tokens-per-week", "5"], "there are tokens-per-day, tokens-per-month"),
+        (&["--everyone", "tokens-per-day", "-1"], "-1"),
+        (&["--everyone", "tokens-per-day", "99999999999999999999"], "99999999999999999999"),
+        (&["tokens-per-day", "5"], "--everyone"),
+        (&["--everyone", "--key", "aaaaaaaaaaaa", "tokens-per-day", "5"], "cannot be used with"),
+    ] {
+        let output = service.run(&[&["limits", "set"], arguments].concat());
+        assert_ne!(output.code, Some(0), "{arguments:?}");
+        assert!(output.stderr.contains(says), "{arguments:?}: {}", output.stderr);
+    }
+    let removed = service.run(&["limits", "remove", "--everyone", "tokens-per-day"]);
+    assert!(removed.code != Some(0) && removed.stderr.contains("there is no such limit"), "{removed:?}");
+    assert!(service.run_ok(&["limits", "list"]).contains("There are no limits"));
+}

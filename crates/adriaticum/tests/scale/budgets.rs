@@ -1,0 +1,117 @@
+//! Budgets and rates of callers that race on several replicas.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use serde_json::Value;
+use testbed::{Behaviour, Cluster, FakeRuntime, Request, Service, chat_body};
+
+use crate::ADRIATICUM;
+
+const REPLICAS: usize = 3;
+const CALLERS: usize = 64;
+/// A completion of the fake runtime measures so many tokens.
+const TOKENS: u64 = 7;
+
+fn replicas(runtime: &FakeRuntime) -> Vec<Service> {
+    let url = Cluster::shared().create_database();
+    (0..REPLICAS).map(|_| ADRIATICUM.service_with(&[runtime]).set("database_url", &url).start()).collect()
+}
+
+/// Every caller sends one request after the other until one is refused; how many were completed.
+fn race(replicas: &[Service], key: &str, refusal: &str) -> u64 {
+    let request = Request::chat(key, chat_body("hello")).bytes();
+    let completed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (replica, request, completed) = (&replicas[caller % replicas.len()], &request, &completed);
+            scope.spawn(move || {
+                let mut connection = replica.connect();
+                loop {
+                    let response = connection.send(request).response();
+                    if response.status != 200 {
+                        response.expect_error(refusal);
+                        return;
+                    }
+                    completed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    completed.into_inner()
+}
+
+fn used(replica: &Service, key: &str) -> u64 {
+    let listed: Vec<Value> = serde_json::from_str(&replica.run_ok(&["limits", "list", "--json"])).unwrap();
+    let limit = listed.iter().find(|limit| limit["id"] == key[6..18]).unwrap();
+    limit["used"].as_u64().unwrap()
+}
+
+/// `BUDGET_RACES` says how often.
+#[test]
+fn a_budget_is_overshot_by_no_more_than_what_was_in_flight() {
+    let budget = 10_000;
+    let runs = std::env::var("BUDGET_RACES").map_or(3, |runs| runs.parse().unwrap());
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut replicas = replicas(&runtime);
+    let mut overshoots = Vec::new();
+    for run in 0..runs {
+        let key = replicas[0].key();
+        replicas[1].run_ok(&["limits", "set", "--key", &key[6..18], "tokens-per-day", &budget.to_string()]);
+        let spent = race(&replicas, &key, "insufficient_permission") * TOKENS;
+        runtime.forget();
+        assert_eq!(used(&replicas[2], &key), spent, "what counts is what was answered");
+        assert!(spent >= budget);
+        overshoots.push(spent - budget);
+        // The same through a restart: nothing is forgotten.
+        if run % 100 == 0 {
+            replicas[2].kill();
+            replicas[2].start_again();
+            assert_eq!(race(&replicas, &key, "insufficient_permission"), 0);
+        }
+    }
+    let most = overshoots.iter().max().unwrap();
+    println!("{runs} races: overshoot {most} tokens at most, {} in the median", overshoots[overshoots.len() / 2]);
+    // The one that reaches the budget is not beyond it, and every other caller may have one in flight then.
+    assert!(*most < TOKENS * CALLERS as u64, "{overshoots:?}");
+}
+
+#[test]
+fn a_rate_is_one_for_all_replicas() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let replicas = replicas(&runtime);
+    for limit in [1, 20, 500] {
+        let key = replicas[0].key();
+        replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-minute", &limit.to_string()]);
+        let completed = race(&replicas, &key, "service_unavailable");
+        // A minute may begin in between, and what a replica has taken and not used is lost.
+        assert!(completed <= 2 * limit, "{completed} of {limit}");
+        assert!(completed * 10 >= limit * 8, "{completed} of {limit}");
+    }
+}
+
+#[test]
+fn requests_in_flight_are_one_number_for_all_replicas() {
+    let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
+    let replicas = replicas(&runtime);
+    let key = replicas[0].key();
+    replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-in-flight", "3"]);
+    let request = Request::chat(&key, chat_body("hello")).bytes();
+    let mut connections: Vec<_> = replicas.iter().map(Service::connect).collect();
+    connections.iter_mut().for_each(|connection| {
+        connection.send(&request);
+    });
+    runtime.wait_for_requests(3);
+    for replica in &replicas {
+        let message = replica.chat(&key, "hello").expect_error("service_unavailable");
+        assert!(message.contains("limit of 3 requests in flight is reached: there are 3."), "{message}");
+    }
+    runtime.release();
+    connections.iter_mut().for_each(|connection| drop(connection.response().completion()));
+    runtime.set_behaviour(Behaviour::Echo);
+    // One after the other they are never refused, wherever they are sent: what one replica held, the next one gets.
+    replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-in-flight", "1"]);
+    for at in 0..12 {
+        replicas[at % REPLICAS].chat(&key, "hello").completion();
+    }
+}

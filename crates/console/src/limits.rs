@@ -1,0 +1,287 @@
+//! Budgets and limits: what is used, left and forecast. Everybody sees their own and everyone's; administrators set them,
+//! those of a key on its own page.
+
+use std::collections::HashMap;
+
+use chat::KeyId;
+use format::{number, number_or_dash, percent};
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{AccountId, BudgetUse, Limit, LimitKind, LimitUse, Scope};
+
+use crate::components::{columns, csrf_field, data_table, empty, form_error, heading, time};
+use crate::console_request::Fields;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::Form;
+use crate::layout::Area;
+use crate::session::SignedIn;
+
+const PAGE_SIZE: usize = 100;
+/// Far more than anybody can use.
+const MAX_AMOUNT: u64 = 1_000_000_000_000_000;
+
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    page_with(user, query, None).await
+}
+
+async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> ConsoleResult {
+    let names = Names::read(user).await?;
+    let limits = user.console.store.list_limits(user.viewer()).await?;
+    let last = limits.len().div_ceil(PAGE_SIZE).max(1);
+    let page = query.get("page").parse().unwrap_or(1).clamp(1, last);
+    let shown: Vec<_> = limits.iter().skip((page - 1) * PAGE_SIZE).take(PAGE_SIZE).collect();
+    let actions = html! { @if user.is_admin() { a.button.primary href="#set" { "Set a limit" } } };
+    let content = html! {
+        (heading("Limits", actions))
+        @if limits.is_empty() {
+            (empty("No limits", html! {
+                p {
+                    "Everybody may use as much as the service can do. "
+                    @if user.is_admin() {
+                        "Set a budget or a rate for everyone or for one person below, and for one key on the key's page."
+                    }
+                }
+            }))
+        } @else {
+            (table(user, &shown, |scope| names.of(scope), "/limits"))
+            @if last > 1 {
+                nav.pages aria-label="Pages of limits" {
+                    @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Previous" } }
+                    span { "Page " (number(page as u64)) " of " (number(last as u64)) }
+                    @if page < last { a.button.plain href=(query.with("page", &(page + 1).to_string())) { "Next" } }
+                }
+            }
+        }
+        @if user.is_admin() {
+            section.card #set {
+                h2 { "Set a limit" }
+                (form_error(error))
+                (set_form(user, &html! {
+                    label { "For"
+                        select name="scope" {
+                            option value=(scope_value(Scope::Everyone)) { "Everyone together" }
+                            @for (id, email) in &names.people {
+                                option value=(scope_value(Scope::Owner(*id))) { (email) }
+                            }
+                        }
+                    }
+                }, "/limits"))
+                p.quiet {
+                    "Days and months are in UTC. A limit holds from the next request on. To limit one key, open its page "
+                    "from " a href="/keys" { "API Keys" } "."
+                }
+            }
+        }
+    };
+    Ok(user.page(Area::Limits, "Limits", content))
+}
+
+/// The limits of a key, on its own page.
+pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Markup> {
+    let limits = user.console.store.limits_of_key(user.viewer(), key).await?;
+    let back = format!("/keys/{key}");
+    Ok(html! {
+        section.card #limits {
+            h2 { "Limits" }
+            @if limits.is_empty() {
+                p.quiet { "This key has no limits of its own. " a href="/limits" { "Those of its owner and everyone's" } " apply." }
+            } @else {
+                (table(user, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
+            }
+            @if user.is_admin() {
+                (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
+            }
+        }
+    })
+}
+
+fn table(user: &SignedIn<'_>, limits: &[&LimitUse], whose: impl Fn(Scope) -> Markup, back: &str) -> Markup {
+    html! {
+        @let head = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
+        (data_table("Limits", head, html! {
+            @for LimitUse { limit, budget } in limits {
+                tr {
+                    th scope="row" data-label="For" { (whose(limit.scope)) }
+                    td data-label="Limit" { (limit.kind.describe()) }
+                    td.right data-label="Amount" { (number(limit.amount)) }
+                    td.right data-label="Used" { (used(*budget, limit.amount)) }
+                    td.right data-label="Left" { (number_or_dash(budget.map(|budget| budget.left))) }
+                    td.right data-label="Forecast" { (forecast(*budget, limit.amount)) }
+                    td data-label="Renews" { @match budget { Some(budget) => (time(budget.renews_at)), None => "–" } }
+                    td.actions { @if user.is_admin() { (remove_form(user, limit, back)) } }
+                }
+            }
+        }))
+    }
+}
+
+fn used(budget: Option<BudgetUse>, amount: u64) -> Markup {
+    html! {
+        @match budget {
+            None => "–",
+            Some(budget) => {
+                (number(budget.used)) " " span.quiet.small { (percent(budget.used, amount)) }
+                @if budget.unmeasured > 0 {
+                    div.quiet.small { "without " (format::count(budget.unmeasured, "unmeasured request")) }
+                }
+            }
+        }
+    }
+}
+
+fn forecast(budget: Option<BudgetUse>, amount: u64) -> Markup {
+    html! {
+        @match budget.and_then(|budget| budget.forecast) {
+            None => "–",
+            Some(forecast) if forecast > amount => span.badge.expired title="more than the limit" { (number(forecast)) },
+            Some(forecast) => (number(forecast)),
+        }
+    }
+}
+
+fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
+    html! {
+        form.fields method="post" action="/limits" {
+            (csrf_field(user))
+            input type="hidden" name="back" value=(back);
+            (scope)
+            label { "Limit"
+                select name="kind" { @for kind in LimitKind::ALL { option value=(kind) { (kind.describe()) } } }
+            }
+            label { "Amount"
+                input name="amount" required inputmode="numeric" pattern="[0-9,. ]+" autocomplete="off"
+                    placeholder="1,000,000";
+            }
+            button.primary type="submit" { "Set" }
+        }
+    }
+}
+
+fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Markup {
+    html! {
+        form.inline method="post" action="/limits/remove" {
+            (csrf_field(user))
+            input type="hidden" name="back" value=(back);
+            input type="hidden" name="scope" value=(scope_value(limit.scope));
+            input type="hidden" name="kind" value=(limit.kind);
+            button.plain type="submit" { "Remove" span.hidden { " " (limit.kind.describe()) } }
+        }
+    }
+}
+
+pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let admin = user.admin()?;
+    let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
+    let Some(amount) = parse_amount(form.get("amount")) else {
+        let error = format!("The amount is a whole number of at most {}.", number(MAX_AMOUNT));
+        let page = page_with(user, &Fields::default(), Some(&error)).await?;
+        return Ok(page.with_status(StatusCode::BAD_REQUEST));
+    };
+    match user.console.store.set_limit(admin, Limit { scope, kind, amount }).await? {
+        true => {
+            let message = format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount));
+            Ok(user.redirect_with_message(&back(form), &message))
+        }
+        false => Err(ConsoleError::NotFound),
+    }
+}
+
+pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
+    match user.console.store.remove_limit(user.admin()?, scope, kind).await? {
+        true => {
+            let message = format!("There is no limit of {} any more.", kind.describe());
+            Ok(user.redirect_with_message(&back(form), &message))
+        }
+        false => Err(ConsoleError::NotFound),
+    }
+}
+
+/// In a form the scope of everyone has a name.
+fn scope_value(scope: Scope) -> String {
+    match scope {
+        Scope::Everyone => "everyone".into(),
+        other => other.to_string(),
+    }
+}
+
+fn parse_scope(form: &Form) -> ConsoleResult<Scope> {
+    match form.get("scope") {
+        "everyone" => Ok(Scope::Everyone),
+        "" => Err(ConsoleError::Unreadable),
+        other => other.parse().map_err(|_| ConsoleError::Unreadable),
+    }
+}
+
+fn parse_kind(form: &Form) -> ConsoleResult<LimitKind> {
+    form.get("kind").parse().map_err(|_| ConsoleError::Unreadable)
+}
+
+/// Digits may be grouped, as people write them.
+fn parse_amount(typed: &str) -> Option<u64> {
+    let digits: String = typed.chars().filter(|character| !matches!(character, ',' | '.' | ' ' | '\u{a0}' | '_')).collect();
+    let is_number = !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|amount| is_number && *amount <= MAX_AMOUNT)
+}
+
+/// A page of ours.
+fn back(form: &Form) -> String {
+    let key = form.get("back").strip_prefix("/keys/").and_then(|id| id.parse::<KeyId>().ok());
+    key.map_or_else(|| "/limits".into(), |key| format!("/keys/{key}"))
+}
+
+/// How people and keys are called.
+struct Names {
+    people: Vec<(AccountId, String)>,
+    keys: HashMap<KeyId, String>,
+}
+
+impl Names {
+    async fn read(user: &SignedIn<'_>) -> ConsoleResult<Self> {
+        let people = match user.viewer().admin() {
+            Some(admin) => user.console.store.accounts(admin).await?,
+            None => user.viewer().account().cloned().into_iter().collect(),
+        };
+        let keys = user.console.store.list_keys(user.viewer()).await?;
+        Ok(Self {
+            people: people.into_iter().map(|account| (account.id, account.email.to_string())).collect(),
+            keys: keys.into_iter().map(|key| (key.id, key.name)).collect(),
+        })
+    }
+
+    fn of(&self, scope: Scope) -> Markup {
+        match scope {
+            Scope::Everyone => html! { "Everyone" },
+            Scope::Owner(id) => {
+                let email = self.people.iter().find(|(known, _)| *known == id).map(|(_, email)| email.as_str());
+                html! { (email.unwrap_or("a person")) }
+            }
+            Scope::Key(id) => html! {
+                "Key " a href={ "/keys/" (id) } { (self.keys.get(&id).map_or(id.as_str(), String::as_str)) }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amount_is_read_as_people_write_it() {
+        for (typed, expected) in [
+            ("1000", Some(1000)),
+            ("1,000,000", Some(1_000_000)),
+            ("1 000", Some(1000)),
+            ("0", Some(0)),
+            ("", None),
+            (",", None),
+            ("-1", None),
+            ("1e9", None),
+            ("1000000000000001", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(parse_amount(typed), expected, "{typed}");
+        }
+    }
+}

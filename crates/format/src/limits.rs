@@ -1,0 +1,19 @@
+//! Limits, as sentences name them.
+
+use store::{LimitKind, Scope};
+
+use crate::number;
+
+/// Whose limit it is, in a sentence to the caller.
+pub fn whose(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Key(_) => "The key's",
+        Scope::Owner(_) => "The key owner's",
+        Scope::Everyone => "The service's",
+    }
+}
+
+/// `10,000 tokens per day`.
+pub fn limit(kind: LimitKind, amount: u64) -> String {
+    format!("{} {}", number(amount), kind.describe())
+}

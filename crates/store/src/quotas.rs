@@ -1,0 +1,135 @@
+//! Lets callers in whose requests per minute or in flight are limited. With SQLite this process is the only one, and counts
+//! in memory. With PostgreSQL replicas share one truth (`postgres::quotas`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::clock::StoreClock;
+use crate::limits::CallerLimits;
+use crate::quota::{Grant, Lacks, LimitReached, LocalQuota, QuotaLimits, SharedQuota, reached};
+use crate::scope::Scope;
+use crate::{Store, StoreError};
+
+/// What another replica holds may come back soon.
+const HOLD_RETRIES: u32 = 4;
+const HOLD_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why a request may not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    #[error("a limit is reached")]
+    Reached(LimitReached),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Counts a request as in flight until it is dropped.
+#[derive(Default)]
+pub struct LimitPermit {
+    entered: [Option<Arc<ScopeQuota>>; 3],
+    /// Whether all limits let it in.
+    is_started: bool,
+}
+
+impl Drop for LimitPermit {
+    fn drop(&mut self) {
+        for quota in self.entered.iter().flatten() {
+            let mut local = quota.local.lock();
+            if self.is_started { local.leave() } else { local.undo() }
+        }
+    }
+}
+
+/// What this process has of one scope's quota.
+pub(crate) struct ScopeQuota {
+    pub(crate) scope: Scope,
+    pub(crate) local: Mutex<LocalQuota>,
+}
+
+/// To whoever shares out.
+pub(crate) struct QuotaQuestion {
+    pub(crate) quota: Arc<ScopeQuota>,
+    pub(crate) limits: QuotaLimits,
+    pub(crate) reply: oneshot::Sender<Result<Grant, StoreError>>,
+}
+
+pub(crate) struct Quotas {
+    by_scope: Mutex<HashMap<Scope, Arc<ScopeQuota>>>,
+    shared: Shared,
+}
+
+enum Shared {
+    Memory(Mutex<HashMap<Scope, SharedQuota>>),
+    Database(UnboundedSender<QuotaQuestion>),
+}
+
+impl Quotas {
+    pub(crate) fn in_memory() -> Self {
+        Self { by_scope: Mutex::default(), shared: Shared::Memory(Mutex::default()) }
+    }
+
+    pub(crate) fn shared(questions: UnboundedSender<QuotaQuestion>) -> Self {
+        Self { by_scope: Mutex::default(), shared: Shared::Database(questions) }
+    }
+
+    fn of(&self, scope: Scope) -> Arc<ScopeQuota> {
+        let new = || Arc::new(ScopeQuota { scope, local: Mutex::default() });
+        self.by_scope.lock().entry(scope).or_insert_with(new).clone()
+    }
+
+    async fn enter(&self, quota: &Arc<ScopeQuota>, limits: QuotaLimits, clock: &StoreClock) -> Result<(), EnterError> {
+        let mut retries = 0;
+        loop {
+            if quota.local.lock().enter(clock.now(), limits).is_ok() {
+                return Ok(());
+            }
+            let grant = self.ask(quota, limits, clock).await?;
+            let Err(lacks) = quota.local.lock().enter(clock.now(), limits) else { return Ok(()) };
+            let is_final = lacks == Lacks::Start || matches!(self.shared, Shared::Memory(_)) || retries == HOLD_RETRIES;
+            if is_final {
+                return Err(EnterError::Reached(reached(quota.scope, limits, &grant, lacks)));
+            }
+            retries += 1;
+            tokio::time::sleep(HOLD_RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn ask(&self, quota: &Arc<ScopeQuota>, limits: QuotaLimits, clock: &StoreClock) -> Result<Grant, StoreError> {
+        match &self.shared {
+            Shared::Memory(all) => {
+                let (mut all, mut local) = (all.lock(), quota.local.lock());
+                let (now, shared) = (clock.now(), all.entry(quota.scope).or_default());
+                let grant = shared.grant(now, limits, 0, local.ask_alone(limits));
+                local.receive(now, &grant);
+                Ok(grant)
+            }
+            Shared::Database(questions) => {
+                let (reply, granted) = oneshot::channel();
+                let question = QuotaQuestion { quota: quota.clone(), limits, reply };
+                questions.send(question).map_err(|_| StoreError::Unreachable("its connection has ended".into()))?;
+                granted.await.unwrap_or(Err(StoreError::TimedOut))
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Lets a request of a caller start, unless one of its limits of requests per minute or in flight is reached.
+    pub async fn enter(&self, limits: &CallerLimits) -> Result<LimitPermit, EnterError> {
+        let mut permit = LimitPermit::default();
+        for (entered, limits) in permit.entered.iter_mut().zip(limits.iter()) {
+            let Some(wanted) = limits.quota() else { continue };
+            let quota = self.quotas.of(limits.scope);
+            // Boxed, because it is large: every request would carry it as well.
+            Box::pin(self.quotas.enter(&quota, wanted, &self.clock)).await?;
+            *entered = Some(quota);
+        }
+        permit.is_started = true;
+        Ok(permit)
+    }
+}

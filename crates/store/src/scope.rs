@@ -1,0 +1,48 @@
+//! Whose requests are counted together.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chat::KeyId;
+
+use crate::StoreError;
+use crate::id::AccountId;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    Everyone,
+    /// All keys of an account.
+    Owner(AccountId),
+    Key(KeyId),
+}
+
+impl Scope {
+    /// All that a request of this key counts in.
+    pub(crate) fn all_of(key: KeyId, owner: Option<AccountId>) -> impl Iterator<Item = Self> {
+        [Some(Self::Key(key)), owner.map(Self::Owner), Some(Self::Everyone)].into_iter().flatten()
+    }
+}
+
+/// As the database has it.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => Ok(()),
+            Self::Owner(account) => write!(f, "@{account}"),
+            Self::Key(key) => key.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Scope {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let malformed = StoreError::Corrupt("scope");
+        match (text, text.strip_prefix('@')) {
+            ("", _) => Ok(Self::Everyone),
+            (_, Some(account)) => account.parse().map(Self::Owner).map_err(|_| malformed),
+            (key, None) => key.parse().map(Self::Key).map_err(|_| malformed),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! SQLite's side of budgets: a commit adds to the sums of the scopes that are counted, in its own transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use chat::Timestamp;
+use rusqlite::{Connection, Transaction, params};
+
+use super::Sqlite;
+use super::fold::unfolded_sums;
+use crate::StoreError;
+use crate::limits::{SpentInPeriods, UNCOUNTED_SLOT};
+use crate::rollup::{Entry, Figures, Measured};
+use crate::scope::Scope;
+use crate::spending::{BudgetPeriod, Spending, SpendingSums};
+
+/// Of the only process that commits.
+const SLOT: u64 = UNCOUNTED_SLOT + 1;
+
+/// Counts recorded rows against budgets. Where there are none, this is one look at an empty table.
+pub(super) fn count(transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), StoreError> {
+    let mut list = transaction.prepare_cached("SELECT scope FROM counted_scopes")?;
+    let scopes = list.query_map([], |row| row.get::<_, String>(0))?;
+    let counted = scopes.map(|scope| scope?.parse()).collect::<Result<HashSet<Scope>, StoreError>>()?;
+    if counted.is_empty() {
+        return Ok(());
+    }
+    let mut sums = SpendingSums::default();
+    for row in rows {
+        let spending = Spending::of(row.outcome.status, row.usage.total);
+        sums.add(row.request_id, row.key, row.owner, spending, |scope| counted.contains(scope));
+    }
+    let mut add = transaction.prepare_cached(
+        "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
+             unmeasured = unmeasured + excluded.unmeasured",
+    )?;
+    for (key, Spending { requests, tokens, unmeasured }) in sums.iter() {
+        let (scope, period, start) = (key.scope.to_string(), key.period.as_str(), key.start.as_millis());
+        add.execute(params![scope, period, start, SLOT, requests, tokens, unmeasured])?;
+    }
+    Ok(())
+}
+
+impl Sqlite {
+    /// What scopes have spent, from the sums.
+    pub(crate) fn counted_spending(
+        &self,
+        scopes: &[Scope],
+        now: Timestamp,
+    ) -> Result<HashMap<Scope, SpentInPeriods>, StoreError> {
+        self.with(|connection| {
+            let sums = scopes.iter().map(|&scope| Ok((scope, sum(connection, scope, now, "true")?)));
+            sums.collect()
+        })
+    }
+
+    /// What a scope has spent, from the ledger.
+    pub(crate) fn recorded_spending(&self, scope: Scope, now: Timestamp) -> Result<SpentInPeriods, StoreError> {
+        self.with(|connection| recorded(&*connection.transaction()?, scope, now))
+    }
+
+    /// What a scope has spent that commits have not counted.
+    pub(crate) fn uncounted_spending(&self, scope: Scope, now: Timestamp) -> Result<SpentInPeriods, StoreError> {
+        self.with(|connection| {
+            let snapshot = connection.transaction()?;
+            let counted = sum(&snapshot, scope, now, "slot <> 0")?;
+            Ok(recorded(&snapshot, scope, now)?.without(&counted))
+        })
+    }
+
+    /// A file has one writer at a time: whoever could change the limits has waited already.
+    #[expect(clippy::unnecessary_wraps, reason = "PostgreSQL's may fail")]
+    pub(crate) fn wait_for_running_commits(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+fn sum(
+    connection: &Connection,
+    scope: Scope,
+    now: Timestamp,
+    slots: &'static str,
+) -> Result<SpentInPeriods, StoreError> {
+    let mut sum = connection.prepare_cached(&format!(
+        "SELECT sum(requests), sum(tokens), sum(unmeasured) FROM spending
+         WHERE scope = ?1 AND period = ?2 AND start = ?3 AND {slots}"
+    ))?;
+    let scope = scope.to_string();
+    let mut spent = SpentInPeriods::default();
+    for period in BudgetPeriod::ALL {
+        *spent.of_mut(period) = sum.query_row(params![scope, period.as_str(), period.start(now).as_millis()], |row| {
+            let number = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(column)?.unwrap_or(0));
+            Ok(Spending { requests: number(0)?, tokens: number(1)?, unmeasured: number(2)? })
+        })?;
+    }
+    Ok(spent)
+}
+
+/// All in one snapshot.
+fn recorded(connection: &Connection, scope: Scope, now: Timestamp) -> Result<SpentInPeriods, StoreError> {
+    let mut spent = SpentInPeriods::default();
+    let mut list = connection.prepare_cached(
+        "SELECT start, status, requests, total_tokens, total_measured FROM rollups
+         WHERE span = 3600 AND key_id = ?1 AND start >= ?2",
+    )?;
+    let first = BudgetPeriod::Month.start(now).as_seconds();
+    let mut rows = list.query(params![scope.to_string(), first])?;
+    while let Some(row) = rows.next()? {
+        let total = Measured { sum: row.get(3)?, count: row.get(4)? };
+        let figures = Figures { requests: row.get(2)?, total, ..Figures::default() };
+        spent.add_rollup(Timestamp::from_seconds(row.get(0)?), now, row.get(1)?, &figures);
+    }
+    spent.add_unfolded(&unfolded_sums(connection)?, scope, now);
+    Ok(spent)
+}
