@@ -33,13 +33,6 @@ function(adriaticum_adapt_llama)
         set_source_files_properties(${CMAKE_SOURCE_DIR}/src/${file}.cpp TARGET_DIRECTORY llama
             PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
     endforeach()
-    # That one we do ourselves. The library's function is renamed, so that ours can call it.
-    set(mask ${ADRIATICUM_ROOT}/crates/kernels/native/mask.cpp)
-    target_sources(llama PRIVATE ${mask})
-    set_source_files_properties(${mask} TARGET_DIRECTORY llama
-        PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
-    set_source_files_properties(${CMAKE_SOURCE_DIR}/src/llama-kv-cache.cpp TARGET_DIRECTORY llama
-        PROPERTIES COMPILE_DEFINITIONS set_input_kq_mask=adriaticum_renamed_mask)
 endfunction()
 cmake_language(DEFER CALL adriaticum_adapt_llama)
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Instructions};
-use crate::{library, loading};
+use crate::loading;
 use crate::work::{self, Buffers};
 
 /// Which kernel computes attention.
@@ -37,7 +37,6 @@ pub fn change(changes: Changes) -> Result<(), NoHook> {
         Attention::Library => None,
     };
     let max_threads = changes.max_threads.map_or(0, |max| i32::try_from(max).unwrap_or(i32::MAX));
-    library::fill_masks(changes.attention);
     let function = change_function().ok_or(NoHook)?;
     // SAFETY: it copies the struct. The function in it stays valid: it is one of this program.
     unsafe { function(&RawChanges { attention, max_threads }) };

@@ -1,5 +1,5 @@
-//! What we change in llama.cpp: attention of our own on CPUs, a limit of threads that can change any time, and masks that
-//! are filled by looking at each cell once (`native/mask.cpp`); and what else needs vector instructions.
+//! What we change in llama.cpp's kernels for CPUs: attention of our own, and a limit of threads that can change any time;
+//! and what else needs vector instructions.
 //!
 //! The library computes attention for each query by itself, cell after cell. Here queries are computed together, tile by
 //! tile, so that a prefix that many sequences share is read and converted once for all of them, and cells that nobody in a
@@ -26,6 +26,6 @@ mod work;
 
 pub use hook::{Attention, Changes, NoHook, change};
 pub use lanes::{Instructions, limit_instructions};
-pub use library::{NotConverted, convert_to_q8_0, fill_masks, system_info};
+pub use library::{NotConverted, convert_to_q8_0, system_info};
 pub use loading::{NoKernels, Refused, RefusedBecause, load, load_for_gpus};
 pub use sampling::{largest, sum_of_exponentials};

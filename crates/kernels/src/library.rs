@@ -6,23 +6,10 @@ use std::path::Path;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::hook::Attention;
-
 /// Which instructions the kernels were compiled for, in the library's own words.
 pub fn system_info() -> String {
     // SAFETY: it returns a text that stays valid until the next call, which has to wait for nothing here.
     unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy().into_owned()
-}
-
-// Of native/mask.cpp, which is a part of the library.
-unsafe extern "C" {
-    fn adriaticum_fill_masks(own: bool);
-}
-
-/// Whose function says from now on which cells a token sees. Both say the same; ours is faster with many sequences.
-pub fn fill_masks(whose: Attention) {
-    // SAFETY: it only sets a variable.
-    unsafe { adriaticum_fill_masks(whose == Attention::Own) }
 }
 
 /// The library could not convert a model.
