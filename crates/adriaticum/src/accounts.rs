@@ -2,7 +2,7 @@
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, Store, Token, Viewer};
+use store::{Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -32,7 +32,31 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             note_withdrawn(changed.withdrawn_links);
             Ok(())
         }
-        AccountsCommand::Disable { email } => set_disabled(&store, admin, &email, true).await,
+        AccountsCommand::Disable { email, revoke_keys } => {
+            set_disabled(&store, admin, &email, true).await?;
+            if revoke_keys {
+                let account = find(&store, admin, &email).await?;
+                let revoked = store.revoke_keys_of(admin, account.id).await;
+                note_revoked(revoked.map_err(|error| cli_error(&error, &email))?);
+            }
+            Ok(())
+        }
+        AccountsCommand::Set { email, name, new_email } => {
+            let account = find(&store, admin, &email).await?;
+            let stored_name = || PersonName::parse(&account.name).map_err(|error| CliError::new(error.to_string()));
+            let name = name.map_or_else(stored_name, Ok)?;
+            let new_email = new_email.unwrap_or_else(|| account.email.clone());
+            let changed = store.set_profile(admin, account.id, &name, &new_email).await;
+            let changed = changed.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("{email} is now {}, {}.", changed.name, changed.email))
+        }
+        AccountsCommand::Delete { email } => {
+            let account = find(&store, admin, &email).await?;
+            let revoked = store.delete_account(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("Deleted {email}."))?;
+            note_revoked(revoked);
+            Ok(())
+        }
         AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
         AccountsCommand::Links { json } => list_links(&store.links(admin).await?, json),
         AccountsCommand::Withdraw { id } => withdraw(&store, admin, &id).await,
@@ -51,6 +75,12 @@ async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: 
     print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))?;
     note_withdrawn(changed.withdrawn_links);
     Ok(())
+}
+
+fn note_revoked(keys: u64) {
+    if keys > 0 {
+        print_note(&format!("Revoked: {}.", format::count(keys, "key")));
+    }
 }
 
 fn note_withdrawn(links: usize) {

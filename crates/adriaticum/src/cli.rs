@@ -7,7 +7,7 @@ use std::time::Duration;
 use chat::{ApiKey, KeyId, KeyName};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use store::{Email, LimitKind, PostgresUrl, Role};
+use store::{Email, KeyNote, LimitKind, PersonName, PostgresUrl, Role};
 
 /// The help heading of flags that every command has.
 const SETTINGS_HEADING: &str = "Settings";
@@ -177,6 +177,9 @@ pub(crate) enum KeysCommand {
         /// The time until the key expires, such as `30d` or `12h`; never unless given.
         #[arg(long, value_name = "TIME", value_parser = lifetime)]
         expires: Option<Duration>,
+        /// A limit of the key, such as `tokens-per-month=1000000`, as `limits set` takes them; may be given several times.
+        #[arg(long, value_name = "LIMIT=AMOUNT", value_parser = budget)]
+        budget: Vec<(LimitKind, u64)>,
     },
     /// Lists all keys. Their secrets are not stored and cannot be shown.
     List {
@@ -193,12 +196,83 @@ pub(crate) enum KeysCommand {
         #[arg(value_parser = KeyName::parse)]
         name: KeyName,
     },
+    /// Gives a key another secret and prints the new key. The old one works for a while, so that nothing has to stop.
+    Rotate {
+        /// The key's public id.
+        #[arg(value_parser = key_id)]
+        id: KeyId,
+        /// How long the old secret still works, such as `24h`; `0s` ends it at once.
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = overlap)]
+        overlap: Duration,
+    },
+    /// Changes a key: expiry, permission, owner or note.
+    #[command(arg_required_else_help = true)]
+    Set {
+        /// The key's public id.
+        #[arg(value_parser = key_id)]
+        id: KeyId,
+        /// The time from now until it expires, such as `30d`, or `never`.
+        #[arg(long, value_name = "TIME", value_parser = lifetime_or_never)]
+        expires: Option<Lifetime>,
+        /// Whether it may execute completions: on or off.
+        #[arg(long, value_name = "ON-OR-OFF", value_parser = on_or_off)]
+        completions: Option<bool>,
+        /// The e-mail address of the person who gets it, or `nobody`.
+        #[arg(long, value_name = "EMAIL", value_parser = owner)]
+        owner: Option<NewOwner>,
+        /// A note for people.
+        #[arg(long, value_name = "TEXT", value_parser = KeyNote::parse)]
+        note: Option<KeyNote>,
+    },
     /// Revokes a key: the very next request with it is refused.
     Revoke {
         /// The key's public id, or the whole key.
         #[arg(value_parser = key_or_id)]
         id: KeyOrId,
     },
+}
+
+/// How long a key lives from now on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lifetime {
+    Never,
+    After(Duration),
+}
+
+fn lifetime_or_never(text: &str) -> Result<Lifetime, String> {
+    match text {
+        "never" => Ok(Lifetime::Never),
+        _ => lifetime(text).map(Lifetime::After),
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum NewOwner {
+    Nobody,
+    Person(Email),
+}
+
+fn owner(text: &str) -> Result<NewOwner, String> {
+    match text {
+        "nobody" => Ok(NewOwner::Nobody),
+        _ => text.parse().map(NewOwner::Person).map_err(|error: store::EmailError| error.to_string()),
+    }
+}
+
+fn on_or_off(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it is on or off"),
+    }
+}
+
+/// `tokens-per-month=1000000`.
+fn budget(text: &str) -> Result<(LimitKind, u64), String> {
+    let (kind, amount) = text.split_once('=').ok_or("it is a limit and an amount, as in tokens-per-month=1000000")?;
+    let kind = kind.parse().map_err(|error: store::LimitKindError| error.to_string())?;
+    let amount = amount.parse().ok().filter(|amount| *amount <= MAX_LIMIT);
+    Ok((kind, amount.ok_or_else(|| format!("the amount is a whole number of at most {MAX_LIMIT}"))?))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -290,6 +364,25 @@ pub(crate) enum AccountsCommand {
     },
     /// Disables an account: ends its sessions, withdraws its links and refuses sign-in.
     Disable {
+        /// The account's e-mail address.
+        email: Email,
+        /// Also revokes all of their keys.
+        #[arg(long)]
+        revoke_keys: bool,
+    },
+    /// Changes an account's name or e-mail address.
+    Set {
+        /// The account's e-mail address.
+        email: Email,
+        /// Another name.
+        #[arg(long, value_parser = PersonName::parse)]
+        name: Option<PersonName>,
+        /// Another e-mail address.
+        #[arg(long, value_name = "EMAIL")]
+        new_email: Option<Email>,
+    },
+    /// Deletes an account for good and revokes its keys. What was recorded stays, without a name.
+    Delete {
         /// The account's e-mail address.
         email: Email,
     },
@@ -414,6 +507,14 @@ fn lifetime(text: &str) -> Result<Duration, String> {
         return Err("it must be above 0 and at most 100 years".into());
     }
     Ok(lifetime)
+}
+
+fn overlap(text: &str) -> Result<Duration, String> {
+    const MAX_OVERLAP: Duration = Duration::from_secs(366 * 86_400);
+    duration(text).and_then(|overlap| match overlap <= MAX_OVERLAP {
+        true => Ok(overlap),
+        false => Err("it is at most a year".into()),
+    })
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

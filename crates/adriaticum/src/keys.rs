@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
-use store::{KeyRecord, NewKey, Store, Viewer};
+use store::{Admin, KeyChange, KeyRecord, Limit, NewKey, Scope, Store, Viewer};
 
-use crate::cli::{KeyOrId, KeysCommand};
+use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner};
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
 use crate::settings::Settings;
@@ -16,22 +16,56 @@ use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
     match command {
-        KeysCommand::Create { name, without_completions, expires } => {
+        KeysCommand::Create { name, without_completions, expires, budget } => {
             let expires_at = expires.map(|life| store.now() + life);
             let new = NewKey { name, completions: !without_completions, expires_at };
-            let key = store.create_key(&Viewer::operator(), new).await?;
+            let key = store.create_key(&operator, new).await?;
+            // Before anybody has the key.
+            for (kind, amount) in budget {
+                let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
+                let set = store.set_limit(admin, limit).await;
+                set.map_err(|error| CliError::new(error.to_string()))?;
+            }
             print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
             print_note(&note);
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
-        KeysCommand::Rename { id, name } => match store.rename_key(&Viewer::operator(), id, &name).await? {
+        KeysCommand::Rename { id, name } => match store.rename_key(&operator, id, &name).await? {
             true => print_line(&format!("Renamed {id} to {:?}.", name.as_str())),
             false => Err(no_such_key(id)),
         },
-        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&Viewer::operator(), id).await?
+        KeysCommand::Rotate { id, overlap } => {
+            let key = store.rotate_key(&operator, id, overlap).await?.ok_or_else(|| no_such_active_key(id))?;
+            print_line(key.reveal())?;
+            let until = rfc3339_seconds(store.now() + overlap);
+            print_note(&match overlap.is_zero() {
+                true => "This is the only time the new key is shown. The old one is refused from now on.".into(),
+                false => format!("This is the only time the new key is shown. The old one works until {until}."),
+            });
+            Ok(())
+        }
+        KeysCommand::Set { id, expires, completions, owner, note } => {
+            let expiry = expires.map(|life| match life {
+                Lifetime::Never => KeyChange::Expiry(None),
+                Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
+            });
+            let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note)];
+            for change in changes.iter().flatten() {
+                if !store.change_key(&operator, id, change).await? {
+                    return Err(no_such_key(id));
+                }
+            }
+            if let Some(owner) = owner {
+                give(&store, admin, id, owner).await?;
+            }
+            print_line(&format!("Changed {id}. It holds from the next request on."))
+        }
+        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&operator, id).await?
         {
             Some(at) => {
                 if is_secret {
@@ -42,6 +76,22 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             }
             None => Err(no_such_key(id)),
         },
+    }
+}
+
+async fn give(store: &Store, admin: Admin<'_>, id: KeyId, owner: NewOwner) -> Result<(), CliError> {
+    let account = match &owner {
+        NewOwner::Nobody => None,
+        NewOwner::Person(email) => {
+            let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
+            let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
+            Some(found.ok_or_else(missing)?.id)
+        }
+    };
+    let given = store.set_key_owner(admin, id, account).await;
+    match given.map_err(|error| CliError::new(error.to_string()))? {
+        true => Ok(()),
+        false => Err(no_such_key(id)),
     }
 }
 
@@ -74,6 +124,10 @@ fn no_such_key(id: KeyId) -> CliError {
     CliError::new(format!("there is no key {id}; `adriaticum keys list` lists all"))
 }
 
+fn no_such_active_key(id: KeyId) -> CliError {
+    CliError::new(format!("there is no key {id}, or it is revoked; `adriaticum keys list` lists all"))
+}
+
 fn now() -> Timestamp {
     SystemTime::now().into()
 }
@@ -88,6 +142,10 @@ struct JsonKey<'a> {
     last_used_at: Option<String>,
     expires_at: Option<String>,
     revoked_at: Option<String>,
+    owner: Option<&'a str>,
+    /// Until when the secret before this one works.
+    previous_until: Option<String>,
+    note: &'a str,
 }
 
 impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
@@ -101,6 +159,9 @@ impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
             last_used_at: key.last_used_at.map(rfc3339_seconds),
             expires_at: key.expires_at.map(rfc3339_seconds),
             revoked_at: key.revoked_at.map(rfc3339_seconds),
+            owner: key.owner.as_deref(),
+            previous_until: key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
+            note: &key.note,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use format::{number, number_or_dash, rfc3339_seconds};
 use serde::Serialize;
-use store::{Admin, BudgetUse, Email, Limit, LimitUse, Scope, Store, Viewer};
+use store::{AccountError, Admin, BudgetUse, Email, Limit, LimitUse, Scope, Store, Viewer};
 
 use crate::cli::{LimitScope, LimitsCommand};
 use crate::error::CliError;
@@ -19,19 +19,23 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::List { json } => list(&store, admin, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
-            match store.set_limit(admin, Limit { scope, kind, amount }).await? {
+            match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(cli_error)? {
                 true => print_line(&format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount))),
                 false => Err(CliError::new("there is no such key; `adriaticum keys list` lists all")),
             }
         }
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
-            match store.remove_limit(admin, scope, kind).await? {
+            match store.remove_limit(admin, scope, kind).await.map_err(cli_error)? {
                 true => print_line(&format!("There is no limit of {} any more.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }
         }
     }
+}
+
+fn cli_error(error: AccountError) -> CliError {
+    CliError::new(error.to_string())
 }
 
 async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope, CliError> {

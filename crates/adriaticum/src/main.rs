@@ -1,6 +1,7 @@
 //! The binary: command line, configuration, composition. Only here are concrete choices named.
 
 mod accounts;
+mod alerts;
 mod backup;
 mod banner;
 mod check;
@@ -29,6 +30,7 @@ mod storage;
 mod table;
 mod traces;
 mod usage;
+mod webhook;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use api::{Api, ApiAddress, ApiSettings};
 use console::SignInCounters;
-use ops::Ops;
+use ops::{AlertCounters, Ops};
 use runtimes::Pool;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use transport::{Certificates, Lifecycle, ListenerSettings, Timeouts, Tls, TrustedProxies};
 
+use crate::alerts::Alerts;
 use crate::banner::Banner;
 use crate::error::CliError;
 use crate::listeners::{Listener, Listeners};
@@ -22,6 +23,7 @@ use crate::settings::Settings;
 use crate::shutdown::{StopSignals, catch};
 use crate::storage::open_store;
 use crate::traces::Traces;
+use crate::webhook::Webhook;
 use crate::{embedded, grounding, log};
 
 /// How long the first check of the runtimes may delay the start.
@@ -48,6 +50,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let certificates = open_certificates(settings)?;
     let tls = certificates.clone().map(Tls::with_certificates).transpose();
     let tls = tls.map_err(|error| CliError::new(format!("TLS cannot be set up: {error}")))?;
+    let webhook = Webhook::new(settings)?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
@@ -78,8 +81,10 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (lifecycle, lifecycle_receiver) = watch::channel(Lifecycle::Serving);
     let sign_ins = Arc::new(SignInCounters::default());
-    let ops =
-        Ops::new(api.clone(), lifecycle_receiver.clone(), certificates, sign_ins.clone(), env!("CARGO_PKG_VERSION"));
+    let counters = Arc::new(AlertCounters::default());
+    tokio::spawn(Alerts::new(store.clone(), webhook, counters.clone()).run());
+    let version = env!("CARGO_PKG_VERSION");
+    let ops = Ops::new(api.clone(), lifecycle_receiver.clone(), certificates, sign_ins.clone(), counters, version);
     let ops_server = listeners.ops.take().map(|listener| OpsServer::start(listener, ops));
     tokio::spawn(first_signal.run(settings.api.drain, lifecycle));
     let served = async {

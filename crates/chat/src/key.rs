@@ -32,6 +32,11 @@ impl ApiKey {
         Ok(Self::assemble(id, secret))
     }
 
+    /// A key with another secret and the same public id.
+    pub fn generate_for(id: KeyId) -> Result<Self, getrandom::Error> {
+        Ok(Self::assemble(id.as_str(), &random_base62(SECRET_LEN)?))
+    }
+
     pub fn parse(text: &str) -> Result<Self, ApiKeyError> {
         let bytes = text.as_bytes();
         let has_format = bytes.len() == KEY_LEN

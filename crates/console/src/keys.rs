@@ -15,9 +15,9 @@ use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
-use crate::limits;
 use crate::overview::curl;
 use crate::session::SignedIn;
+use crate::{key_settings, limits};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const PAGE_SIZE: usize = 100;
@@ -291,6 +291,7 @@ async fn detail_content(
     error: Option<&str>,
 ) -> ConsoleResult<Markup> {
     let limits = if key.playground { html! {} } else { limits::of_key(user, key.id).await? };
+    let settings = key_settings::forms(user, key).await?;
     Ok(html! {
         (heading(&key.name, html! {
             a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
@@ -325,9 +326,11 @@ async fn detail_content(
                 dt { "Last used" } dd { (time_or(key.last_used_at, "never")) }
                 dt { "Expires" } dd { (time_or(key.expires_at, "never")) }
                 @if let Some(at) = key.revoked_at { dt { "Revoked" } dd { (time(at)) } }
+                @if !key.note.is_empty() { dt { "Note" } dd { (key.note) } }
             }
         }
         (limits)
+        (settings)
     })
 }
 
@@ -389,7 +392,7 @@ pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> Conso
     }
 }
 
-async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<KeyRecord> {
+pub(crate) async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<KeyRecord> {
     let id: KeyId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     user.console.store.key(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
 }

@@ -18,10 +18,12 @@ mod form;
 #[cfg(test)]
 mod fuzz;
 mod hash_pool;
+mod key_settings;
 mod keys;
 mod layout;
 mod limits;
 mod links;
+mod member;
 mod overview;
 mod password;
 mod playground;

@@ -13,6 +13,7 @@ use crate::components::{columns, csrf_field, data_table, empty, form_error, head
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
+use crate::key_settings::declined;
 use crate::layout::Area;
 use crate::session::SignedIn;
 
@@ -177,7 +178,7 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         let page = page_with(user, &Fields::default(), Some(&error)).await?;
         return Ok(page.with_status(StatusCode::BAD_REQUEST));
     };
-    match user.console.store.set_limit(admin, Limit { scope, kind, amount }).await? {
+    match user.console.store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(declined)? {
         true => {
             let message = format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount));
             Ok(user.redirect_with_message(&back(form), &message))
@@ -188,7 +189,7 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
-    match user.console.store.remove_limit(user.admin()?, scope, kind).await? {
+    match user.console.store.remove_limit(user.admin()?, scope, kind).await.map_err(declined)? {
         true => {
             let message = format!("There is no limit of {} any more.", kind.describe());
             Ok(user.redirect_with_message(&back(form), &message))

@@ -15,7 +15,7 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::{
-    Worker, account, assets, audit, export, keys, layout, limits, links, overview, playground, requests, sign_in, team, usage,
+    Worker, account, assets, audit, export, key_settings, keys, layout, limits, links, member, overview, playground, requests, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -85,6 +85,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
             ["limits"] => limits::page(&user, &request.query).await,
             ["playground"] => playground::page(&user),
             ["team"] => team::page(&user).await,
+            ["team", id] => member::page(&user, id).await,
             ["audit"] => audit::page(&user, &request.query).await,
             ["account"] => account::page(&user).await,
             _ => Err(ConsoleError::NotFound),
@@ -101,12 +102,17 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     match path.as_slice() {
         ["keys"] => keys::create(&user, &form).await,
         ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
+        ["keys", id, "rotate"] => key_settings::rotate(&user, id, &form).await,
+        ["keys", id, "settings"] => key_settings::save(&user, id, &form).await,
         ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
         ["limits"] => limits::set(&user, &form).await,
         ["limits", "remove"] => limits::remove(&user, &form).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
         ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
         ["team", id, "role"] => team::set_role(&user, id, &form).await,
+        ["team", id, "profile"] => member::save(&user, id, &form).await,
+        ["team", id, "delete"] => member::delete(&user, id, &form).await,
+        ["team", id, "revoke-keys"] => member::revoke_keys(&user, id, &form).await,
         ["team", id, "disable"] => team::set_disabled(&user, id, true, &form).await,
         ["team", id, "enable"] => team::set_disabled(&user, id, false, &form).await,
         ["team", id, "reset"] => team::reset(&user, id, &form).await,

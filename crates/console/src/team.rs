@@ -74,7 +74,7 @@ fn member_table(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
                 @let disabled = account.disabled_at.is_some();
                 tr.over[disabled] {
                     th scope="row" data-label="Name" {
-                        (account.name)
+                        a href={ "/team/" (account.id) } { (account.name) }
                         @if me == Some(account.id) { " " span.quiet { "(you)" } }
                     }
                     td data-label="E-mail" { (account.email) }
@@ -196,12 +196,13 @@ pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, 
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.set_disabled(user.admin()?, id, disabled).await {
         Ok(AccountChange { account, withdrawn_links }) if disabled => {
-            let message = format!(
-                "{} can no longer sign in.{} Their keys still work; revoke those that should not.",
-                account.name,
-                revoked_links(withdrawn_links)
-            );
-            Ok(user.redirect_with_message("/team", &message))
+            let keys = user.console.store.count_active_keys(user.admin()?, id).await?;
+            let message = format!("{} can no longer sign in.{}", account.name, revoked_links(withdrawn_links));
+            // Their page offers to revoke the keys that still work.
+            Ok(match keys {
+                0 => user.redirect_with_message("/team", &message),
+                _ => user.redirect_with_message(&format!("/team/{id}"), &message),
+            })
         }
         Ok(AccountChange { account, .. }) => {
             Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name)))
@@ -226,7 +227,7 @@ fn with_article(role: Role) -> &'static str {
     }
 }
 
-async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
+pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
     match declined {
         AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
         AccountError::NotAdmin => Err(ConsoleError::NotAllowed),

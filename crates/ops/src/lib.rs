@@ -4,6 +4,7 @@
 //! stopping. It changes nothing and holds no secret. Reading metrics costs runtimes nothing; asking for readiness may
 //! make one of them decode a token now and then.
 
+mod alerts;
 mod encode;
 mod metrics;
 mod probe;
@@ -22,6 +23,7 @@ use hyper::body::Incoming;
 use tokio::sync::watch;
 use transport::{Certificates, Lifecycle, Rejection, Response, ResponseBody, Site};
 
+pub use self::alerts::AlertCounters;
 use self::metrics::Metrics;
 use self::probe::Probe;
 use self::readiness::{Decodes, Readiness, no_runtime_available};
@@ -37,6 +39,7 @@ pub struct Ops {
     lifecycle: watch::Receiver<Lifecycle>,
     certificates: Option<Arc<Certificates>>,
     sign_ins: Arc<SignInCounters>,
+    alerts: Arc<AlertCounters>,
     metrics: Metrics,
     runtime: Probe,
     search: Probe,
@@ -48,10 +51,12 @@ impl Ops {
         lifecycle: watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
         sign_ins: Arc<SignInCounters>,
+        alerts: Arc<AlertCounters>,
         version: &'static str,
     ) -> Arc<Self> {
         let metrics = Metrics::new(version);
-        Arc::new(Self { api, lifecycle, certificates, sign_ins, metrics, runtime: Probe::new(), search: Probe::new() })
+        let (runtime, search) = (Probe::new(), Probe::new());
+        Arc::new(Self { api, lifecycle, certificates, sign_ins, alerts, metrics, runtime, search })
     }
 
     async fn readiness(&self) -> Response {
@@ -101,7 +106,7 @@ impl Ops {
         let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
         let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
-        self.metrics.text(&self.api, health, readiness, engines, expiries, self.sign_ins.read())
+        self.metrics.text(&self.api, health, readiness, engines, expiries, self.sign_ins.read(), self.alerts.read())
     }
 }
 

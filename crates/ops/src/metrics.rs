@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use runtimes::{EngineStatus, FailureCounts, MemberStatus};
 use store::LedgerStats;
 
+use crate::alerts::Alerts;
 use crate::encode::{Labels, Metric, family, histograms, table};
 use crate::process::{PROCESS_METRICS, Process};
 use crate::readiness::Readiness;
@@ -104,6 +105,7 @@ impl Metrics {
         engines: Vec<(String, EngineStatus)>,
         expiries: Vec<(PathBuf, SystemTime)>,
         sign_ins: [(&'static str, u64); 3],
+        alerts: Alerts,
     ) -> String {
         let (in_flight, limit) = api.in_flight();
         let (body_memory, body_memory_limit) = api.body_memory();
@@ -121,6 +123,7 @@ impl Metrics {
             ledger: api.ledger_stats(),
             engines,
             sign_ins,
+            alerts,
             expiries: expiries.into_iter().map(|(file, at)| (file.display().to_string(), since_1970(at))).collect(),
         };
         let mut registry = Registry::default();
@@ -146,6 +149,7 @@ struct Scrape {
     engines: Vec<(String, EngineStatus)>,
     /// To the console, by outcome.
     sign_ins: [(&'static str, u64); 3],
+    alerts: Alerts,
     /// Certificates' files, and when they expire, in seconds since 1970.
     expiries: Vec<(String, f64)>,
 }
@@ -171,6 +175,7 @@ impl Collector for Scrape {
         let sign_ins = sign_ins.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
         let help = "Attempts to sign in to the console, by outcome";
         family(encoder, "adriaticum_console_sign_ins", help, MetricType::Counter, sign_ins)?;
+        encode_alerts(encoder, &self.alerts)?;
         encode_runtimes(encoder, &self.health.runtimes)?;
         let named: Vec<_> = self.engines.iter().map(|(name, engine)| ([("runtime", name.as_str())], engine)).collect();
         table(encoder, ENGINE_METRICS, named.iter().map(|(labels, engine)| (labels.as_slice(), *engine)))
@@ -232,6 +237,17 @@ fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> f
     histograms(encoder, "adriaticum_ledger_group_rows", help, 1.0, [(&[] as Labels<'_>, &ledger.group_rows)])?;
     let help = "How long the ledger's commits took";
     histograms(encoder, "adriaticum_ledger_commit_seconds", help, 1e6, [(&[] as Labels<'_>, &ledger.commit_micros)])
+}
+
+fn encode_alerts(encoder: &mut DescriptorEncoder<'_>, alerts: &Alerts) -> fmt::Result {
+    let budgets = alerts.budgets.map(|(part, count)| ([("used", part)], count));
+    let rows = budgets.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
+    let help = "Budgets of which at least that part is used";
+    family(encoder, "adriaticum_budgets_reached", help, MetricType::Gauge, rows)?;
+    let deliveries = alerts.deliveries.map(|(outcome, count)| ([("outcome", outcome)], count));
+    let rows = deliveries.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
+    let help = "Attempts to deliver a notice to the webhook, by outcome";
+    family(encoder, "adriaticum_webhook_deliveries", help, MetricType::Counter, rows)
 }
 
 fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]) -> fmt::Result {

@@ -96,7 +96,7 @@ pub enum AccountError {
     #[error("there is no such account")]
     NoSuchAccount,
     /// Nobody could undo that.
-    #[error("the last administrator cannot be demoted or disabled")]
+    #[error("the last administrator cannot be demoted, disabled or deleted")]
     LastAdmin,
     /// Demoted or disabled since the request began.
     #[error("only administrators can do this")]
@@ -107,7 +107,7 @@ pub enum AccountError {
 
 impl Store {
     pub async fn count_accounts(&self) -> Result<u64, StoreError> {
-        self.connection().await?.query_value("SELECT count(*) FROM accounts", &[]).await
+        self.connection().await?.query_value("SELECT count(*) FROM accounts WHERE deleted_at IS NULL", &[]).await
     }
 
     /// `None` for an unknown or disabled account.
@@ -149,7 +149,7 @@ impl Store {
     }
 
     pub async fn accounts(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
-        let list = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY created_at, id");
+        let list = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE deleted_at IS NULL ORDER BY created_at, id");
         self.connection().await?.query(&list, &[], account).await
     }
 
@@ -223,7 +223,7 @@ pub(crate) async fn find_account(
     connection: &mut Connection<'_>,
     of: AccountId,
 ) -> Result<Option<Account>, StoreError> {
-    let find = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1");
+    let find = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1 AND deleted_at IS NULL");
     connection.query_optional(&find, params![&of], account).await
 }
 
@@ -256,7 +256,7 @@ pub(crate) async fn require_still_admin(
 }
 
 /// Declines a change that leaves nobody who could undo it.
-async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), AccountError> {
+pub(crate) async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), AccountError> {
     let any = "SELECT count(*) > 0 FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
     if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(AccountError::LastAdmin) }
 }

@@ -151,9 +151,11 @@ const FIRST_TIMED: &str = "(1 << 50)";
 pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "accounts",
-        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at FROM accounts",
+        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at FROM
+                accounts",
         columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
-            ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number)],
+            ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number),
+            ("deleted_at", Number)],
     },
     Table {
         name: "sessions",
@@ -177,10 +179,10 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "keys",
         source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
-                last_used_at FROM keys",
+                last_used_at, previous_digest, previous_until, note FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
             ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
-            ("last_used_at", Number)],
+            ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text)],
     },
     Table {
         name: "commits",

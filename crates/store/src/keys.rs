@@ -61,6 +61,9 @@ pub struct KeyRecord {
     pub owner: Option<String>,
     /// Whether it stands for its owner's use of the console's playground: nobody has its secret.
     pub playground: bool,
+    /// Until when the secret before this one works.
+    pub previous_until: Option<Timestamp>,
+    pub note: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,10 +214,11 @@ fn playground_name() -> KeyName {
 }
 
 /// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
-const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
+pub(crate) const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
 
 const SELECT_RECORD: &str =
-    "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground
+    "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground,
+        previous_until, note
     FROM keys LEFT JOIN accounts ON accounts.id = owner";
 
 fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
@@ -228,6 +232,8 @@ fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
         last_used_at: row.get_optional(6)?,
         owner: row.get_optional(7)?,
         playground: row.get(8)?,
+        previous_until: row.get_optional(9)?,
+        note: row.get(10)?,
     })
 }
 
@@ -249,17 +255,18 @@ async fn insert(
 }
 
 /// How the audit log names a key.
-fn label(id: KeyId, name: &str) -> String {
+pub(crate) fn label(id: KeyId, name: &str) -> String {
     format!("{name} ({id})")
 }
 
 /// What SQLite is asked for every request; kept prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner,
-        (SELECT version FROM limits_version) FROM keys WHERE id = $1";
+        (SELECT version FROM limits_version), previous_digest, previous_until FROM keys WHERE id = $1";
 
 /// What PostgreSQL is asked, for several requests at once; kept prepared, too.
 pub(crate) const FIND_KEYS: &str =
-    "SELECT digest, completions, expires_at, revoked_at, owner, version, keys.id FROM keys, limits_version
+    "SELECT digest, completions, expires_at, revoked_at, owner, version, previous_digest, previous_until,
+        keys.id FROM keys, limits_version
     WHERE keys.id = ANY($1)";
 
 #[derive(Clone, Copy)]
@@ -270,6 +277,8 @@ pub(crate) struct StoredKey {
     pub(crate) revoked_at: Option<Timestamp>,
     pub(crate) owner: Option<AccountId>,
     pub(crate) limits_version: u64,
+    /// The digest of the secret before this one, and until when that works.
+    pub(crate) previous: Option<(KeyDigest, Timestamp)>,
 }
 
 impl StoredKey {
@@ -282,6 +291,7 @@ impl StoredKey {
             revoked_at: row.get_optional(3)?,
             owner: row.get_optional(4)?,
             limits_version: row.get(5)?,
+            previous: row.get_optional(6)?.map(KeyDigest::from_bytes).zip(row.get_optional(7)?),
         })
     }
 }
@@ -296,9 +306,12 @@ fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Opti
         revoked_at: None,
         owner: None,
         limits_version: 0,
+        previous: None,
     };
     let stored = stored.unwrap_or(nobody);
-    let same = stored.digest.matches(&presented.digest());
+    let digest = presented.digest();
+    let (previous, until) = stored.previous.unwrap_or((nobody.digest, Timestamp::default()));
+    let same = stored.digest.matches(&digest) | (previous.matches(&digest) & (now < until));
     let active = KeyState::at(now, stored.expires_at, stored.revoked_at) == KeyState::Active;
     (known & same & active).then_some(stored)
 }

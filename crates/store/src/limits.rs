@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use chat::{KeyId, Timestamp};
 
+use crate::accounts::{AccountError, require_still_admin};
 use crate::id::AccountId;
 use crate::quota::QuotaLimits;
 use crate::rollup::{Figures, Rollups};
@@ -336,9 +337,10 @@ impl Store {
     }
 
     /// Sets a limit, in place of one of that kind; `false` if there is no such key or person, or it is not theirs to set.
-    pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, StoreError> {
+    pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
         let is_set = self
             .change(async |transaction| {
+                require_still_admin(transaction, admin).await?;
                 let Some(label) = label(transaction, limit.scope).await? else { return Ok(false) };
                 let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
                 let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
@@ -351,7 +353,7 @@ impl Store {
                 }
                 let what = format!("limited {} to {}", limit.kind.describe(), limit.amount);
                 note_change(transaction, admin, &what, &label).await?;
-                Ok::<_, StoreError>(true)
+                Ok::<_, AccountError>(true)
             })
             .await?;
         if is_set && matches!(limit.kind, LimitKind::Budget(..)) {
@@ -361,8 +363,9 @@ impl Store {
     }
 
     /// `false` if there is none.
-    pub async fn remove_limit(&self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, StoreError> {
+    pub async fn remove_limit(&self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
         self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
             let text = scope.to_string();
             let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
             if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
@@ -461,7 +464,7 @@ impl Store {
 pub(crate) const UNCOUNTED_SLOT: u64 = 0;
 
 pub(crate) const LIMITS_VERSION: &str = "SELECT version FROM limits_version";
-const COUNT_UP: &str = "UPDATE limits_version SET version = version + 1";
+pub(crate) const COUNT_UP: &str = "UPDATE limits_version SET version = version + 1";
 
 /// Sums of periods that are over.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM spending WHERE start < $1";

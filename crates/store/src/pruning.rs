@@ -182,7 +182,7 @@ fn log_dispute(disputed: bool, clock: Timestamp, time: Timestamp) {
     }
 }
 
-fn utc(time: Timestamp) -> humantime::Rfc3339Timestamp {
+pub(crate) fn utc(time: Timestamp) -> humantime::Rfc3339Timestamp {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(time.as_millis().min(MAX_MILLIS)))
 }
 

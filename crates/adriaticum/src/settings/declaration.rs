@@ -194,6 +194,12 @@ settings! {
     /// max. tokens of search results in a prompt
     tokens: usize = "1000" => count;
 
+    [webhook: WebhookSection]
+    /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set
+    url: Option<Url> = "" => endpoint;
+    /// the secret that they are signed with, as Standard Webhooks says: whsec_ and base64, or any text
+    key: Option<String> = "" => optional, is_secret;
+
     [otlp: OtlpSection]
     /// where traces are sent by OTLP over HTTP, such as http://HOST:4318; none unless set, here or in
     /// OTEL_EXPORTER_OTLP_ENDPOINT

@@ -220,3 +220,48 @@ fn bad_limits_are_refused_with_a_sentence() {
     assert!(removed.code != Some(0) && removed.stderr.contains("there is no such limit"), "{removed:?}");
     assert!(service.run_ok(&["limits", "list"]).contains("There are no limits"));
 }
+
+#[test]
+fn a_webhook_is_told_once_at_80_and_at_100_percent_and_again_until_it_accepts() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let receiver = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
+    let service = ADRIATICUM
+        .service_with(&[&runtime])
+        .set("webhook.url", &format!("{}/chat/completions", receiver.url()))
+        .set("webhook.key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .start();
+    let key = service.key_with("the bot", &["--expires", "3d"]);
+    service.run_ok(&["limits", "set", "--key", public_id(&key), "requests-per-month", "5"]);
+    (0..4).for_each(|_| drop(service.chat(&key, "hello").completion()));
+    // What was refused is sent again.
+    receiver.wait_for_requests(1);
+    receiver.set_behaviour(Behaviour::Respond(200, "{}".into()));
+    ADRIATICUM.wait_for("80 %", || accepted(&service).filter(|count| *count >= 1.0));
+    service.chat(&key, "hello").completion();
+    service.chat(&key, "hello").expect_error("insufficient_permission");
+    ADRIATICUM.wait_for("all notices", || accepted(&service).filter(|count| *count >= 2.0));
+    let told = receiver.requests();
+    let budgets: Vec<_> = told.iter().filter(|event| event["type"] == "budget.reached").collect();
+    let percents: Vec<_> = budgets.iter().map(|event| event["data"]["percent"].as_u64().unwrap()).collect();
+    assert!(percents.contains(&80) && percents.last() == Some(&100), "{percents:?}");
+    let last = &budgets.last().unwrap()["data"];
+    assert_eq!((&last["whose"], &last["of"], &last["used"]), (&json!("the bot"), &json!("key"), &json!(5)));
+    assert!(service.metric("adriaticum_budgets_reached{used=\"1\"}").is_some_and(|count| count >= 1.0));
+    for head in receiver.heads() {
+        for header in ["webhook-id: ", "webhook-timestamp: ", "webhook-signature: v1,"] {
+            assert!(head.contains(header), "{head}");
+        }
+    }
+}
+
+fn accepted(service: &Service) -> Option<f64> {
+    service.metric("adriaticum_webhook_deliveries_total{outcome=\"delivered\"}")
+}
+
+#[test]
+fn a_webhook_without_a_key_is_refused_at_the_start() {
+    let mut installation = ADRIATICUM.install();
+    installation.set("webhook.url", "http://127.0.0.1:9/");
+    let output = installation.run(&["serve"]);
+    assert!(output.code != Some(0) && output.stderr.contains("`webhook.key` is not"), "{output:?}");
+}

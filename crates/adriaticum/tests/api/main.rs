@@ -21,6 +21,7 @@ mod first_minutes;
 mod fleet;
 mod grounding;
 mod hang_ups;
+mod key_changes;
 mod ledger;
 mod limits;
 mod ops;

@@ -182,6 +182,16 @@ impl Page {
         self.command("Input.insertText", json!({ "text": text }));
     }
 
+    /// Sets the value of a field that is chosen and not typed.
+    pub(crate) fn choose(&mut self, selector: &str, value: &str) {
+        let script = format!(
+            "(() => {{ const field = document.querySelector({}); field.value = {}; return field.value; }})()",
+            json!(selector),
+            json!(value)
+        );
+        assert_eq!(self.eval(&script), value, "{selector} cannot have that value");
+    }
+
     /// Clicks on an element that leads to another page, and waits for it to load.
     pub(crate) fn click(&mut self, selector: &str) {
         self.events.clear();

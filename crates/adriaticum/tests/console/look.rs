@@ -39,6 +39,7 @@ fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
         ("usage-days", "/usage?range=30d&group=time".into()),
         ("requests", "/requests".into()),
         ("request", format!("/requests/{request}")),
+        ("limits", "/limits".into()),
         ("playground", "/playground".into()),
         ("team", "/team".into()),
         ("audit", "/audit".into()),
@@ -57,6 +58,14 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
     console.service.chat(&key, &"x".repeat(10_001)).expect_error("invalid_request");
     console.service.run_ok(&["accounts", "invite", "Grace from the compiler team", "--role", "admin"]);
     console.service.run_ok(&["accounts", "reset", "ada@example.com"]);
+    for limit in [
+        ["--everyone", "", "tokens-per-month", "1000000"],
+        ["--person", "ada@example.com", "requests-per-day", "1"],
+        ["--key", &key["adria_".len()..][..12], "requests-per-minute", "60"],
+    ] {
+        let arguments: Vec<_> = ["limits", "set"].into_iter().chain(limit).filter(|part| !part.is_empty()).collect();
+        console.service.run_ok(&arguments);
+    }
     let mut guest = console.browser();
     for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
         for page in [&mut page, &mut guest] {

@@ -3,6 +3,7 @@
 
 mod browser;
 mod journey;
+mod limits;
 mod look;
 mod people;
 mod security;

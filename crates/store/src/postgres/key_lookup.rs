@@ -25,7 +25,7 @@ use crate::{StoreError, sql};
 /// Keys in one statement.
 const MAX_KEYS: usize = 1_024;
 /// In `FIND_KEYS`, behind what `StoredKey` reads.
-const ID_COLUMN: usize = 6;
+const ID_COLUMN: usize = 8;
 /// How long nobody tries again after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 

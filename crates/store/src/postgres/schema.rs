@@ -202,6 +202,14 @@ const MIGRATIONS: &[&str] = &[
         unmeasured bigint NOT NULL,
         PRIMARY KEY (scope, period, start, slot)
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+    CREATE TABLE notices (
+        id text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        body text NOT NULL,
+        created_at bigint NOT NULL,
+        attempts bigint NOT NULL,
+        next_at bigint NOT NULL,
+        is_done boolean NOT NULL
+    );
     -- Requests per minute and in flight, which nobody needs after a crash.
     CREATE UNLOGGED TABLE quotas (
         scope text COLLATE \"C\" NOT NULL PRIMARY KEY,
@@ -216,6 +224,11 @@ const MIGRATIONS: &[&str] = &[
         expires_at bigint NOT NULL,
         PRIMARY KEY (scope, replica)
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0)",
+    // Rotation: the secret before this one, and until when it works. A note. And people who were deleted.
+    "ALTER TABLE keys ADD COLUMN previous_digest bytea;
+    ALTER TABLE keys ADD COLUMN previous_until bigint;
+    ALTER TABLE keys ADD COLUMN note text NOT NULL DEFAULT '';
+    ALTER TABLE accounts ADD COLUMN deleted_at bigint",
 ];
 
 /// Advisory locks, with numbers that nobody else is likely to use.

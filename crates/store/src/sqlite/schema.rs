@@ -176,7 +176,20 @@ const MIGRATIONS: &[&str] = &[
         tokens INTEGER NOT NULL,
         unmeasured INTEGER NOT NULL,
         PRIMARY KEY (scope, period, start, slot)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE notices (
+        id TEXT NOT NULL PRIMARY KEY,
+        body TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        next_at INTEGER NOT NULL,
+        is_done INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;",
+    // Rotation: the secret before this one, and until when it works. A note. And people who were deleted.
+    "ALTER TABLE keys ADD COLUMN previous_digest BLOB;
+    ALTER TABLE keys ADD COLUMN previous_until INTEGER;
+    ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT '';
+    ALTER TABLE accounts ADD COLUMN deleted_at INTEGER;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

@@ -1,0 +1,158 @@
+//! Looks at budgets and at keys that expire, and tells a webhook: at 80 and 100 % of a budget, and a week before a key
+//! expires. Each is told once, by one replica, and tried again for a day.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use format::rfc3339_seconds;
+use ops::AlertCounters;
+use serde_json::{Value, json};
+use store::{BudgetUse, Limit, LimitUse, Notice, Scope, Store, StoreError, Viewer};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::webhook::Webhook;
+
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How many looks at budgets there are for one at keys.
+const LOOKS_PER_KEY_LOOK: u64 = 300;
+const EXPIRY_WARNING: Duration = Duration::from_secs(7 * 86_400);
+/// Of a budget, in percent.
+const THRESHOLDS: [u64; 2] = [80, 100];
+/// Longer than a delivery may take.
+const LEASE: Duration = Duration::from_secs(60);
+/// How long to wait after each failed delivery. After the last one it is given up.
+const BACKOFF_SECONDS: [u64; 8] = [5, 15, 60, 300, 1_800, 7_200, 21_600, 43_200];
+
+pub(crate) struct Alerts {
+    store: Arc<Store>,
+    webhook: Option<Webhook>,
+    counters: Arc<AlertCounters>,
+    /// Ids of notices that were added, by whomever.
+    added: HashSet<String>,
+}
+
+impl Alerts {
+    pub(crate) fn new(store: Arc<Store>, webhook: Option<Webhook>, counters: Arc<AlertCounters>) -> Self {
+        Self { store, webhook, counters, added: HashSet::new() }
+    }
+
+    /// Never ends.
+    pub(crate) async fn run(mut self) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for look in 0_u64.. {
+            ticks.tick().await;
+            if let Err(error) = self.look(look.is_multiple_of(LOOKS_PER_KEY_LOOK)).await {
+                tracing::debug!(cause = %error, "budgets could not be looked at");
+            }
+        }
+    }
+
+    async fn look(&mut self, at_keys: bool) -> Result<(), StoreError> {
+        let limits = self.store.list_limits(&Viewer::operator()).await?;
+        let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
+        self.counters.set_budgets(THRESHOLDS.map(reached));
+        if self.webhook.is_none() {
+            return Ok(());
+        }
+        for percent in THRESHOLDS {
+            for LimitUse { limit, budget } in limits.iter().filter(|limit| has_reached(limit, percent)) {
+                let Some(budget) = budget else { continue };
+                let id = budget_notice_id(limit, budget, percent);
+                if !self.added.contains(&id) {
+                    let data = self.budget_data(limit, budget, percent).await?;
+                    self.add(id, "budget.reached", &data).await?;
+                }
+            }
+        }
+        if at_keys {
+            for key in self.store.expiring_keys(EXPIRY_WARNING).await? {
+                let id = format!("key-expires/{}/{}", key.id, key.expires_at.as_seconds());
+                let data = json!({
+                    "id": key.id.as_str(),
+                    "name": key.name,
+                    "owner": key.owner,
+                    "expires_at": rfc3339_seconds(key.expires_at),
+                });
+                self.add(id, "key.expires", &data).await?;
+            }
+        }
+        for notice in self.store.claim_notices(LEASE).await? {
+            self.deliver(&notice).await?;
+        }
+        Ok(())
+    }
+
+    async fn add(&mut self, id: String, kind: &str, data: &Value) -> Result<(), StoreError> {
+        let event = json!({ "type": kind, "timestamp": rfc3339_seconds(self.store.now()), "data": data });
+        self.store.add_notice(&id, &event.to_string()).await?;
+        self.added.insert(id);
+        Ok(())
+    }
+
+    async fn budget_data(&self, limit: &Limit, budget: &BudgetUse, percent: u64) -> Result<Value, StoreError> {
+        let (of, id) = names(limit.scope);
+        Ok(json!({
+            "percent": percent,
+            "of": of,
+            "id": id,
+            "whose": self.whose(limit.scope).await?,
+            "limit": limit.kind.as_str(),
+            "amount": limit.amount,
+            "used": budget.used,
+            "renews_at": rfc3339_seconds(budget.renews_at),
+        }))
+    }
+
+    /// The key's name or the person's e-mail address.
+    async fn whose(&self, scope: Scope) -> Result<Option<String>, StoreError> {
+        let operator = Viewer::operator();
+        match (scope, operator.admin()) {
+            (Scope::Key(id), _) => Ok(self.store.key(&operator, id).await?.map(|key| key.name)),
+            (Scope::Owner(id), Some(admin)) => {
+                let found = self.store.accounts(admin).await?.into_iter().find(|account| account.id == id);
+                Ok(found.map(|account| account.email.to_string()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn deliver(&self, notice: &Notice) -> Result<(), StoreError> {
+        let Some(webhook) = &self.webhook else { return Ok(()) };
+        let sent = webhook.send(&notice.id, &notice.body, self.store.now()).await;
+        self.counters.count_delivery(sent.is_ok());
+        let Err(cause) = sent else { return self.store.finish_notice(&notice.id).await };
+        match BACKOFF_SECONDS.get(usize::try_from(notice.attempts).unwrap_or(usize::MAX)) {
+            Some(&seconds) => {
+                tracing::warn!(notice = notice.id, cause, "the webhook did not accept a notice; it is sent again");
+                self.store.retry_notice(&notice.id, Duration::from_secs(seconds)).await
+            }
+            None => {
+                tracing::error!(notice = notice.id, cause, "the webhook did not accept a notice, which is given up");
+                self.store.finish_notice(&notice.id).await
+            }
+        }
+    }
+}
+
+fn has_reached(limit: &LimitUse, percent: u64) -> bool {
+    let amount = u128::from(limit.limit.amount);
+    limit.budget.is_some_and(|budget| u128::from(budget.used) * 100 >= amount * u128::from(percent))
+}
+
+/// By which it is told once in a period, and again if the amount is changed.
+fn budget_notice_id(limit: &Limit, budget: &BudgetUse, percent: u64) -> String {
+    let (of, id) = names(limit.scope);
+    let (kind, amount, renews_at) = (limit.kind, limit.amount, budget.renews_at.as_seconds());
+    format!("budget/{of}/{}/{kind}/{renews_at}/{amount}/{percent}", id.unwrap_or_default())
+}
+
+/// What a scope is, and its public id.
+fn names(scope: Scope) -> (&'static str, Option<String>) {
+    match scope {
+        Scope::Everyone => ("everyone", None),
+        Scope::Owner(account) => ("person", Some(account.to_string())),
+        Scope::Key(key) => ("key", Some(key.to_string())),
+    }
+}

@@ -1,0 +1,173 @@
+//! What can be changed about a key: its secret, expiry, permission, owner and note.
+
+use std::time::Duration;
+
+use chat::Timestamp;
+use maud::{Markup, html};
+use store::{AccountError, AccountId, KeyChange, KeyNote, KeyRecord};
+
+use crate::components::{copyable, csrf_field, heading, now, time};
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::Form;
+use crate::keys::find;
+use crate::layout::Area;
+use crate::overview::curl;
+use crate::session::SignedIn;
+
+/// The value in the form, its label, and how long the old secret works.
+const OVERLAPS: [(&str, &str, Duration); 4] = [
+    ("0", "stops working at once", Duration::ZERO),
+    ("1h", "works for 1 more hour", Duration::from_secs(3_600)),
+    ("24h", "works for 24 more hours", Duration::from_secs(86_400)),
+    ("7d", "works for 7 more days", Duration::from_secs(7 * 86_400)),
+];
+const DEFAULT_OVERLAP: &str = "24h";
+
+/// The forms on a key's page.
+pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult<Markup> {
+    if key.playground || key.revoked_at.is_some() {
+        return Ok(html! {});
+    }
+    let people = match user.viewer().admin() {
+        Some(admin) => user.console.store.accounts(admin).await?,
+        None => Vec::new(),
+    };
+    let expires = key.expires_at.map(format::date).unwrap_or_default();
+    Ok(html! {
+        section.card #settings {
+            h2 { "Settings" }
+            form.fields method="post" action={ "/keys/" (key.id) "/settings" } {
+                (csrf_field(user))
+                label { "Expires at the end of (UTC), never if empty"
+                    input type="date" name="expires" value=(expires) min=(format::date(now()));
+                }
+                @if user.is_admin() {
+                    label { "Owner"
+                        select name="owner" {
+                            option value="" selected[key.owner.is_none()] { "nobody (command line)" }
+                            @for person in &people {
+                                option value=(person.id) selected[key.owner.as_deref() == Some(person.email.as_str())] {
+                                    (person.email)
+                                }
+                            }
+                        }
+                    }
+                }
+                label { "Note"
+                    textarea name="note" rows="2" maxlength=(KeyNote::MAX_CHARS) { (key.note) }
+                }
+                label.check {
+                    input type="checkbox" name="completions" value="yes" checked[key.completions];
+                    span { "Allow completions" }
+                }
+                button type="submit" { "Save" }
+            }
+        }
+        section.card #rotate {
+            h2 { "Rotate" }
+            p.quiet {
+                "Creates another secret for this key. Limits, usage and settings stay."
+                @if let Some(until) = key.previous_until.filter(|until| *until > now()) {
+                    " The secret before this one still works, until " (time(until)) "."
+                }
+            }
+            form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
+                (csrf_field(user))
+                label { "The old secret"
+                    select name="overlap" {
+                        @for (value, label, _) in OVERLAPS {
+                            option value=(value) selected[value == DEFAULT_OVERLAP] { (label) }
+                        }
+                    }
+                }
+                button type="submit" { "Rotate" }
+            }
+        }
+    })
+}
+
+pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let key = find(user, id).await?;
+    let overlap = OVERLAPS.iter().find(|(value, ..)| *value == form.get("overlap")).ok_or(ConsoleError::Unreadable)?.2;
+    let rotated = user.console.store.rotate_key(user.viewer(), key.id, overlap).await?;
+    let rotated = rotated.ok_or(ConsoleError::NotFound)?;
+    let content = html! {
+        (heading(&key.name, html! {}))
+        p.message role="status" {
+            "The key " strong { (key.name) } " has a new secret. "
+            @match overlap.is_zero() {
+                true => "The old one is rejected from now on.",
+                false => { "The old one works until " (time(user.console.store.now() + overlap)) "." },
+            }
+        }
+        section.card {
+            h2 { "The new secret" }
+            p { "Copy it now. It is shown only this once: only a hash of it is stored." }
+            (copyable("key", rotated.reveal()))
+            h2 { "Try it" }
+            (copyable("try", &curl(&user.console.settings.api_base_url, rotated.reveal())))
+            p { a.button href={ "/keys/" (key.id) } { "Done" } }
+        }
+    };
+    Ok(user.page(Area::Keys, "Key rotated", content))
+}
+
+pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let key = find(user, id).await?;
+    let store = &user.console.store;
+    for change in changes(&key, form)? {
+        if !store.change_key(user.viewer(), key.id, &change).await? {
+            return Err(ConsoleError::NotFound);
+        }
+    }
+    if let Some(admin) = user.viewer().admin() {
+        let owner: Option<AccountId> = match form.get("owner") {
+            "" => None,
+            id => Some(id.parse().map_err(|_| ConsoleError::Unreadable)?),
+        };
+        if owner_of(user, &key).await? != owner {
+            let given = store.set_key_owner(admin, key.id, owner).await.map_err(declined)?;
+            given.then_some(()).ok_or(ConsoleError::NotFound)?;
+        }
+    }
+    Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name)))
+}
+
+/// What the form changes.
+fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
+    let mut changes = Vec::new();
+    let typed = form.get("expires");
+    if typed != key.expires_at.map(format::date).unwrap_or_default() {
+        let expiry = match typed {
+            "" => None,
+            date => Some(end_of_day(format::parse_date(date).ok_or(ConsoleError::Unreadable)?)),
+        };
+        changes.push(KeyChange::Expiry(expiry));
+    }
+    if form.has("completions") != key.completions {
+        changes.push(KeyChange::Completions(form.has("completions")));
+    }
+    let note = KeyNote::parse(form.get("note")).map_err(|_| ConsoleError::Unreadable)?;
+    if note.as_str() != key.note {
+        changes.push(KeyChange::Note(note));
+    }
+    Ok(changes)
+}
+
+fn end_of_day(start: Timestamp) -> Timestamp {
+    start + Duration::from_secs(86_399)
+}
+
+async fn owner_of(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult<Option<AccountId>> {
+    let (Some(email), Some(admin)) = (&key.owner, user.viewer().admin()) else { return Ok(None) };
+    let accounts = user.console.store.accounts(admin).await?;
+    Ok(accounts.into_iter().find(|account| account.email.as_str() == email).map(|account| account.id))
+}
+
+pub(crate) fn declined(error: AccountError) -> ConsoleError {
+    match error {
+        AccountError::NotAdmin => ConsoleError::NotAllowed,
+        AccountError::Store(error) => error.into(),
+        _ => ConsoleError::NotFound,
+    }
+}

@@ -1,0 +1,127 @@
+//! One person of the team, for administrators: name and address, keys, leaving.
+
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{Account, AccountError, AccountId, Email, PersonName};
+
+use crate::components::{button_form, csrf_field, form_error, heading, sentence, time, time_or};
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::Form;
+use crate::layout::Area;
+use crate::session::SignedIn;
+use crate::team::declined_page;
+
+pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
+    let account = find(user, id).await?;
+    page_with(user, &account, None).await
+}
+
+async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) -> ConsoleResult {
+    let keys = user.console.store.count_active_keys(user.admin()?, account.id).await?;
+    let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
+    let content = html! {
+        (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
+        section.card {
+            (form_error(error))
+            form.fields method="post" action={ "/team/" (account.id) "/profile" } {
+                (csrf_field(user))
+                label { "Name"
+                    input name="name" required maxlength=(PersonName::MAX_CHARS) value=(account.name) autocomplete="off";
+                }
+                label { "E-mail"
+                    input type="email" name="email" required value=(account.email) autocomplete="off";
+                }
+                button type="submit" { "Save" }
+            }
+            dl.facts {
+                dt { "Role" } dd { (account.role) }
+                dt { "Joined" } dd { (time(account.created_at)) }
+                dt { "Last signed in" } dd { (time_or(account.signed_in_at, "never")) }
+                @if let Some(at) = account.disabled_at { dt { "Disabled" } dd { (time(at)) } }
+                dt { "Keys that work" } dd { (format::number(keys)) }
+            }
+        }
+        @if keys > 0 {
+            section.card {
+                h2 { "Revoke all keys" }
+                p {
+                    "Requests with " (format::count(keys, "key")) " of " (account.name)
+                    " will be rejected from the next one on. This cannot be undone. A key that others need can be given to "
+                    "another person on its page instead."
+                }
+                (button_form(user, &format!("/team/{}/revoke-keys", account.id), "Revoke all keys", "danger"))
+            }
+        }
+        @if !is_me { (deletion(user, account)) }
+    };
+    Ok(user.page(Area::Team, &account.name, content))
+}
+
+fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
+    html! {
+        section.card {
+            h2 { "Delete the account" }
+            p {
+                "Removes name, address, password and sessions, and revokes all keys. Usage that was recorded stays, without a "
+                "name, and so does the audit log. This cannot be undone; to keep the account, disable it."
+            }
+            form.fields method="post" action={ "/team/" (account.id) "/delete" } {
+                (csrf_field(user))
+                label { "Type the e-mail address to confirm"
+                    input name="confirm" required autocomplete="off" placeholder=(account.email);
+                }
+                button.danger type="submit" { "Delete " (account.name) }
+            }
+        }
+    }
+}
+
+pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    let parsed = PersonName::parse(form.get("name")).map_err(|error| sentence(&error));
+    let parsed = parsed.and_then(|name| Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?)));
+    let error = match parsed {
+        Ok((name, email)) => match user.console.store.set_profile(user.admin()?, account.id, &name, &email).await {
+            Ok(changed) => {
+                let message = format!("{} was saved.", changed.name);
+                return Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message));
+            }
+            Err(AccountError::EmailTaken) => sentence(&AccountError::EmailTaken),
+            Err(declined) => return declined_page(user, declined).await,
+        },
+        Err(sentence) => sentence,
+    };
+    Ok(page_with(user, &account, Some(&error)).await?.with_status(StatusCode::BAD_REQUEST))
+}
+
+pub(crate) async fn revoke_keys(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    match user.console.store.revoke_keys_of(user.admin()?, account.id).await {
+        Ok(revoked) => {
+            let message = format!("Revoked {} of {}.", format::count(revoked, "key"), account.name);
+            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn delete(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    if !form.get("confirm").eq_ignore_ascii_case(account.email.as_str()) {
+        let error = "The e-mail address does not match, so nothing was deleted.";
+        return Ok(page_with(user, &account, Some(error)).await?.with_status(StatusCode::BAD_REQUEST));
+    }
+    match user.console.store.delete_account(user.admin()?, account.id).await {
+        Ok(revoked) => {
+            let message = format!("{} was deleted, with {}.", account.name, format::count(revoked, "key"));
+            Ok(user.redirect_with_message("/team", &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<Account> {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let accounts = user.console.store.accounts(user.admin()?).await?;
+    accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)
+}

@@ -1,0 +1,104 @@
+//! Notices for the outside world: an outbox, so that each is sent by one replica and none is lost when that one dies.
+
+use std::time::Duration;
+
+use chat::{KeyId, Timestamp};
+
+use crate::sql::{Row, params};
+use crate::{Store, StoreError};
+
+/// Notices that are taken at once.
+const MAX_CLAIMED: u64 = 16;
+/// How long one that was sent or given up is remembered, so that it is not made again.
+const REMEMBERED: Duration = Duration::from_secs(62 * 86_400);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    pub id: String,
+    pub body: String,
+    /// How often it was tried to be sent.
+    pub attempts: u64,
+}
+
+/// A key that expires soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiringKey {
+    pub id: KeyId,
+    pub name: String,
+    pub expires_at: Timestamp,
+    /// The owner's e-mail address.
+    pub owner: Option<String>,
+}
+
+impl Store {
+    /// Adds a notice, unless there was one with that id.
+    pub async fn add_notice(&self, id: &str, body: &str) -> Result<(), StoreError> {
+        let known = "SELECT EXISTS (SELECT 1 FROM notices WHERE id = $1)";
+        if self.connection().await?.query_value(known, params![id]).await? {
+            return Ok(());
+        }
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let add = "INSERT INTO notices (id, body, created_at, attempts, next_at, is_done)
+                VALUES ($1, $2, $3, 0, $3, $4) ON CONFLICT (id) DO NOTHING";
+            transaction.execute(add, params![id, body, now, false]).await.map(drop)
+        })
+        .await
+    }
+
+    /// Takes notices that are due. Nobody else gets them for so long.
+    pub async fn claim_notices(&self, lease: Duration) -> Result<Vec<Notice>, StoreError> {
+        let any = "SELECT EXISTS (SELECT 1 FROM notices WHERE NOT is_done AND next_at <= $1)";
+        if !self.connection().await?.query_value(any, params![self.now()]).await? {
+            return Ok(Vec::new());
+        }
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let due = "SELECT id, body, attempts FROM notices WHERE NOT is_done AND next_at <= $1
+                ORDER BY created_at, id LIMIT $2";
+            let notice =
+                |row: &Row<'_>| Ok(Notice { id: row.get(0)?, body: row.get(1)?, attempts: row.get(2)? });
+            let claimed = transaction.query(due, params![now, MAX_CLAIMED], notice).await?;
+            for Notice { id, .. } in &claimed {
+                let claim = "UPDATE notices SET next_at = $2, attempts = attempts + 1 WHERE id = $1";
+                transaction.execute(claim, params![id.as_str(), now + lease]).await?;
+            }
+            Ok(claimed)
+        })
+        .await
+    }
+
+    /// The notice was sent, or is given up.
+    pub async fn finish_notice(&self, id: &str) -> Result<(), StoreError> {
+        self.change(async |transaction| {
+            transaction.execute("UPDATE notices SET is_done = $2 WHERE id = $1", params![id, true]).await.map(drop)
+        })
+        .await
+    }
+
+    pub async fn retry_notice(&self, id: &str, after: Duration) -> Result<(), StoreError> {
+        self.change(async |transaction| {
+            let next = transaction.now() + after;
+            transaction.execute("UPDATE notices SET next_at = $2 WHERE id = $1", params![id, next]).await.map(drop)
+        })
+        .await
+    }
+
+    /// Active keys that expire within that time.
+    pub async fn expiring_keys(&self, within: Duration) -> Result<Vec<ExpiringKey>, StoreError> {
+        let find = "SELECT keys.id, keys.name, expires_at, email FROM keys LEFT JOIN accounts ON accounts.id = owner
+            WHERE revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2 ORDER BY expires_at";
+        let now = self.now();
+        let key = |row: &Row<'_>| {
+            Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
+        };
+        self.connection().await?.query(find, params![now, now + within], key).await
+    }
+}
+
+/// Deletes what need not be remembered any more.
+pub(crate) const DELETE_ENDED: &str = "DELETE FROM notices WHERE created_at < $1";
+
+pub(crate) fn oldest_remembered(now: Timestamp) -> Timestamp {
+    now.saturating_sub(REMEMBERED)
+}

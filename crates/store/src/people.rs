@@ -1,0 +1,93 @@
+//! People who come and go: their names and addresses, their keys when they leave, and what stays of them.
+//!
+//! A deleted account loses its name, address, password, sessions, links, limits and keys. Its id stays, so that what was
+//! recorded for it is still counted, and the audit log says what it said.
+
+use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
+use crate::id::AccountId;
+use crate::limits::COUNT_UP;
+use crate::links::{LinksOf, withdraw_links};
+use crate::person_name::PersonName;
+use crate::scope::Scope;
+use crate::sql::{Transaction, params};
+use crate::viewer::Admin;
+use crate::{Store, StoreError};
+
+impl Store {
+    /// How many keys of a person work.
+    pub async fn count_active_keys(&self, _admin: Admin<'_>, of: AccountId) -> Result<u64, StoreError> {
+        let count = "SELECT count(*) FROM keys WHERE owner = $1 AND revoked_at IS NULL AND NOT playground
+            AND (expires_at IS NULL OR expires_at > $2)";
+        self.connection().await?.query_value(count, params![&of, self.now()]).await
+    }
+
+    /// Revokes all keys of a person; returns how many.
+    pub async fn revoke_keys_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let revoked = revoke_keys(transaction, of).await?;
+            let what = format!("revoked {revoked} keys of");
+            transaction.audit(admin.0, &what, found.email.as_str()).await?;
+            Ok(revoked)
+        })
+        .await
+    }
+
+    /// Changes a person's name and e-mail address.
+    pub async fn set_profile(
+        &self,
+        admin: Admin<'_>,
+        of: AccountId,
+        name: &PersonName,
+        email: &Email,
+    ) -> Result<Account, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let taken = "SELECT EXISTS (SELECT 1 FROM accounts WHERE email = $1 AND id <> $2)";
+            if transaction.query_value(taken, params![email.as_str(), &of]).await? {
+                return Err(AccountError::EmailTaken);
+            }
+            let set = "UPDATE accounts SET name = $2, email = $3 WHERE id = $1";
+            transaction.execute(set, params![&of, name.as_str(), email.as_str()]).await?;
+            let what = format!("changed to {}, {email} the account", name.as_str());
+            transaction.audit(admin.0, &what, found.email.as_str()).await?;
+            Ok(Account { name: name.as_str().to_owned(), email: email.clone(), ..found })
+        })
+        .await
+    }
+
+    /// Deletes a person's account for good; returns how many keys were revoked with it.
+    pub async fn delete_account(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+            withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            let revoked = revoke_keys(transaction, of).await?;
+            let scope = Scope::Owner(of).to_string();
+            for table in ["limits", "counted_scopes"] {
+                let forget = format!("DELETE FROM {table} WHERE scope = $1");
+                transaction.execute(&forget, params![&*scope]).await?;
+            }
+            transaction.execute(COUNT_UP, &[]).await?;
+            let (now, email) = (transaction.now(), format!("deleted-{of}"));
+            let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
+                disabled_at = $3, deleted_at = $3 WHERE id = $1";
+            transaction.execute(delete, params![&of, &*email, now]).await?;
+            require_an_admin(transaction).await?;
+            transaction.audit(admin.0, "deleted the account", found.email.as_str()).await?;
+            Ok(revoked)
+        })
+        .await
+    }
+}
+
+/// Those that are not revoked already.
+async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
+    let now = transaction.now();
+    let revoke = "UPDATE keys SET revoked_at = $2 WHERE owner = $1 AND revoked_at IS NULL AND NOT playground";
+    transaction.execute(revoke, params![&of, now]).await
+}
