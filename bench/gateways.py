@@ -29,11 +29,11 @@ import installing
 import load
 import machine
 import report
-from peers import COMPLETION_TEXT, CORES, Adriaticum, InstantRuntime, LiteLLM, Nginx, Peer, Portkey
+from peers import COMPLETION_TEXT, CORES, Adriaticum, InstantRuntime, LimitedAdriaticum, LiteLLM, Nginx, Peer, Portkey
 from processes import Failed, ProcessTree, free_port, wait_for_port
 
 CONNECTIONS = (32, 1)
-PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Nginx, Adriaticum, Portkey, LiteLLM)}
+PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Nginx, Adriaticum, LimitedAdriaticum, Portkey, LiteLLM)}
 MIN_SECONDS = 3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -118,9 +118,10 @@ def compare(arguments: argparse.Namespace, folder: Path) -> list[Record]:
 
 def make_peer(name: str, binary: Path, folder: Path, runtime_port: int) -> Peer:
     own, port = make_folder(folder, name), free_port()
-    if name == Adriaticum.name:
-        return Adriaticum(own, port, runtime_port, binary)
-    return PEERS[name](own, port, runtime_port)
+    kind = PEERS[name]
+    if issubclass(kind, Adriaticum):
+        return kind(own, port, runtime_port, binary)
+    return kind(own, port, runtime_port)
 
 
 def make_folder(parent: Path, name: str) -> Path:

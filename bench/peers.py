@@ -186,6 +186,24 @@ class Adriaticum(Peer):
         return done.stdout.strip()
 
 
+@dataclass
+class LimitedAdriaticum(Adriaticum):
+    """The same, with a key that has every kind of limit, none of which is reached."""
+
+    name = "adriaticum-limited"
+    setup = "as above, with a tokens budget, a requests budget, a rate and a limit of requests in flight on the key"
+
+    LIMITS: ClassVar[tuple[str, ...]] = (
+        "tokens-per-day", "requests-per-month", "requests-per-minute", "requests-in-flight",
+    )
+
+    def headers(self) -> dict[str, str]:
+        if self._key is None:
+            budgets = (f"--budget={limit}=1000000000000" for limit in self.LIMITS)
+            self._key = self.run("keys", "create", "bench", *budgets)
+        return {"Authorization": f"Bearer {self._key}"}
+
+
 class Portkey(Peer):
     name = "portkey"
     setup = f"`@portkey-ai/gateway`, {CORES} processes by Node's cluster module; no keys, no record"

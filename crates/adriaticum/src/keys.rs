@@ -65,8 +65,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             }
             print_line(&format!("Changed {id}. It holds from the next request on."))
         }
-        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&operator, id).await?
-        {
+        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&operator, id).await? {
             Some(at) => {
                 if is_secret {
                     let advice = "The public id is enough: a key that is typed in full stays in the shell's history.";
@@ -84,7 +83,8 @@ async fn give(store: &Store, admin: Admin<'_>, id: KeyId, owner: NewOwner) -> Re
         NewOwner::Nobody => None,
         NewOwner::Person(email) => {
             let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-            let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
+            let missing =
+                || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
             Some(found.ok_or_else(missing)?.id)
         }
     };

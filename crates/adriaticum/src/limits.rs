@@ -20,7 +20,10 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
             match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(cli_error)? {
-                true => print_line(&format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount))),
+                true => print_line(&format!(
+                    "Limited to {}. It holds from the next request on.",
+                    format::limit(kind, amount)
+                )),
                 false => Err(CliError::new("there is no such key; `adriaticum keys list` lists all")),
             }
         }
@@ -89,7 +92,9 @@ async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliErro
         return print_json(&rows);
     }
     if rows.is_empty() {
-        return print_line("There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000");
+        return print_line(
+            "There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000",
+        );
     }
     let mut table = Table::new(&["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"]);
     let dash = || "–".to_owned();

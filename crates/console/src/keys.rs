@@ -290,7 +290,11 @@ async fn detail_content(
     typed: &str,
     error: Option<&str>,
 ) -> ConsoleResult<Markup> {
-    let limits = if key.playground { html! {} } else { limits::of_key(user, key.id).await? };
+    let limits = if key.playground {
+        html! {}
+    } else {
+        limits::of_key(user, key.id).await?
+    };
     let settings = key_settings::forms(user, key).await?;
     Ok(html! {
         (heading(&key.name, html! {

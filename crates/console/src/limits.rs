@@ -220,7 +220,8 @@ fn parse_kind(form: &Form) -> ConsoleResult<LimitKind> {
 
 /// Digits may be grouped, as people write them.
 fn parse_amount(typed: &str) -> Option<u64> {
-    let digits: String = typed.chars().filter(|character| !matches!(character, ',' | '.' | ' ' | '\u{a0}' | '_')).collect();
+    let digits: String =
+        typed.chars().filter(|character| !matches!(character, ',' | '.' | ' ' | '\u{a0}' | '_')).collect();
     let is_number = !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_digit());
     digits.parse().ok().filter(|amount| is_number && *amount <= MAX_AMOUNT)
 }

@@ -79,7 +79,8 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let account = find(user, id).await?;
     let parsed = PersonName::parse(form.get("name")).map_err(|error| sentence(&error));
-    let parsed = parsed.and_then(|name| Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?)));
+    let parsed =
+        parsed.and_then(|name| Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?)));
     let error = match parsed {
         Ok((name, email)) => match user.console.store.set_profile(user.admin()?, account.id, &name, &email).await {
             Ok(changed) => {

@@ -15,7 +15,8 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::{
-    Worker, account, assets, audit, export, key_settings, keys, layout, limits, links, member, overview, playground, requests, sign_in, team, usage,
+    Worker, account, assets, audit, export, key_settings, keys, layout, limits, links, member, overview, playground,
+    requests, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {

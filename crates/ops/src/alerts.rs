@@ -24,10 +24,7 @@ impl AlertCounters {
     pub(crate) fn read(&self) -> Alerts {
         let [at_80, at_100] = [&self.budgets[0], &self.budgets[1]].map(|gauge| gauge.load(Ordering::Relaxed));
         let [delivered, failed] = [&self.delivered, &self.failed].map(|counter| counter.load(Ordering::Relaxed));
-        Alerts {
-            budgets: [("0.8", at_80), ("1", at_100)],
-            deliveries: [("delivered", delivered), ("failed", failed)],
-        }
+        Alerts { budgets: [("0.8", at_80), ("1", at_100)], deliveries: [("delivered", delivered), ("failed", failed)] }
     }
 }
 

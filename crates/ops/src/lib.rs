@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use transport::{Certificates, Lifecycle, Rejection, Response, ResponseBody, Site};
 
 pub use self::alerts::AlertCounters;
-use self::metrics::Metrics;
+use self::metrics::{Metrics, Observed};
 use self::probe::Probe;
 use self::readiness::{Decodes, Readiness, no_runtime_available};
 
@@ -106,7 +106,8 @@ impl Ops {
         let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
         let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
-        self.metrics.text(&self.api, health, readiness, engines, expiries, self.sign_ins.read(), self.alerts.read())
+        let (sign_ins, alerts) = (self.sign_ins.read(), self.alerts.read());
+        self.metrics.text(&self.api, Observed { health, readiness, engines, expiries, sign_ins, alerts })
     }
 }
 

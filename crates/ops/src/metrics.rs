@@ -97,16 +97,8 @@ impl Metrics {
         Self { version, started: since_1970(SystemTime::now()) }
     }
 
-    pub(crate) fn text(
-        &self,
-        api: &Api,
-        health: Health,
-        readiness: Readiness,
-        engines: Vec<(String, EngineStatus)>,
-        expiries: Vec<(PathBuf, SystemTime)>,
-        sign_ins: [(&'static str, u64); 3],
-        alerts: Alerts,
-    ) -> String {
+    pub(crate) fn text(&self, api: &Api, observed: Observed) -> String {
+        let Observed { health, readiness, engines, expiries, sign_ins, alerts } = observed;
         let (in_flight, limit) = api.in_flight();
         let (body_memory, body_memory_limit) = api.body_memory();
         let scrape = Scrape {
@@ -132,6 +124,18 @@ impl Metrics {
         text::encode(&mut text, &registry).expect("a string takes everything");
         text
     }
+}
+
+/// What the API itself does not know.
+pub(crate) struct Observed {
+    pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
+    pub(crate) engines: Vec<(String, EngineStatus)>,
+    /// Certificates' files, and when they expire.
+    pub(crate) expiries: Vec<(PathBuf, SystemTime)>,
+    /// To the console, by outcome.
+    pub(crate) sign_ins: [(&'static str, u64); 3],
+    pub(crate) alerts: Alerts,
 }
 
 struct Scrape {

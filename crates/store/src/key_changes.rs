@@ -34,7 +34,8 @@ impl KeyNote {
     pub const MAX_CHARS: usize = 500;
 
     pub fn parse(text: &str) -> Result<Self, KeyNoteError> {
-        let kept: String = text.trim().chars().filter(|&character| character == '\n' || !character.is_control()).collect();
+        let kept: String =
+            text.trim().chars().filter(|&character| character == '\n' || !character.is_control()).collect();
         if kept.chars().count() <= Self::MAX_CHARS { Ok(Self(kept)) } else { Err(KeyNoteError) }
     }
 
@@ -72,7 +73,9 @@ impl Store {
     /// `false` if there is no such key.
     pub async fn change_key(&self, viewer: &Viewer, id: KeyId, change: &KeyChange) -> Result<bool, StoreError> {
         let (column, value, what) = match change {
-            KeyChange::Expiry(None) => ("expires_at", Value::from(None::<Timestamp>), "removed the expiry of the key".to_owned()),
+            KeyChange::Expiry(None) => {
+                ("expires_at", Value::from(None::<Timestamp>), "removed the expiry of the key".to_owned())
+            }
             KeyChange::Expiry(Some(at)) => {
                 ("expires_at", Value::from(*at), format!("set the expiry to {} of the key", utc(*at)))
             }

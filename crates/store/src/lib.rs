@@ -107,8 +107,8 @@ use parking_lot::RwLock;
 use clock::StoreClock;
 use counters::LedgerCounters;
 use limits::LimitTable;
-use quotas::Quotas;
 use postgres::Postgres;
+use quotas::Quotas;
 use sqlite::Sqlite;
 
 /// Which database to use.

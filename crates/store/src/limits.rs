@@ -411,8 +411,10 @@ impl Store {
         let now = self.now();
         let is_budget = |limit: &Limit| matches!(limit.kind, LimitKind::Budget(..));
         let budgets = || limits.iter().filter(|(limit, _)| is_budget(limit));
-        let counted: Vec<Scope> = budgets().filter(|(_, is_counted)| *is_counted).map(|(limit, _)| limit.scope).collect();
-        let mut spent = if counted.is_empty() { HashMap::new() } else { dispatch!(self, counted_spending(&counted, now))? };
+        let counted: Vec<Scope> =
+            budgets().filter(|(_, is_counted)| *is_counted).map(|(limit, _)| limit.scope).collect();
+        let mut spent =
+            if counted.is_empty() { HashMap::new() } else { dispatch!(self, counted_spending(&counted, now))? };
         for (limit, _) in budgets().filter(|(_, is_counted)| !is_counted) {
             spent.insert(limit.scope, dispatch!(self, recorded_spending(limit.scope, now))?);
         }

@@ -56,8 +56,7 @@ impl Store {
             let now = transaction.now();
             let due = "SELECT id, body, attempts FROM notices WHERE NOT is_done AND next_at <= $1
                 ORDER BY created_at, id LIMIT $2";
-            let notice =
-                |row: &Row<'_>| Ok(Notice { id: row.get(0)?, body: row.get(1)?, attempts: row.get(2)? });
+            let notice = |row: &Row<'_>| Ok(Notice { id: row.get(0)?, body: row.get(1)?, attempts: row.get(2)? });
             let claimed = transaction.query(due, params![now, MAX_CLAIMED], notice).await?;
             for Notice { id, .. } in &claimed {
                 let claim = "UPDATE notices SET next_at = $2, attempts = attempts + 1 WHERE id = $1";

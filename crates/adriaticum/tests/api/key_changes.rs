@@ -34,9 +34,7 @@ fn a_rotated_key_has_a_new_secret_and_the_old_one_works_until_the_overlap_ends()
     assert!(listed(&service, &id)["previous_until"].is_null());
 
     let short = service.run_ok(&["keys", "rotate", &id, "--overlap", "1s"]).trim().to_owned();
-    ADRIATICUM.wait_for("the end of the overlap", || {
-        (service.chat(&newest, "hello").status == 401).then_some(())
-    });
+    ADRIATICUM.wait_for("the end of the overlap", || (service.chat(&newest, "hello").status == 401).then_some(()));
     service.chat(&short, "hello").completion();
 
     service.run_ok(&["keys", "revoke", &id]);

@@ -29,7 +29,8 @@ fn administrators_set_limits_and_everybody_sees_their_own() {
     admin.assert_says("The amount is a whole number");
     set_limit(&mut admin, "#set", "requests-per-month", "1,000");
     admin.assert_says("Limited to 1,000 requests per month.");
-    let grace = "[...document.querySelectorAll('#set [name=scope] option')].find(o => o.textContent.includes('grace')).value";
+    let grace =
+        "[...document.querySelectorAll('#set [name=scope] option')].find(o => o.textContent.includes('grace')).value";
     let grace = admin.eval(grace).as_str().unwrap().to_owned();
     admin.choose("#set [name=scope]", &grace);
     set_limit(&mut admin, "#set", "requests-per-day", "2");
@@ -82,7 +83,7 @@ fn a_key_is_rotated_changed_and_given_away_on_its_page() {
     console.service.chat(&new, "Hello!").expect_error("invalid_api_key");
 
     developer.go(&path);
-    developer.assert_says("not found");
+    developer.assert_says("Not found");
     admin.go(&path);
     admin.fill("#settings [name=note]", "For the night shift");
     admin.choose("#settings [name=expires]", "2030-01-31");
@@ -101,7 +102,9 @@ fn a_key_is_rotated_changed_and_given_away_on_its_page() {
     let audit = "[...document.querySelectorAll('tbody tr')].map(row => row.textContent).join('\\n')";
     admin.go("/audit");
     let audit = admin.eval(audit).as_str().unwrap().to_owned();
-    for line in ["rotated the key", "gave to grace@example.com the key", "forbade completions", "set the expiry to 2030-01-31"] {
+    for line in
+        ["rotated the key", "gave to grace@example.com the key", "forbade completions", "set the expiry to 2030-01-31"]
+    {
         assert!(audit.contains(line), "without {line}: {audit}");
     }
     assert_eq!(admin.errors(), Vec::<String>::new());

@@ -28,7 +28,7 @@ const SHIFTS: &str = "new Promise(tell => {
 /// Bytes per second at which a page takes a second or two.
 const SLOW: u32 = 12_000;
 
-fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
+fn pages(key: &str, request: &str, member: &str) -> Vec<(&'static str, String)> {
     let public = &key["adria_".len()..][..12];
     vec![
         ("overview", "/".into()),
@@ -42,6 +42,7 @@ fn pages(key: &str, request: &str) -> Vec<(&'static str, String)> {
         ("limits", "/limits".into()),
         ("playground", "/playground".into()),
         ("team", "/team".into()),
+        ("member", member.into()),
         ("audit", "/audit".into()),
         ("account", "/account".into()),
         ("not-found", "/nothing".into()),
@@ -66,13 +67,17 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
         let arguments: Vec<_> = ["limits", "set"].into_iter().chain(limit).filter(|part| !part.is_empty()).collect();
         console.service.run_ok(&arguments);
     }
+    console.person("Grace", "developer");
+    page.go("/team");
+    let member = page.eval("document.querySelector('tbody tr:last-child th a').getAttribute('href')");
+    let member = member.as_str().unwrap().to_owned();
     let mut guest = console.browser();
     for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
         for page in [&mut page, &mut guest] {
             page.set_theme(theme);
             if width == "phone" { page.phone() } else { page.desktop() }
         }
-        for (name, path) in pages(&key, &request) {
+        for (name, path) in pages(&key, &request, &member) {
             look_at(&mut page, &path, &format!("{name}-{width}-{theme}"));
         }
         look_at(&mut guest, "/sign-in", &format!("sign-in-{width}-{theme}"));
@@ -111,7 +116,7 @@ fn a_page_that_arrives_in_pieces_does_not_shift() {
     (0..20).for_each(|_| drop(console.service.chat(&key, "Hello!")));
     page.go("/"); // scripts and styles are here now; what is slow from here on is the page itself
     page.slow_network(SLOW);
-    for (name, path) in pages(&key, &request) {
+    for (name, path) in pages(&key, &request, "/team") {
         page.go(&path);
         assert_unmoved(&mut page, name);
     }

@@ -3,6 +3,7 @@
 
 mod browser;
 mod journey;
+mod leaving;
 mod limits;
 mod look;
 mod people;

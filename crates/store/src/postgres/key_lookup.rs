@@ -134,8 +134,7 @@ impl Finder {
     }
 
     async fn reply_with_spending(&mut self, lookups: Vec<SpendingLookup>) {
-        let mut scopes: Vec<String> =
-            lookups.iter().flat_map(|lookup| &lookup.scopes).map(Scope::to_string).collect();
+        let mut scopes: Vec<String> = lookups.iter().flat_map(|lookup| &lookup.scopes).map(Scope::to_string).collect();
         scopes.sort_unstable();
         scopes.dedup();
         // Around midnight some may have asked for the day before: the latest is what holds.

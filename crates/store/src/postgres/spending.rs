@@ -27,7 +27,8 @@ pub(super) fn choose_slot() -> i64 {
 }
 
 /// Prepared for look-ups. `$1` are scopes, `$2` and `$3` the beginnings of day and month.
-pub(super) const SUM_SPENDING: &str = "SELECT scope, period, sum(requests)::bigint, sum(tokens)::bigint, sum(unmeasured)::bigint
+pub(super) const SUM_SPENDING: &str =
+    "SELECT scope, period, sum(requests)::bigint, sum(tokens)::bigint, sum(unmeasured)::bigint
     FROM spending WHERE scope = ANY($1) AND (period = 'day' AND start = $2 OR period = 'month' AND start = $3)
     GROUP BY scope, period";
 

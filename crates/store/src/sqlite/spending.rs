@@ -89,10 +89,11 @@ fn sum(
     let scope = scope.to_string();
     let mut spent = SpentInPeriods::default();
     for period in BudgetPeriod::ALL {
-        *spent.of_mut(period) = sum.query_row(params![scope, period.as_str(), period.start(now).as_millis()], |row| {
-            let number = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(column)?.unwrap_or(0));
-            Ok(Spending { requests: number(0)?, tokens: number(1)?, unmeasured: number(2)? })
-        })?;
+        *spent.of_mut(period) =
+            sum.query_row(params![scope, period.as_str(), period.start(now).as_millis()], |row| {
+                let number = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(column)?.unwrap_or(0));
+                Ok(Spending { requests: number(0)?, tokens: number(1)?, unmeasured: number(2)? })
+            })?;
     }
     Ok(spent)
 }
