@@ -114,6 +114,8 @@ pub(crate) struct Ask {
 pub(crate) struct Grant {
     pub(crate) starts: u64,
     pub(crate) hold: u64,
+    /// Whether it is less than was asked for.
+    pub(crate) is_short: bool,
     /// Of all replicas.
     started: u64,
     in_flight: u64,
@@ -130,9 +132,12 @@ impl SharedQuota {
             0 => self.holds.remove(&replica),
             count => self.holds.insert(replica, Hold { count, until: now + HOLD_TIME }),
         };
+        let is_short =
+            limits.per_minute.is_some() && starts < ask.starts || limits.in_flight.is_some() && hold < ask.hold;
         Grant {
             starts,
             hold,
+            is_short,
             started: self.window.used(now),
             in_flight: others + hold,
             retry_after: limits.per_minute.map_or(Duration::ZERO, |limit| self.window.retry_after(now, limit)),
@@ -240,5 +245,135 @@ pub(crate) fn reached(scope: Scope, limits: QuotaLimits, grant: &Grant, lacks: L
             used: grant.in_flight,
             retry_after: Duration::from_secs(1),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const REPLICAS: usize = 3;
+
+    /// What happens at one replica.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        Enter,
+        Leave,
+        Renew,
+        /// It is gone, and comes back as another one.
+        Die,
+        /// So many milliseconds pass.
+        Pass(u64),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
+        let event = prop_oneof![
+            8 => Just(Event::Enter),
+            5 => Just(Event::Leave),
+            2 => Just(Event::Renew),
+            1 => Just(Event::Die),
+            3 => (0..20_000_u64).prop_map(Event::Pass),
+        ];
+        prop::collection::vec((0..REPLICAS, event), 1..400)
+    }
+
+    #[derive(Default)]
+    struct Replicas {
+        now: u64,
+        shared: SharedQuota,
+        local: [LocalQuota; REPLICAS],
+        renewed_at: [Timestamp; REPLICAS],
+        deaths: i64,
+        ids: [i64; REPLICAS],
+        started: Vec<u64>,
+    }
+
+    impl Replicas {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millis(self.now)
+        }
+
+        fn ask(&mut self, at: usize, limits: QuotaLimits, ask: Ask) {
+            let now = self.now();
+            let grant = self.shared.grant(now, limits, self.ids[at], ask);
+            self.local[at].receive(now, &grant);
+            self.renewed_at[at] = now;
+        }
+
+        fn happen(&mut self, at: usize, event: Event, limits: QuotaLimits) {
+            match event {
+                Event::Enter => {
+                    if self.local[at].enter(self.now(), limits).is_err() {
+                        self.ask(at, limits, self.local[at].ask(limits, 1));
+                        if self.local[at].enter(self.now(), limits).is_err() {
+                            return;
+                        }
+                    }
+                    self.started.push(self.now);
+                }
+                Event::Leave if self.local[at].in_flight > 0 => self.local[at].leave(),
+                Event::Leave => {}
+                Event::Renew => self.renew(at, limits),
+                Event::Die => {
+                    self.deaths += 1;
+                    self.ids[at] = 100 + self.deaths;
+                    self.local[at] = LocalQuota::default();
+                }
+                Event::Pass(millis) => {
+                    // As often as the task looks, at least as often as holds need it.
+                    for _ in 0..millis.div_ceil(4_000) {
+                        self.now += millis.min(4_000);
+                        (0..REPLICAS).for_each(|at| self.renew(at, limits));
+                    }
+                }
+            }
+        }
+
+        fn renew(&mut self, at: usize, limits: QuotaLimits) {
+            let (now, renewed_at) = (self.now(), self.renewed_at[at]);
+            if let Some(ask) = self.local[at].renew(now, renewed_at, Duration::from_millis(50)) {
+                self.ask(at, limits, ask);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_limit_is_exceeded_whatever_replicas_do(
+            events in events(),
+            per_minute in prop::option::of(0..100_u64),
+            in_flight in prop::option::of(0..100_u64),
+        ) {
+            let limits = QuotaLimits { per_minute, in_flight };
+            let mut replicas = Replicas { now: 1_700_000_000_000, ids: [1, 2, 3], ..Replicas::default() };
+            for (at, event) in events {
+                replicas.happen(at, event, limits);
+                if let Some(limit) = in_flight {
+                    let all: u64 = replicas.local.iter().map(|local| local.in_flight).sum();
+                    prop_assert!(all <= limit, "{all} in flight of {limit}");
+                }
+                if let Some(limit) = per_minute {
+                    // Any minute by the clock; leave to start may be used a second later.
+                    let minute = replicas.now / MINUTE_MILLIS;
+                    let started = replicas.started.iter().filter(|at| **at / MINUTE_MILLIS == minute).count() as u64;
+                    prop_assert!(started <= limit + REPLICAS as u64 * (limit / LEASE_PART).max(1), "{started} of {limit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_as_long_as_told_may_start() {
+        for (before, now_millis) in [(0, 0), (0, 59_999), (5, 0), (5, 30_000)] {
+            let minute = 28_000_000;
+            let mut window = RateWindow { minute: minute - 1, started: before, started_before: 0 };
+            let mut now = Timestamp::from_millis(minute * MINUTE_MILLIS + now_millis);
+            while window.take(now, 5, 1) == 1 {}
+            now = now + window.retry_after(now, 5) + Duration::from_millis(1);
+            assert_eq!(window.take(now, 5, 1), 1, "{before} {now_millis}");
+        }
+        assert_eq!(RateWindow::default().retry_after(Timestamp::default(), 0), Duration::from_secs(60));
     }
 }

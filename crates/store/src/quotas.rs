@@ -16,7 +16,7 @@ use crate::scope::Scope;
 use crate::{Store, StoreError};
 
 /// What another replica holds may come back soon.
-const HOLD_RETRIES: u32 = 4;
+const RETRIES: u32 = 4;
 const HOLD_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a request may not start.
@@ -83,39 +83,53 @@ impl Quotas {
     }
 
     async fn enter(&self, quota: &Arc<ScopeQuota>, limits: QuotaLimits, clock: &StoreClock) -> Result<(), EnterError> {
+        let questions = match &self.shared {
+            Shared::Memory(all) => return enter_alone(all, quota, limits, clock).map_err(EnterError::Reached),
+            Shared::Database(questions) => questions,
+        };
         let mut retries = 0;
         loop {
             if quota.local.lock().enter(clock.now(), limits).is_ok() {
                 return Ok(());
             }
-            let grant = self.ask(quota, limits, clock).await?;
+            let grant = ask(questions, quota, limits).await?;
             let Err(lacks) = quota.local.lock().enter(clock.now(), limits) else { return Ok(()) };
-            let is_final = lacks == Lacks::Start || matches!(self.shared, Shared::Memory(_)) || retries == HOLD_RETRIES;
-            if is_final {
+            // What was granted may have gone to a request that came in between.
+            let is_refused = grant.is_short && lacks == Lacks::Start;
+            if is_refused || retries == RETRIES {
                 return Err(EnterError::Reached(reached(quota.scope, limits, &grant, lacks)));
             }
             retries += 1;
-            tokio::time::sleep(HOLD_RETRY_INTERVAL).await;
+            if grant.is_short {
+                tokio::time::sleep(HOLD_RETRY_INTERVAL).await;
+            }
         }
     }
+}
 
-    async fn ask(&self, quota: &Arc<ScopeQuota>, limits: QuotaLimits, clock: &StoreClock) -> Result<Grant, StoreError> {
-        match &self.shared {
-            Shared::Memory(all) => {
-                let (mut all, mut local) = (all.lock(), quota.local.lock());
-                let (now, shared) = (clock.now(), all.entry(quota.scope).or_default());
-                let grant = shared.grant(now, limits, 0, local.ask_alone(limits));
-                local.receive(now, &grant);
-                Ok(grant)
-            }
-            Shared::Database(questions) => {
-                let (reply, granted) = oneshot::channel();
-                let question = QuotaQuestion { quota: quota.clone(), limits, reply };
-                questions.send(question).map_err(|_| StoreError::Unreachable("its connection has ended".into()))?;
-                granted.await.unwrap_or(Err(StoreError::TimedOut))
-            }
-        }
-    }
+/// Where no other process counts.
+fn enter_alone(
+    all: &Mutex<HashMap<Scope, SharedQuota>>,
+    quota: &ScopeQuota,
+    limits: QuotaLimits,
+    clock: &StoreClock,
+) -> Result<(), LimitReached> {
+    let (mut all, mut local) = (all.lock(), quota.local.lock());
+    let (now, shared) = (clock.now(), all.entry(quota.scope).or_default());
+    let grant = shared.grant(now, limits, 0, local.ask_alone(limits));
+    local.receive(now, &grant);
+    local.enter(now, limits).map_err(|lacks| reached(quota.scope, limits, &grant, lacks))
+}
+
+async fn ask(
+    questions: &UnboundedSender<QuotaQuestion>,
+    quota: &Arc<ScopeQuota>,
+    limits: QuotaLimits,
+) -> Result<Grant, StoreError> {
+    let (reply, granted) = oneshot::channel();
+    let question = QuotaQuestion { quota: quota.clone(), limits, reply };
+    questions.send(question).map_err(|_| StoreError::Unreachable("its connection has ended".into()))?;
+    granted.await.unwrap_or(Err(StoreError::TimedOut))
 }
 
 impl Store {

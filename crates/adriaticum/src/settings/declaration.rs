@@ -197,7 +197,7 @@ settings! {
     [webhook: WebhookSection]
     /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set
     url: Option<Url> = "" => endpoint;
-    /// the secret that they are signed with, as Standard Webhooks says: whsec_ and base64, or any text
+    /// what they are signed with, as Standard Webhooks says: whsec_ and base64, or any text
     key: Option<String> = "" => optional, is_secret;
 
     [otlp: OtlpSection]

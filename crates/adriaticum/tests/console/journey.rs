@@ -196,7 +196,7 @@ fn a_team_is_invited_given_roles_and_turned_away() {
 
     admin.go("/team");
     admin.click("tbody tr:nth-child(1) [action$='/role'] button");
-    admin.assert_says("The last administrator cannot be demoted or disabled.");
+    admin.assert_says("The last administrator cannot be demoted, disabled or deleted.");
     admin.click("tbody tr:nth-child(2) [action$='/role'] button");
     admin.assert_says("Bob is now an admin.");
     bob.go("/team");

@@ -18,11 +18,17 @@ const SLOT: u64 = UNCOUNTED_SLOT + 1;
 
 /// Counts recorded rows against budgets. Where there are none, this is one look at an empty table.
 pub(super) fn count(transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), StoreError> {
-    let mut list = transaction.prepare_cached("SELECT scope FROM counted_scopes")?;
-    let scopes = list.query_map([], |row| row.get::<_, String>(0))?;
-    let counted = scopes.map(|scope| scope?.parse()).collect::<Result<HashSet<Scope>, StoreError>>()?;
-    if counted.is_empty() {
+    let any = "SELECT EXISTS (SELECT 1 FROM counted_scopes)";
+    if !transaction.prepare_cached(any)?.query_row([], |row| row.get::<_, bool>(0))? {
         return Ok(());
+    }
+    let mut find = transaction.prepare_cached("SELECT 1 FROM counted_scopes WHERE scope = ?1")?;
+    let scopes: HashSet<Scope> = rows.iter().flat_map(|row| Scope::all_of(row.key, row.owner)).collect();
+    let mut counted = HashSet::new();
+    for scope in scopes {
+        if find.exists([scope.to_string()])? {
+            counted.insert(scope);
+        }
     }
     let mut sums = SpendingSums::default();
     for row in rows {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, Database, Email, Ledger, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
-    PersonName, PostgresSettings, RequestQuery, Role, Session, SessionId, Step, Store, StoreError, Token, UsageQuery,
-    Viewer, WrongPasswords,
+    AccountError, AccountId, CallerLimits, Database, Email, EnterError, KeyChange, Ledger, Limit, LimitKind, LinkId,
+    NewAccount, NewKey, Origin, PasswordTry, Period, PersonName, PostgresSettings, RequestQuery, Role, Scope, Session,
+    SessionId, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -30,8 +30,8 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
 const AT_ONCE: Duration = Duration::from_secs(8);
 /// The pool's limit.
 const CONNECTIONS: usize = 2;
-/// Beside the pool: key look-ups, the ledger.
-const OTHER_CONNECTIONS: i64 = 2;
+/// Beside the pool: key look-ups, the ledger, quotas.
+const OTHER_CONNECTIONS: i64 = 3;
 const DAY: Duration = Duration::from_secs(86_400);
 const ADDRESS: &str = "10.0.0.1";
 
@@ -42,6 +42,8 @@ struct World {
     token: Token,
     session: Session,
     other: AccountId,
+    /// Of the key.
+    limits: CallerLimits,
 }
 
 /// What an operation may use up.
@@ -51,6 +53,7 @@ struct Fresh {
     reset: Token,
     key: KeyId,
     session: SessionId,
+    leaver: AccountId,
 }
 
 type Operating<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + 'a>>;
@@ -105,13 +108,66 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
     request(&world.session.viewer, RequestId::now()),
     check_integrity(),
+    rotate_key(&world.session.viewer, fresh.key, DAY),
+    change_key(&world.session.viewer, fresh.key, &KeyChange::Completions(false)),
+    set_key_owner(world.session.viewer.admin().unwrap(), fresh.key, Some(world.other)),
+    set_limit(world.session.viewer.admin().unwrap(), limit(fresh.key)),
+    remove_limit(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
+    list_limits(&world.session.viewer),
+    limits_of_key(&world.session.viewer, fresh.key),
+    complete_counts(),
+    spent_budget(&world.limits),
+    enter(&world.limits),
+    count_active_keys(world.session.viewer.admin().unwrap(), world.other),
+    revoke_keys_of(world.session.viewer.admin().unwrap(), fresh.leaver),
+    set_profile(
+        world.session.viewer.admin().unwrap(),
+        fresh.leaver,
+        &PersonName::parse("Eve").unwrap(),
+        &email(&format!("e{}", fresh.key))
+    ),
+    delete_account(world.session.viewer.admin().unwrap(), fresh.leaver),
+    add_notice(fresh.key.as_str(), "{}"),
+    claim_notices(DAY),
+    finish_notice(fresh.key.as_str()),
+    retry_notice(fresh.key.as_str(), DAY),
+    expiring_keys(DAY),
 });
 
 /// Something that was there no more, because an earlier caller hung up too late, is no failure.
-fn outcome<T>(result: Result<T, impl Into<AccountError>>) -> Result<(), StoreError> {
-    match result.map_err(Into::into) {
-        Err(AccountError::Store(error)) => Err(error),
-        Ok(_) | Err(_) => Ok(()),
+fn outcome<T>(result: Result<T, impl Failure>) -> Result<(), StoreError> {
+    match result.map_err(Failure::into_store_error) {
+        Err(Some(error)) => Err(error),
+        Ok(_) | Err(None) => Ok(()),
+    }
+}
+
+trait Failure {
+    /// `None` if it is not the database's.
+    fn into_store_error(self) -> Option<StoreError>;
+}
+
+impl Failure for StoreError {
+    fn into_store_error(self) -> Option<StoreError> {
+        Some(self)
+    }
+}
+
+impl Failure for AccountError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Failure for EnterError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Reached(_) => None,
+        }
     }
 }
 
@@ -125,17 +181,26 @@ impl World {
         let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
         let begun = store.begin_session(ada, &origin()).await.unwrap().unwrap();
         let key = store.create_key(&begun.session.viewer, new_key()).await.unwrap();
-        Self { store, key, token: begun.token, session: begun.session, other }
+        for kind in LimitKind::ALL {
+            let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
+            assert!(store.set_limit(operator.admin().unwrap(), limit).await.unwrap());
+        }
+        let limits = store.authenticate(&key).await.unwrap().unwrap().limits().clone();
+        Self { store, key, token: begun.token, session: begun.session, other, limits }
     }
 
     async fn fresh(&self) -> Fresh {
         let (store, viewer) = (&self.store, &self.session.viewer);
         let admin = viewer.admin().unwrap();
+        let key = store.create_key(viewer, new_key()).await.unwrap().id();
+        let leaver = store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
+        let leaver = store.use_link(&leaver, &new_account(&format!("l{key}")), ADDRESS).await.unwrap();
         Fresh {
             invitation: store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap(),
             link: store.links(admin).await.unwrap().pop().unwrap().id,
             reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
-            key: store.create_key(viewer, new_key()).await.unwrap().id(),
+            key,
+            leaver,
             session: store.begin_session(self.other, &origin()).await.unwrap().unwrap().session.id,
         }
     }
@@ -165,6 +230,10 @@ fn new_account(name: &str) -> NewAccount {
 
 fn new_key() -> NewKey {
     NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None }
+}
+
+fn limit(key: KeyId) -> Limit {
+    Limit { scope: Scope::Key(key), kind: LimitKind::ALL[0], amount: 10 }
 }
 
 fn origin() -> Origin {
