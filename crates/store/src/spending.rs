@@ -4,6 +4,7 @@
 //! nothing. Tokens count as far as a runtime measured them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use chat::{KeyId, RequestId, Timestamp};
 use jiff::Zoned;
@@ -122,7 +123,10 @@ pub(crate) struct SpendingKey {
 
 /// What a commit adds to the sums, in the order of writing.
 #[derive(Default)]
-pub(crate) struct SpendingSums(BTreeMap<SpendingKey, Spending>);
+pub(crate) struct SpendingSums {
+    sums: BTreeMap<SpendingKey, Spending>,
+    starts: PeriodStarts,
+}
 
 impl SpendingSums {
     /// Adds a request to those of its scopes that are counted.
@@ -135,15 +139,32 @@ impl SpendingSums {
         is_counted: impl Fn(&Scope) -> bool,
     ) {
         for scope in Scope::all_of(key, owner).filter(is_counted) {
-            for period in BudgetPeriod::ALL {
-                let start = period.start(request.timestamp());
-                self.0.entry(SpendingKey { scope, period, start }).or_default().add(spending);
+            for (period, start) in BudgetPeriod::ALL.into_iter().zip(self.starts.of(request.timestamp())) {
+                self.sums.entry(SpendingKey { scope, period, start }).or_default().add(spending);
             }
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&SpendingKey, &Spending)> {
-        self.0.iter()
+        self.sums.iter()
+    }
+}
+
+/// The beginnings of day and month, of which all rows of a commit nearly always have the same.
+#[derive(Default)]
+pub(crate) struct PeriodStarts {
+    day: Range<Timestamp>,
+    starts: [Timestamp; 2],
+}
+
+impl PeriodStarts {
+    /// In the order of `BudgetPeriod::ALL`.
+    pub(crate) fn of(&mut self, time: Timestamp) -> [Timestamp; 2] {
+        if !self.day.contains(&time) {
+            self.day = BudgetPeriod::Day.start(time)..BudgetPeriod::Day.end(time);
+            self.starts = BudgetPeriod::ALL.map(|period| period.start(time));
+        }
+        self.starts
     }
 }
 

@@ -1,14 +1,12 @@
 //! Rows and sums in the form in which PostgreSQL takes many at once: one array per column. Pure.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use chat::Timestamp;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::rollup::{Entry, Figures, Measured};
-use crate::spending::BudgetPeriod;
+use crate::spending::PeriodStarts;
 
 #[derive(Default)]
 pub(super) struct Columns<'a> {
@@ -49,7 +47,11 @@ impl<'a> Columns<'a> {
             columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
             columns.owners.push(entry.owner.map(|owner| owner.to_string()));
             let starts = starts.of(entry.request_id.timestamp());
-            columns.periods.iter_mut().zip(starts).for_each(|(column, start)| column.push(start));
+            columns
+                .periods
+                .iter_mut()
+                .zip(starts)
+                .for_each(|(column, start)| column.push(super::signed(start.as_millis())));
         }
         columns
     }
@@ -78,23 +80,6 @@ impl<'a> Columns<'a> {
             months,
             slot,
         ]
-    }
-}
-
-/// The beginnings of day and month, of which all rows of a commit nearly always have the same.
-#[derive(Default)]
-struct PeriodStarts {
-    day: Range<Timestamp>,
-    starts: [i64; 2],
-}
-
-impl PeriodStarts {
-    fn of(&mut self, time: Timestamp) -> [i64; 2] {
-        if !self.day.contains(&time) {
-            self.day = BudgetPeriod::Day.start(time)..BudgetPeriod::Day.end(time);
-            self.starts = BudgetPeriod::ALL.map(|period| super::signed(period.start(time).as_millis()));
-        }
-        self.starts
     }
 }
 

@@ -56,7 +56,8 @@ impl Sqlite {
         now: Timestamp,
     ) -> Result<HashMap<Scope, SpentInPeriods>, StoreError> {
         self.with(|connection| {
-            let sums = scopes.iter().map(|&scope| Ok((scope, sum(connection, scope, now, "true")?)));
+            let starts = starts(now);
+            let sums = scopes.iter().map(|&scope| Ok((scope, sum(connection, scope, starts, "true")?)));
             sums.collect()
         })
     }
@@ -70,7 +71,7 @@ impl Sqlite {
     pub(crate) fn uncounted_spending(&self, scope: Scope, now: Timestamp) -> Result<SpentInPeriods, StoreError> {
         self.with(|connection| {
             let snapshot = connection.transaction()?;
-            let counted = sum(&snapshot, scope, now, "slot <> 0")?;
+            let counted = sum(&snapshot, scope, starts(now), "slot <> 0")?;
             Ok(recorded(&snapshot, scope, now)?.without(&counted))
         })
     }
@@ -85,23 +86,29 @@ impl Sqlite {
 fn sum(
     connection: &Connection,
     scope: Scope,
-    now: Timestamp,
+    starts: [u64; 2],
     slots: &'static str,
 ) -> Result<SpentInPeriods, StoreError> {
     let mut sum = connection.prepare_cached(&format!(
-        "SELECT sum(requests), sum(tokens), sum(unmeasured) FROM spending
-         WHERE scope = ?1 AND period = ?2 AND start = ?3 AND {slots}"
+        "SELECT period, requests, tokens, unmeasured FROM spending
+         WHERE scope = ?1 AND (period = 'day' AND start = ?2 OR period = 'month' AND start = ?3) AND {slots}"
     ))?;
-    let scope = scope.to_string();
+    let mut rows = sum.query(params![scope.to_string(), starts[0], starts[1]])?;
     let mut spent = SpentInPeriods::default();
-    for period in BudgetPeriod::ALL {
-        *spent.of_mut(period) =
-            sum.query_row(params![scope, period.as_str(), period.start(now).as_millis()], |row| {
-                let number = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(column)?.unwrap_or(0));
-                Ok(Spending { requests: number(0)?, tokens: number(1)?, unmeasured: number(2)? })
-            })?;
+    while let Some(row) = rows.next()? {
+        let period = match row.get_ref(0)?.as_str() {
+            Ok("day") => BudgetPeriod::Day,
+            Ok("month") => BudgetPeriod::Month,
+            _ => return Err(StoreError::Corrupt("period")),
+        };
+        spent.of_mut(period).add(Spending { requests: row.get(1)?, tokens: row.get(2)?, unmeasured: row.get(3)? });
     }
     Ok(spent)
+}
+
+/// When the current day and month began.
+fn starts(now: Timestamp) -> [u64; 2] {
+    [BudgetPeriod::Day, BudgetPeriod::Month].map(|period| period.start(now).as_millis())
 }
 
 /// All in one snapshot.
