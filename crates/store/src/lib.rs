@@ -42,6 +42,7 @@ mod key_changes;
 mod keys;
 mod latency;
 mod ledger;
+mod limit_store;
 mod limits;
 mod links;
 mod notices;

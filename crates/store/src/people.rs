@@ -5,7 +5,7 @@
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
 use crate::id::AccountId;
-use crate::limits::COUNT_UP;
+use crate::limit_store::COUNT_UP;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
 use crate::scope::Scope;

@@ -24,7 +24,7 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{limits, links, notices, sessions};
+use crate::{limit_store, links, notices, sessions};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -170,12 +170,12 @@ impl LedgerBackend for PostgresLedger {
 
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
         let [began, seen] = sessions::oldest_valid(due.now).map(|time| signed(time.as_millis()));
-        let (now, oldest) = (signed(due.now.as_millis()), signed(limits::oldest_kept(due.now).as_millis()));
+        let (now, oldest) = (signed(due.now.as_millis()), signed(limit_store::oldest_kept(due.now).as_millis()));
         let remembered = signed(notices::oldest_remembered(due.now).as_millis());
         let deleted = self.with(async |open| {
             open.client.execute_typed(sessions::DELETE_ENDED, &[number(&began), number(&seen)]).await?;
             open.client.execute_typed(links::DELETE_ENDED, &[number(&now)]).await?;
-            open.client.execute_typed(limits::DELETE_ENDED, &[number(&oldest)]).await?;
+            open.client.execute_typed(limit_store::DELETE_ENDED, &[number(&oldest)]).await?;
             Ok(open.client.execute_typed(notices::DELETE_ENDED, &[number(&remembered)]).await?)
         });
         deleted.map(drop).map_err(|error| CommitError(error.to_string()))

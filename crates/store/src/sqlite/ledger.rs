@@ -19,7 +19,7 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{limits, links, notices, sessions};
+use crate::{limit_store, links, notices, sessions};
 
 /// How many commits go by between two looks at the length of the log.
 const COMMITS_PER_LOOK: u32 = 16;
@@ -148,7 +148,8 @@ impl LedgerBackend for SqliteLedger {
             let [began, seen] = sessions::oldest_valid(due.now).map(Timestamp::as_millis);
             connection.execute(&numbered(sessions::DELETE_ENDED), params![began, seen])?;
             connection.execute(&numbered(links::DELETE_ENDED), [due.now.as_millis()])?;
-            connection.execute(&numbered(limits::DELETE_ENDED), [limits::oldest_kept(due.now).as_millis()])?;
+            connection
+                .execute(&numbered(limit_store::DELETE_ENDED), [limit_store::oldest_kept(due.now).as_millis()])?;
             connection.execute(&numbered(notices::DELETE_ENDED), [notices::oldest_remembered(due.now).as_millis()])?;
             Ok(())
         })
