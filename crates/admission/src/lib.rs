@@ -99,6 +99,11 @@ impl<Client: Eq + Hash + Clone> Admission<Client> {
         entered.then(|| Permit { share: self.0.clone(), client, slots })
     }
 
+    /// How many slots a client holds.
+    pub fn held(&self, client: &Client) -> usize {
+        self.0.lock().held(client)
+    }
+
     /// How many slots are taken, and how many there are.
     pub fn usage(&self) -> (usize, usize) {
         let share = self.0.lock();

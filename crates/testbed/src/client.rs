@@ -209,6 +209,10 @@ impl Connection {
         let headers = lines.map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{head}")));
         let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
         let mut response = Response { status, headers, body: Vec::new() };
+        if with_body && response.header("transfer-encoding") == Some("chunked") {
+            response.body = self.receive_chunks()?;
+            return Some(response);
+        }
         let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
         if with_body {
             while self.received.len() < length {
@@ -219,6 +223,32 @@ impl Connection {
             response.body = self.received.drain(..length).collect();
         }
         Some(response)
+    }
+
+    /// A body of chunks; `None` if the other side closes before the last one.
+    fn receive_chunks(&mut self) -> Option<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let end = loop {
+                match self.received.windows(2).position(|bytes| bytes == b"\r\n") {
+                    Some(end) => break end,
+                    None if !self.receive() => return None,
+                    None => {}
+                }
+            };
+            let head: Vec<u8> = self.received.drain(..end + 2).collect();
+            let size = usize::from_str_radix(str::from_utf8(&head).ok()?.trim(), 16).ok()?;
+            while self.received.len() < size + 2 {
+                if !self.receive() {
+                    return None;
+                }
+            }
+            body.extend(self.received.drain(..size));
+            self.received.drain(..2);
+            if size == 0 {
+                return Some(body);
+            }
+        }
     }
 
     /// Receives what has arrived; `false` once the other side has closed.

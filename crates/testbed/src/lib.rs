@@ -4,6 +4,7 @@
 //! Whatever a test starts ends with it, however the test ends. Events are awaited; what announces no event is polled.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod background;
 mod client;
 mod clock;
 mod conversation;
@@ -28,6 +29,7 @@ mod wait;
 pub mod file_server;
 pub mod gguf;
 
+pub use background::{Background, EndOnDrop};
 pub use client::{Connection, Request, chat_body, read_request};
 pub use clock::ShiftedClock;
 pub use conversation::{Conversation, words};

@@ -116,8 +116,26 @@ impl<C> Table<C> {
 #[derive(Clone)]
 pub(crate) struct ConnectionSlots {
     table: Arc<Mutex<Table<Arc<Activity>>>>,
-    /// Connections that have made way and are not closed yet, by the peer of the newcomer.
-    evictions: Admission<Peer>,
+    evictions: Evictions,
+}
+
+/// Connections that have made way and are not closed yet, by the peer of the newcomer.
+#[derive(Clone)]
+struct Evictions {
+    any: Admission<Peer>,
+    /// One for each peer: a few that come again and again do not keep out one that comes now and then, as a probe does.
+    first: Admission<Peer>,
+}
+
+impl Evictions {
+    fn new(evictions: usize) -> Self {
+        Self { any: Admission::new(evictions), first: Admission::new(evictions) }
+    }
+
+    fn enter(&self, peer: &Peer) -> Option<Permit<Peer>> {
+        let first = || (self.first.held(peer) == 0).then(|| self.first.enter(peer.clone())).flatten();
+        self.any.enter(peer.clone()).or_else(first)
+    }
 }
 
 /// How a connection got its slot.
@@ -129,7 +147,7 @@ pub(crate) enum Entry {
 
 impl ConnectionSlots {
     pub(crate) fn new(connections: usize, evictions: usize) -> Self {
-        Self { table: Arc::new(Mutex::new(Table::new(connections))), evictions: Admission::new(evictions) }
+        Self { table: Arc::new(Mutex::new(Table::new(connections))), evictions: Evictions::new(evictions) }
     }
 
     /// A slot for a new connection; `None` if there is none for it, and no idle connection makes way.
@@ -143,7 +161,7 @@ impl ConnectionSlots {
         if table.open(peer, activity.clone()) {
             return Some(Entry::Free(slot()));
         }
-        let eviction = self.evictions.enter(peer.clone())?;
+        let eviction = self.evictions.enter(peer)?;
         let replaced = table.replace(peer, activity.clone(), |activity| activity.idle_time())?;
         replaced.evict(eviction);
         Some(Entry::Replaced(slot()))
@@ -241,6 +259,19 @@ mod tests {
         assert_eq!(table.replace(&peer(3), (3, 1), idle), Some((1, 11)));
         table.close(&peer(1), |connection| *connection == (1, 12));
         assert_eq!((table.share.held(&peer(1)), table.share.held(&peer(3))), (11, 2), "it was closed before");
+    }
+
+    #[test]
+    fn peers_that_flood_leave_an_eviction_for_one_that_does_not() {
+        let evictions = Evictions::new(8);
+        let mut flood = Vec::new();
+        for round in 0..40 {
+            flood.extend(evictions.enter(&peer(round % 4)));
+        }
+        assert!(flood.len() < 16, "{} of 16", flood.len());
+        assert!(evictions.enter(&peer(9)).is_some());
+        drop(flood);
+        assert_eq!(evictions.any.usage().0 + evictions.first.usage().0, 0);
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Behaviour, Connection, FakeRuntime, FakeSearch, Request, Service, chat_body, unreachable_url, wait_for};
+use testbed::{
+    Background, Behaviour, Connection, FakeRuntime, FakeSearch, Request, Service, chat_body, unreachable_url, wait_for,
+};
 
 use crate::ADRIATICUM;
 
@@ -279,21 +281,17 @@ fn a_liveness_probe_gets_in_whatever_others_hold_or_open() {
     let mut kept: Vec<_> = [2, 3].iter().flat_map(|last| (0..16).map(|_| from(*last))).collect();
     kept.iter_mut().for_each(|connection| _ = connection.send_while_open(&healthz));
     alive("connections that are kept open after a response");
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for last in [2, 3, 4, 5] {
-            let is_over = &is_over;
-            scope.spawn(move || {
-                let mut held = VecDeque::new();
-                while !is_over.load(Ordering::Relaxed) {
-                    held.push_back(Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), address));
-                    if held.len() == 50 {
-                        held.pop_front();
-                    }
+    let flood = |last: u8| {
+        Background::start(move |is_over| {
+            let mut held = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) {
+                held.push_back(Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), address));
+                if held.len() == 50 {
+                    held.pop_front();
                 }
-            });
-        }
-        (0..50).for_each(|_| alive("a flood of connections"));
-        is_over.store(true, Ordering::Relaxed);
-    });
+            }
+        })
+    };
+    let _floods = [2, 3, 4, 5].map(flood);
+    (0..50).for_each(|_| alive("a flood of connections"));
 }

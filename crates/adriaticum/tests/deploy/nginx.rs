@@ -14,7 +14,7 @@ use crate::folder::deploy;
 pub(crate) struct Nginx {
     process: Child,
     address: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Nginx {
@@ -34,11 +34,16 @@ impl Nginx {
             .unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         ADRIATICUM.wait_for("nginx", || TcpStream::connect(address).ok());
-        Self { process, address, _folder: folder }
+        Self { process, address, folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What nginx has against its replicas, for a failing test.
+    pub(crate) fn errors(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("error.log")).unwrap()
     }
 }
 
