@@ -92,5 +92,13 @@ function(adriaticum_name_builds)
     endforeach()
 endfunction()
 cmake_language(DEFER CALL adriaticum_name_builds)
+
+# So that Vulkan's kernels compile with older headers.
+function(adriaticum_adapt_vulkan)
+    if (TARGET ggml-vulkan)
+        target_compile_options(ggml-vulkan PRIVATE -include ${ADRIATICUM_ROOT}/crates/kernels/native/vulkan_layer_settings.hpp)
+    endif()
+endfunction()
+cmake_language(DEFER CALL adriaticum_adapt_vulkan)
 get_filename_component(ADRIATICUM_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
 cmake_language(DEFER CALL adriaticum_hook_kernels)

@@ -130,11 +130,6 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         writeln!(std::io::stdout(), "Chosen: {choice} ({}).", format_speed(&speed))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(text) = text {
-        let perplexity = engine.perplexity(&text).map_err(|error| CliError::new(format!("{error}.")))?;
-        writeln!(std::io::stdout(), "{perplexity:.4}")?;
-        return Ok(ExitCode::SUCCESS);
-    }
     tracing::info!(
         model = engine.name(),
         context = engine.context(),
@@ -144,6 +139,11 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         tuned = if engine.tuned_now { "just now" } else { "before" },
         "model loaded"
     );
+    if let Some(text) = text {
+        let perplexity = engine.perplexity(&text).map_err(|error| CliError::new(format!("{error}.")))?;
+        writeln!(std::io::stdout(), "{perplexity:.4}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let name = engine.name();
     let (frontend, decode_loop) = engine.split().map_err(|error| CliError::new(format!("{error}.")))?;
     // The thread that has loaded the model must run it, so the listener gets another one.
@@ -296,6 +296,6 @@ fn progress_bar(bar: ProgressBar, count: &str) -> ProgressBar {
 }
 
 fn format_speed(speed: &Speed) -> String {
-    let Speed { prompt, eight, one } = speed;
-    format!("{prompt:.0} prompt tokens/s; {eight:.0} tokens/s for eight together, {one:.0} for one alone")
+    let Speed { prompt, together, one } = speed;
+    format!("{prompt:.0} prompt tokens/s; {together:.0} tokens/s for several together, {one:.0} for one alone")
 }

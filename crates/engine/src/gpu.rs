@@ -3,7 +3,10 @@
 
 use std::fmt;
 
+use kernels::WeightsForm;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
+
+use crate::weights::WeightsChoice;
 
 /// Which GPUs may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Placement {
     pub(crate) max_cells: Option<usize>,
     /// Tokens of a step at most.
     pub(crate) step: usize,
+    /// Another form of the weights that may be faster, and for which there is room.
+    pub(crate) tried_form: Option<WeightsForm>,
 }
 
 impl Placement {
@@ -97,6 +102,8 @@ pub(crate) enum NotUsed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModelSize {
     pub(crate) bytes: u64,
+    /// How many weights.
+    pub(crate) parameters: u64,
     /// Without the output layer.
     pub(crate) layers: u32,
     /// Of a cell in all layers.
@@ -106,6 +113,26 @@ pub(crate) struct ModelSize {
     pub(crate) vocabulary: usize,
 }
 
+impl ModelSize {
+    /// With its weights in another form.
+    fn in_form(self, form: WeightsForm) -> Self {
+        let bytes_of_32 = match form {
+            WeightsForm::Q8_0 => 34,
+            WeightsForm::Bf16 => 64,
+        };
+        Self { bytes: self.parameters * bytes_of_32 / 32, ..self }
+    }
+
+    /// With 16 bits for a weight, if that may be faster: where reading weights takes most of the time, it is not. Nothing is
+    /// lost by it: weights of at most 8 bits were rounded more.
+    fn in_16_bits(self) -> Option<Self> {
+        let wide = self.in_form(WeightsForm::Bf16);
+        (wide.bytes <= MAX_WIDE && self.bytes < wide.bytes / 3 * 2).then_some(wide)
+    }
+}
+
+/// The largest copy in 16 bits that is tried.
+const MAX_WIDE: u64 = 1 << 30;
 /// Left to other programs on a card: the screen's, for one.
 const MIN_LEFT: u64 = 256 << 20;
 const LEFT_FRACTION: u64 = 16;
@@ -118,8 +145,26 @@ const MAX_SCORES_FRACTION: u64 = 8;
 const DEFAULT_MAX_CELLS: usize = 65_536;
 const MIN_CELLS: usize = 4096;
 
-/// Decides what of a model goes where. `None` if there is no GPU, or none is to be used.
-pub(crate) fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
+/// Decides what of a model goes where, in which form. `None` if there is no GPU, or none is to be used.
+pub(crate) fn place(
+    choice: &GpuChoice,
+    cards: &[Card],
+    model: ModelSize,
+    weights: WeightsChoice,
+) -> Result<Option<Placement>, NotUsed> {
+    if let Some(form) = weights.wanted_form() {
+        return place_as_it_is(choice, cards, model.in_form(form));
+    }
+    let wide = model.in_16_bits().filter(|_| weights == WeightsChoice::Auto);
+    match wide.map(|wide| place_as_it_is(choice, cards, wide)) {
+        Some(Ok(Some(placed))) if placed.is_whole() => {
+            Ok(Some(Placement { tried_form: Some(WeightsForm::Bf16), ..placed }))
+        }
+        _ => place_as_it_is(choice, cards, model),
+    }
+}
+
+fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
     let cards: Vec<Card> = match choice {
         GpuChoice::Off => return Ok(None),
         GpuChoice::Auto | GpuChoice::Layers(_) => cards.to_vec(),
@@ -163,7 +208,7 @@ pub(crate) fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Res
         let cells = usable.saturating_sub(model.bytes) / model.cell_bytes.max(1);
         usize::try_from(cells).unwrap_or(usize::MAX).clamp(min_cells, DEFAULT_MAX_CELLS.max(model.context))
     });
-    Ok(Some(Placement { cards, layers, all_layers, max_cells, step }))
+    Ok(Some(Placement { cards, layers, all_layers, max_cells, step, tried_form: None }))
 }
 
 /// The GPUs that there are. If several libraries drive them, those of the best one.
@@ -198,10 +243,45 @@ mod tests {
     }
 
     /// About an 8B model in 4 bits.
-    const LARGE: ModelSize =
-        ModelSize { bytes: 5 * GIB, layers: 32, cell_bytes: 131_072, context: 131_072, vocabulary: 128_256 };
-    const SMALL: ModelSize =
-        ModelSize { bytes: GIB / 10, layers: 30, cell_bytes: 23_040, context: 8192, vocabulary: 49_152 };
+    const LARGE: ModelSize = ModelSize {
+        bytes: 5 * GIB,
+        parameters: 8_000_000_000,
+        layers: 32,
+        cell_bytes: 131_072,
+        context: 131_072,
+        vocabulary: 128_256,
+    };
+    const SMALL: ModelSize = ModelSize {
+        bytes: GIB / 10,
+        parameters: 135_000_000,
+        layers: 30,
+        cell_bytes: 23_040,
+        context: 8192,
+        vocabulary: 49_152,
+    };
+
+    fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
+        super::place(choice, cards, model, WeightsChoice::File)
+    }
+
+    #[test]
+    fn small_models_are_tried_in_16_bits_where_there_is_room() {
+        let tried = |free, model, weights| {
+            let placed = super::place(&GpuChoice::Auto, &[card("CUDA0", free, 8 * GIB)], model, weights);
+            placed.unwrap().unwrap().tried_form
+        };
+        assert_eq!(tried(7 * GIB, SMALL, WeightsChoice::Auto), Some(WeightsForm::Bf16));
+        assert_eq!(tried(7 * GIB, SMALL, WeightsChoice::File), None);
+        assert_eq!(tried(7 * GIB, LARGE, WeightsChoice::Auto), None, "reading it takes most of the time");
+        let is_wide = ModelSize { bytes: 2 * SMALL.parameters, ..SMALL };
+        assert_eq!(tried(7 * GIB, is_wide, WeightsChoice::Auto), None, "it has 16 bits already");
+        // All that is free: what is left to others, scratch memory and scores, cells, and some of the weights.
+        let cells = MIN_CELLS as u64 * SMALL.cell_bytes;
+        let tight = GIB / 2 + SCRATCH + 512 * 49_152 * 4 + cells + 2 * SMALL.bytes;
+        assert_eq!(tried(tight, SMALL, WeightsChoice::Auto), None, "there is no room");
+        let form = super::place(&GpuChoice::Auto, &[card("CUDA0", tight, 8 * GIB)], SMALL, WeightsChoice::Bf16);
+        assert!(!form.unwrap().unwrap().is_whole(), "what is demanded is placed as it will be");
+    }
 
     #[test]
     fn a_model_that_fits_is_on_the_card_as_a_whole() {
@@ -257,7 +337,7 @@ mod tests {
             context in 256_usize..200_000,
             vocabulary in 256_usize..260_000,
         ) {
-            let model = ModelSize { bytes, layers, cell_bytes, context, vocabulary };
+            let model = ModelSize { bytes, parameters: bytes, layers, cell_bytes, context, vocabulary };
             let total = free + taken;
             if let Ok(Some(placed)) = place(&GpuChoice::Auto, &[card("CUDA0", free, total)], model) {
                 let part = |whole: u64| whole * u64::from(placed.layers) / u64::from(placed.all_layers);

@@ -85,6 +85,7 @@ impl Model {
         let bytes = std::fs::metadata(path).map_err(|error| ModelError::Unreadable(model.file.clone(), error))?.len();
         Ok(ModelSize {
             bytes,
+            parameters: model.llama.n_params(),
             layers: model.llama.n_layer(),
             cell_bytes: model.cell_bytes() as u64,
             context: model.context(),

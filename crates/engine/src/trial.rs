@@ -1,5 +1,5 @@
-//! Times a decoder with work that looks like production's: a piece of a prompt after a long context, eight sequences that
-//! generate after a common prefix, and one alone.
+//! Times a decoder with work that looks like production's: a piece of a prompt after a long context, several sequences
+//! that generate after a common prefix, and one alone.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -44,6 +44,7 @@ impl From<DecodeError> for TrialError {
 }
 
 const SEQUENCES: u16 = 8;
+const SEQUENCES_ON_GPU: u16 = 32;
 /// The prompt before the piece that is timed. A slow model gets less.
 const MAX_CONTEXT: usize = 1024;
 const MIN_CONTEXT: usize = 64;
@@ -64,9 +65,9 @@ const SECONDS_PER_PART: f64 = 0.3;
 const QUIET_CPU_SHARE: f64 = 0.85;
 
 pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) -> Result<Measured, TrialError> {
-    let piece = if model.is_on_gpu() { PIECE_ON_GPU } else { PIECE };
-    let cells = MAX_CONTEXT + 2 * piece + usize::from(SEQUENCES) * (OWN_TOKENS + 3 * MAX_STEPS);
-    let shape = Shape { cells: cells.next_multiple_of(256), sequences: SEQUENCES, step: CONTEXT_PIECE.max(piece) };
+    let (piece, sequences) = if model.is_on_gpu() { (PIECE_ON_GPU, SEQUENCES_ON_GPU) } else { (PIECE, SEQUENCES) };
+    let cells = MAX_CONTEXT + 2 * piece + usize::from(sequences) * (OWN_TOKENS + 3 * MAX_STEPS);
+    let shape = Shape { cells: cells.next_multiple_of(256), sequences, step: CONTEXT_PIECE.max(piece) };
     let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bounds, began: Instant::now() };
     trial.prompt(WARM_UP_TOKENS)?;
     let warm = trial.prompt(WARM_UP_TOKENS)?;
@@ -79,11 +80,11 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) 
     }
     let piece = piece.min(context);
     let prompt = fastest(REPETITIONS, || trial.prompt_once(piece))?;
-    let eight = trial.eight_together()?;
+    let together = trial.together(sequences)?;
     let one = fastest(MAX_STEPS, || trial.prompt(1))?;
     // Who waits for a GPU needs no CPU.
     let quiet = model.is_on_gpu() || clock.share_of(settings.threads) > QUIET_CPU_SHARE;
-    let speed = Speed { prompt: piece as f64 / prompt, eight: f64::from(SEQUENCES) / eight, one: 1.0 / one };
+    let speed = Speed { prompt: piece as f64 / prompt, together: f64::from(sequences) / together, one: 1.0 / one };
     Ok(Measured { speed, quiet, took: trial.began.elapsed() })
 }
 
@@ -124,15 +125,15 @@ impl Trial<'_> {
         Ok(seconds)
     }
 
-    /// Seconds for a step of eight sequences that share the prompt.
-    fn eight_together(&mut self) -> Result<f64, TrialError> {
+    /// Seconds for a step of several sequences that share the prompt.
+    fn together(&mut self, sequences: u16) -> Result<f64, TrialError> {
         let prefix = self.position;
-        for sequence in 1..SEQUENCES {
+        for sequence in 1..sequences {
             let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
             self.decoder.apply(&[share])?;
         }
         let all = |positions: Range<usize>| -> Vec<BatchEntry> {
-            (0..SEQUENCES).flat_map(|sequence| entries(sequence, positions.clone())).collect()
+            (0..sequences).flat_map(|sequence| entries(sequence, positions.clone())).collect()
         };
         self.time(&all(prefix..prefix + OWN_TOKENS))?;
         self.position = prefix + OWN_TOKENS;

@@ -55,16 +55,33 @@ impl fmt::Display for DecoderSettings {
 pub struct Speed {
     /// Prompt processing, after a long context.
     pub prompt: f64,
-    /// Generation by eight sequences with a common prefix, all together.
-    pub eight: f64,
+    /// Generation by several sequences with a common prefix, all together: 8 on CPUs, 32 on a GPU.
+    pub together: f64,
     /// Generation by one sequence.
     pub one: f64,
 }
 
 impl Speed {
     /// Seconds for a typical mixture of work; less is better.
-    fn cost(&self) -> f64 {
-        4.0 / self.prompt + 2.0 / self.eight + 1.0 / self.one
+    fn cost(&self, work: &Work) -> f64 {
+        work.prompt / self.prompt + work.together / self.together + work.one / self.one
+    }
+}
+
+/// How many tokens of each kind are computed.
+struct Work {
+    prompt: f64,
+    together: f64,
+    one: f64,
+}
+
+impl Work {
+    const ON_CPUS: Self = Self { prompt: 4.0, together: 2.0, one: 1.0 };
+    /// A GPU has many callers: as many steps for all together as for one alone.
+    const ON_GPUS: Self = Self { prompt: 64.0, together: 32.0, one: 1.0 };
+
+    fn typical(model: &Model) -> &'static Self {
+        if model.is_on_gpu() { &Self::ON_GPUS } else { &Self::ON_CPUS }
     }
 }
 
@@ -129,7 +146,7 @@ struct Machine {
 }
 
 /// Counted up when trials or candidates change, so that stored tunings are done again.
-const TRIALS_VERSION: u32 = 4;
+const TRIALS_VERSION: u32 = 5;
 
 impl Machine {
     fn this() -> Self {
@@ -186,7 +203,7 @@ impl TuningFile {
             None => digest(model)?,
         };
         let weights = match options.weights {
-            WeightsChoice::Auto if options.gpus.is_some() || !may_be_faster(&model_sha256) => WeightsChoice::File,
+            WeightsChoice::Auto if options.gpus.is_none() && !may_be_faster(&model_sha256) => WeightsChoice::File,
             wanted => wanted,
         };
         let options = Options { weights, ..options };
@@ -220,7 +237,7 @@ pub(crate) fn with_faster(other: &Model, tuning: &Tuning, progress: &mut dyn Pro
     let before = Trial { settings: tuning.choice, speed: Ok(tuning.speed), quiet: tuning.quiet };
     let (tried, _) = time(other, tuning.choice, None, progress)?;
     let speed = tried.speed.ok()?;
-    is_better(&before, &tried).then(|| Tuning { quiet: tried.quiet, speed, ..tuning.clone() })
+    is_better(&before, &tried, Work::typical(other)).then(|| Tuning { quiet: tried.quiet, speed, ..tuning.clone() })
 }
 
 fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
@@ -274,7 +291,7 @@ const MARGINS: (f64, f64) = (0.98, 0.75);
 fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Option<(DecoderSettings, Speed, bool)> {
     let (candidates, fewer) = if model.is_on_gpu() { (vec![ON_GPU], None) } else { on_cpu(library_only) };
     let all = candidates.len() + usize::from(fewer.is_some());
-    let began = Instant::now();
+    let (began, work) = (Instant::now(), Work::typical(model));
     let (mut best, mut bound): (Option<Trial>, _) = (None, None);
     for done in 0..all {
         let settings = match (candidates.get(done), best, fewer) {
@@ -288,17 +305,17 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
         progress.trying(done, all);
         let (mut tried, took) = time(model, settings, bound, progress)?;
         if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
-            tried = better(tried, time(model, settings, bound, progress)?.0); // perhaps it is quiet now
+            tried = better(tried, time(model, settings, bound, progress)?.0, work); // perhaps it is quiet now
         }
         progress.tried(&tried);
         bound = bound.or(took.map(|took| took.mul_f64(TOO_SLOW)));
-        best = Some(best.map_or(tried, |before| better(before, tried)));
+        best = Some(best.map_or(tried, |before| better(before, tried, work)));
     }
     Some(match best {
         Some(Trial { settings, speed: Ok(speed), quiet }) => (settings, speed, quiet),
         _ => {
             let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
-            (settings, Speed { prompt: 1.0, eight: 1.0, one: 1.0 }, false)
+            (settings, Speed { prompt: 1.0, together: 1.0, one: 1.0 }, false)
         }
     })
 }
@@ -316,14 +333,14 @@ fn on_cpu(library_only: bool) -> (Vec<DecoderSettings>, Option<usize>) {
 }
 
 /// The later one only if it is clearly better. Figures from a busy moment say little.
-fn better(before: Trial, later: Trial) -> Trial {
-    if is_better(&before, &later) { later } else { before }
+fn better(before: Trial, later: Trial, work: &Work) -> Trial {
+    if is_better(&before, &later, work) { later } else { before }
 }
 
-fn is_better(before: &Trial, later: &Trial) -> bool {
+fn is_better(before: &Trial, later: &Trial, work: &Work) -> bool {
     let margin = if before.quiet && later.quiet { MARGINS.0 } else { MARGINS.1 };
     match (before.speed, later.speed) {
-        (Ok(before), Ok(later)) => later.cost() < before.cost() * margin,
+        (Ok(before), Ok(later)) => later.cost(work) < before.cost(work) * margin,
         (before, later) => before.is_err() && later.is_ok(),
     }
 }
@@ -355,14 +372,14 @@ mod tests {
     use super::*;
 
     fn trial(kv: KvType, tokens_per_second: f64, quiet: bool) -> Trial {
-        let speed = Speed { prompt: tokens_per_second, eight: tokens_per_second, one: tokens_per_second };
+        let speed = Speed { prompt: tokens_per_second, together: tokens_per_second, one: tokens_per_second };
         let settings = DecoderSettings { kv, attention: Attention::Own, threads: 2 };
         Trial { settings, speed: Ok(speed), quiet }
     }
 
     #[test]
     fn figures_of_a_busy_moment_decide_only_if_they_are_far_apart() {
-        let chosen = |later: Trial| better(trial(KvType::F16, 100.0, true), later).settings.kv;
+        let chosen = |later: Trial| better(trial(KvType::F16, 100.0, true), later, &Work::ON_CPUS).settings.kv;
         assert_eq!(chosen(trial(KvType::Bf16, 110.0, true)), KvType::Bf16);
         assert_eq!(chosen(trial(KvType::Bf16, 101.0, true)), KvType::F16);
         assert_eq!(chosen(trial(KvType::Bf16, 110.0, false)), KvType::F16);

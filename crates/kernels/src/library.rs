@@ -16,14 +16,26 @@ pub fn system_info() -> String {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotConverted;
 
-/// Writes a copy of a model whose weights have 8 bits (Q8_0).
-pub fn convert_to_q8_0(model: &Path, copy: &Path, threads: usize) -> Result<(), NotConverted> {
+/// A form that weights can be converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightsForm {
+    /// 8 bits, and a common factor of 16 bits for 32 weights each.
+    Q8_0,
+    /// Numbers of 16 bits with the range of 32.
+    Bf16,
+}
+
+/// Writes a copy of a model whose weights have another form.
+pub fn convert(model: &Path, copy: &Path, form: WeightsForm, threads: usize) -> Result<(), NotConverted> {
     let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| NotConverted);
     let (model, copy) = (text(model)?, text(copy)?);
     // SAFETY: it only returns default values.
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
     params.nthread = i32::try_from(threads).unwrap_or(1);
-    params.ftype = sys::LLAMA_FTYPE_MOSTLY_Q8_0;
+    params.ftype = match form {
+        WeightsForm::Q8_0 => sys::LLAMA_FTYPE_MOSTLY_Q8_0,
+        WeightsForm::Bf16 => sys::LLAMA_FTYPE_MOSTLY_BF16,
+    };
     params.allow_requantize = true;
     // SAFETY: both texts and the parameters live until it returns. It catches its own exceptions.
     match unsafe { sys::llama_model_quantize(model.as_ptr(), copy.as_ptr(), &params) } {

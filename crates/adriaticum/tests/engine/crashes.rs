@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
-use testbed::{Conversation, Request, Response, all_at_once};
+use testbed::{Conversation, EndOnDrop, Request, Response, all_at_once};
 
 use crate::embedded::{EmbeddedBuilder, EmbeddedService, is_alive};
 use crate::{ADRIATICUM, run_alone};
@@ -152,6 +152,7 @@ fn an_engine_that_gets_a_tenth_of_the_time_is_left_alone() {
     let engine = service.engine_pid().expect("an engine");
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&over);
         scope.spawn(|| {
             while !over.load(Relaxed) {
                 kill_process(engine, Signal::STOP).unwrap();
@@ -168,7 +169,6 @@ fn an_engine_that_gets_a_tenth_of_the_time_is_left_alone() {
             (began.elapsed() < Duration::from_secs(15)).then(|| service.complete(&key, &chat))
         })
         .collect();
-        over.store(true, Relaxed);
         assert!(responses.iter().all(|response| response.status == 200), "{responses:?}");
     });
     assert_eq!(service.engine_pid(), Some(engine));

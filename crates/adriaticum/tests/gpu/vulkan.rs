@@ -9,6 +9,8 @@ use testbed::{Output, Request, Service};
 use crate::{ADRIATICUM, BINARY, Copied};
 
 const PROMPTS: [&str; 3] = ["What is the capital of France?", "Count from one to five.", "Name a colour."];
+/// Between perplexities. The CPU's matrix products round what they multiply with to 8 bits, and the GPU's do not.
+const MAX_DIFFERENCE: f64 = 0.01;
 
 impl Copied {
     /// With the library that `make test-gpu` has built.
@@ -41,26 +43,37 @@ fn answers(service: &Service) -> Vec<String> {
     PROMPTS.iter().map(ask).collect()
 }
 
+/// Answers of a small model say little about its kernels: its first word about France hangs on 0.2 in the logarithm of a
+/// probability, and llama.cpp's own server takes another one on a CPU without AMX than on one with it.
 #[test]
 #[ignore = "needs Vulkan's kernels; `make test-gpu` builds them"]
-fn a_gpu_answers_as_the_cpu_does() {
-    let (on_gpu, _program) = Copied::with_vulkan().start();
-    let (gpu, log) = (answers(&on_gpu), on_gpu.log());
+fn a_gpu_predicts_a_text_as_well_as_the_cpu() {
+    let text = &include_str!("../../../../docs/runtimes.md")[..1_500]; // the driver takes minutes for it
+    let perplexity = |gpu: &str| -> (f64, String) {
+        let mut copied = Copied::with_vulkan();
+        copied.installation.set("engine.gpu", gpu);
+        let file = copied.path().join("text.md");
+        fs::write(&file, text).unwrap();
+        let mut command = copied.installation.command(&["engine", "perplexity", file.to_str().unwrap()]);
+        let output = Output::of(command.env("GGML_VK_VISIBLE_DEVICES", "0"));
+        (output.stdout.trim().parse().unwrap_or_else(|_| panic!("{output:?}")), output.stderr)
+    };
+    let ((gpu, told), (cpu, told_without)) = (perplexity("auto"), perplexity("off"));
+    assert!(told.contains("31 of 31 layers on") && !told_without.contains("layers on"), "{told}\n{told_without}");
+    assert!((gpu / cpu - 1.0).abs() < MAX_DIFFERENCE, "{gpu} on the GPU, {cpu} on the CPU");
+}
+
+#[test]
+#[ignore = "needs Vulkan's kernels; `make test-gpu` builds them"]
+fn a_gpu_answers_and_is_named() {
+    let (service, _program) = Copied::with_vulkan().start();
+    let said = answers(&service);
+    assert!(said.iter().all(|answer| !answer.is_empty()), "{said:?}");
+    let log = service.log();
     assert!(log.contains("31 of 31 layers on") && log.contains("Vulkan0"), "{log}");
-    let (_, metrics) = on_gpu.get_ops("/metrics");
+    let (_, metrics) = service.get_ops("/metrics");
     let layers = metrics.lines().find(|line| line.starts_with("adriaticum_engine_gpu_layers{")).unwrap_or_default();
     assert!(layers.ends_with(" 31"), "{layers}");
-    drop(on_gpu);
-
-    let mut copied = Copied::with_vulkan();
-    copied.installation.set("engine.gpu", "off");
-    let (on_cpu, _program) = copied.start();
-    let cpu = answers(&on_cpu);
-    assert!(!on_cpu.log().contains("layers on"), "{}", on_cpu.log());
-    // Rounding differs, so a word may, but not in the beginning.
-    for (gpu, cpu) in gpu.iter().zip(&cpu) {
-        assert_eq!(gpu.chars().take(12).collect::<String>(), cpu.chars().take(12).collect::<String>());
-    }
 }
 
 #[test]

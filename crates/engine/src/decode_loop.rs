@@ -1,0 +1,94 @@
+//! The thread that computes: one `worker` after the other, since a tuning that was done on a busy machine is done again
+//! once it is quiet.
+
+use std::cell::RefCell;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use crate::model::Model;
+use crate::scheduler::Limits;
+use crate::threads::Threads;
+use crate::tuning::{self, Trial, Tuning, TuningFile};
+use crate::worker::{Ended, Message, Patience, Stats, Worker};
+use crate::{EngineError, Progress, Settings};
+
+/// Computes all requests, on the thread that calls `run`.
+pub struct DecodeLoop {
+    pub(crate) settings: Settings,
+    pub(crate) model: Arc<Model>,
+    pub(crate) tuning: Tuning,
+    pub(crate) limits: Limits,
+    pub(crate) requests: mpsc::Receiver<Message>,
+    pub(crate) stats: Arc<Stats>,
+}
+
+impl DecodeLoop {
+    /// Runs until the frontend is dropped.
+    ///
+    /// Must be called on the thread that loaded the model. libgomp starts worker threads for every thread that
+    /// computes, and puts all of them to sleep between steps once there are more of them than CPUs. Decoding one
+    /// sequence then takes twice as long.
+    pub fn run(mut self) -> Result<(), EngineError> {
+        let (mut requests, mut waiting) = (self.requests, None);
+        let mut patience = if self.tuning.quiet { Patience::Endless } else { Patience::Quiet(MIN_QUIET) };
+        loop {
+            let Tuning { choice, speed, .. } = self.tuning;
+            let decoder = self.model.decoder(self.limits.shape(), choice)?;
+            let threads = Threads::new(choice.threads);
+            let mut worker =
+                Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
+            waiting.into_iter().for_each(|message| worker.receive(message));
+            requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
+                Ended::EverySenderIsDropped => return Ok(()),
+                Ended::MachineIsQuiet(requests) => requests,
+            };
+            let mut progress = UntilRequested { requests: &requests, first: RefCell::new(None) };
+            let tuned = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress);
+            patience = match (&tuned, patience) {
+                // Whoever interrupted it had to wait for a moment: that must not happen time and again.
+                (None, Patience::Quiet(time)) => Patience::Quiet((2 * time).min(MAX_QUIET)),
+                // Once is enough, even if the figures are no better: on some virtual machines they never are.
+                _ => Patience::Endless,
+            };
+            if let Some(tuning) = tuned {
+                tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
+                self.tuning = tuning.with_copy(self.tuning.copy.take());
+                if let Err(error) = TuningFile::read(&self.settings.data_dir).store(self.tuning.clone()) {
+                    tracing::warn!(%error, "the tuning was not stored");
+                }
+            }
+            waiting = progress.first.into_inner();
+        }
+    }
+}
+
+/// How long nothing was requested before a distrusted tuning is done again.
+const MIN_QUIET: Duration = Duration::from_secs(5);
+const MAX_QUIET: Duration = Duration::from_secs(600);
+
+/// Tunes without a word, until somebody requests something.
+struct UntilRequested<'a> {
+    requests: &'a mpsc::Receiver<Message>,
+    first: RefCell<Option<Message>>,
+}
+
+impl Progress for UntilRequested<'_> {
+    fn loading(&mut self, _done: f32) {}
+
+    fn trying(&mut self, _done: usize, _all: usize) {}
+
+    fn tried(&mut self, _trial: &Trial) {}
+
+    fn is_interrupted(&self) -> bool {
+        let mut first = self.first.borrow_mut();
+        while first.is_none() {
+            match self.requests.try_recv() {
+                // A trial decodes, too.
+                Ok(Message::CheckDecode(sender)) => drop(sender.send(())),
+                Ok(message) => *first = Some(message),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}

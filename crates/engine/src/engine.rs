@@ -1,0 +1,145 @@
+//! A model that is ready to serve, and how much it can serve at a time.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
+
+use kernels::Attention;
+
+use crate::decode_loop::DecodeLoop;
+use crate::gpu::Placement;
+use crate::http_api::HttpApi;
+use crate::model::{Model, Shape};
+use crate::perplexity::{self, PerplexityError};
+use crate::scheduler::Limits;
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::tuning::Tuning;
+use crate::worker::Stats;
+use crate::{EngineError, Frontend, Settings};
+
+/// Sequences of the context for running and finished requests. One more is used to check that it decodes.
+const MAX_SEQUENCES: u16 = 127;
+const MAX_SEQUENCES_ON_GPU: u16 = 255;
+const DEFAULT_RUNNING: usize = 24;
+const DEFAULT_RUNNING_ON_GPU: usize = 128;
+const MAX_STEP_TOKENS: usize = 512;
+/// More cells than this are of no use by default.
+const DEFAULT_MAX_CELLS: usize = 16_384;
+/// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
+/// attention for the mask and for each head of the cache, with the library's for each head. A GPU's is an estimate.
+const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
+const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
+const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;
+const SECONDS_PER_HIDDEN_CELL_ON_GPU: f64 = 0.001e-9;
+
+/// A loaded and tuned model.
+pub struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) placement: Option<Placement>,
+    pub(crate) model: Arc<Model>,
+    pub(crate) template: ChatTemplate,
+    pub(crate) tuning: Tuning,
+    /// Whether this start did the tuning.
+    pub tuned_now: bool,
+}
+
+impl Engine {
+    /// Which GPUs compute what, if any do.
+    pub fn placement(&self) -> Option<&Placement> {
+        self.placement.as_ref()
+    }
+
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// How well the model predicts a text; less is better.
+    pub fn perplexity(&self, text: &str) -> Result<f64, PerplexityError> {
+        perplexity::perplexity(&self.model, self.tuning.choice, text)
+    }
+
+    /// The name in the model's metadata, or else the file's.
+    pub fn name(&self) -> String {
+        self.model.name()
+    }
+
+    /// Tokens that a prompt and its completion may have together.
+    pub fn context(&self) -> usize {
+        self.model.context().min(self.cells())
+    }
+
+    /// The size of the KV cache.
+    pub fn cells(&self) -> usize {
+        let fits_on_gpu = self.placement.as_ref().and_then(|placement| placement.max_cells);
+        let wanted = self.settings.cells.or(fits_on_gpu).unwrap_or_else(|| {
+            let context = self.model.context();
+            // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
+            let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
+            affordable.clamp(context.min(4096), DEFAULT_MAX_CELLS.max(context))
+        });
+        wanted.next_multiple_of(256)
+    }
+
+    /// The two halves of a serving engine. Each runs on a thread of its own; the tokenizer's thread is started here.
+    pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
+        let stats = Arc::new(Stats::default());
+        stats.threads.store(self.tuning.choice.threads, Relaxed);
+        let (inbox, requests) = mpsc::channel();
+        let limits = self.limits();
+        let (context, template) = (self.context(), Arc::new(self.template));
+        let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
+        let api = HttpApi {
+            name: self.model.name(),
+            template,
+            tokenizer,
+            inbox,
+            stats: stats.clone(),
+            context,
+            cells: limits.cells,
+            placement: self.placement,
+            queue_timeout: self.settings.queue_timeout,
+            completed: 0.into(),
+        };
+        let (settings, model, tuning) = (self.settings, self.model, self.tuning);
+        let decode_loop = DecodeLoop { settings, model, tuning, limits, requests, stats };
+        Ok((Frontend(Arc::new(api)), decode_loop))
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let seconds_per_token = 1.0 / self.tuning.speed.prompt;
+        let seconds_per_head = match self.tuning.choice.attention {
+            _ if self.model.is_on_gpu() => SECONDS_PER_HIDDEN_CELL_ON_GPU,
+            Attention::Own => SECONDS_PER_HIDDEN_CELL,
+            Attention::Library => SECONDS_PER_HIDDEN_CELL_OF_LIBRARY,
+        };
+        let seconds_per_cell = SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds_per_head;
+        let on_gpu = self.placement.as_ref().filter(|placement| placement.is_whole());
+        let (sequences, running, max_step_tokens) = match on_gpu {
+            Some(placement) => (MAX_SEQUENCES_ON_GPU, DEFAULT_RUNNING_ON_GPU, placement.step),
+            None => (MAX_SEQUENCES, DEFAULT_RUNNING, MAX_STEP_TOKENS),
+        };
+        Limits {
+            cells: self.cells(),
+            sequences,
+            max_running: self.settings.max_running.unwrap_or(running).clamp(1, usize::from(sequences)),
+            max_queued: self.settings.max_queued,
+            max_step_tokens,
+            // After so many tokens, keeping a cell has cost as much as computing it again.
+            max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
+        }
+    }
+}
+
+impl Limits {
+    /// One sequence more than the scheduler uses, and room for it.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { cells: self.cells + 256, sequences: self.sequences + 1, step: self.max_step_tokens }
+    }
+}
+
+fn free_memory() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok());
+    kilobytes.unwrap_or(4 << 20) * 1024
+}

@@ -1,0 +1,129 @@
+//! Loads a model: onto GPUs if there are any, with the tuning and the weights that are fastest on this machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kernels::WeightsForm;
+use parking_lot::Mutex;
+
+use crate::gpu::{self, GpuChoice, Placement};
+use crate::model::{self, Model, ModelError};
+use crate::template::ChatTemplate;
+use crate::tuning::{self, Key, Tuning, TuningFile};
+use crate::weights::{Converted, WeightsChoice};
+use crate::{Engine, EngineError, Progress, Settings};
+
+impl Engine {
+    /// Loads a model. Tunes it if there is no tuning for it and this machine yet, or if `again` is set.
+    pub fn load(
+        settings: Settings,
+        again: bool,
+        progress: impl Progress + Send + 'static,
+    ) -> Result<Self, EngineError> {
+        let progress = Arc::new(Mutex::new(progress));
+        if let Some(placement) = placement(&settings)? {
+            match Self::load_to(settings.clone(), Some(placement), again, &progress) {
+                Err(EngineError::Model(reason @ (ModelError::NoMemory(..) | ModelError::NotLoadable(..)))) => {
+                    tracing::warn!(%reason, "the GPU is not used");
+                }
+                loaded => return loaded,
+            }
+        }
+        Self::load_to(settings, None, again, &progress)
+    }
+
+    fn load_to(
+        settings: Settings,
+        placement: Option<Placement>,
+        again: bool,
+        progress: &Arc<Mutex<impl Progress + Send + 'static>>,
+    ) -> Result<Self, EngineError> {
+        let load = |path: &Path| {
+            let report = progress.clone();
+            Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)
+        };
+        let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
+        let mut file = TuningFile::read(&settings.data_dir);
+        let key = match file.key(&settings.model, settings.options(placement.as_ref())) {
+            Ok(key) => key,
+            Err(error) => return Err(ModelError::Unreadable(settings.model.display().to_string(), error).into()),
+        };
+        let kept =
+            file.find(&key).filter(|kept| !again && kept.copy.as_ref().is_none_or(Converted::is_intact)).cloned();
+        let tuned_now = kept.is_none();
+        let (model, tuning) = match kept {
+            Some(tuning) => {
+                let path = tuning.copy.as_ref().map_or(&settings.model, |copy| &copy.path);
+                (load(path)?, tuning)
+            }
+            None => {
+                let tried = placement.as_ref().and_then(|placement| placement.tried_form).unwrap_or(WeightsForm::Q8_0);
+                let (model, tuning) = tune(&settings, key, tried, &load, progress)?;
+                file.store(tuning.clone()).map_err(unwritable)?;
+                (model, tuning)
+            }
+        };
+        let template = ChatTemplate::new(model.clone())?;
+        let engine = Self { settings, placement, model, template, tuning, tuned_now };
+        if engine.placement.is_some() {
+            engine.model.decoder(engine.limits().shape(), engine.tuning.choice)?; // while CPUs can still take over
+        }
+        Ok(engine)
+    }
+}
+
+/// Looks for GPUs, and says why if one is there but not used.
+fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
+    if settings.gpu == GpuChoice::Off {
+        return Ok(None);
+    }
+    model::backend()?; // the CPU's kernels are needed in any case
+    for refused in kernels::load_for_gpus() {
+        tracing::warn!("{refused}");
+    }
+    let cards = gpu::cards();
+    if cards.is_empty() && !matches!(settings.gpu, GpuChoice::Device(_)) {
+        return Ok(None);
+    }
+    let placed = gpu::place(&settings.gpu, &cards, Model::size(&settings.model)?, settings.weights);
+    Ok(placed.unwrap_or_else(|reason| {
+        tracing::warn!("the CPU computes: {reason}");
+        None
+    }))
+}
+
+/// Tunes a model, and tries its weights in another form where that may be faster. Returns what is to be used.
+fn tune(
+    settings: &Settings,
+    key: Key,
+    tried: WeightsForm,
+    load: &dyn Fn(&Path) -> Result<Arc<Model>, ModelError>,
+    progress: &Mutex<impl Progress>,
+) -> Result<(Arc<Model>, Tuning), EngineError> {
+    if let Some(form) = key.options().weights.wanted_form() {
+        let copy = Converted::make(&settings.model, form).map_err(EngineError::Weights)?;
+        let model = load(&copy.path)?;
+        let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+        return Ok((model, tuning.with_copy(Some(copy))));
+    }
+    let model = load(&settings.model)?;
+    let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+    if tuning.key().options().weights == WeightsChoice::File {
+        return Ok((model, tuning));
+    }
+    let copy = match Converted::make(&settings.model, tried) {
+        Ok(copy) => copy,
+        Err(error) => {
+            tracing::warn!(%error, "the weights were not tried in another form"); // as in a folder that is read-only
+            return Ok((model, tuning));
+        }
+    };
+    let copied = load(&copy.path);
+    match copied.map(|copied| (tuning::with_faster(&copied, &tuning, &mut *progress.lock()), copied)) {
+        Ok((Some(faster), copied)) => Ok((copied, faster.with_copy(Some(copy)))),
+        _ => {
+            copy.remove();
+            Ok((model, tuning))
+        }
+    }
+}
