@@ -33,19 +33,31 @@ from processes import Failed, free_port, wait_for_port
 FILL_SECONDS = 1800
 START_SECONDS = 30
 GOAL_MS = 50
+GOAL_BYTES = 100_000
 PAGES = (
     ("Overview", "/"),
-    ("API Keys, the most used first", "/keys?sort=requests"),
+    ("API Keys, the most used first", "/keys?sort=-requests"),
+    ("API Keys, by name, page 100", "/keys?sort=name&page=100"),
+    ("API Keys, searched", "/keys?find=key+77&sort=-created"),
+    ("One API key", "/keys/{key}"),
+    ("Limits", "/limits"),
+    ("Team", "/team"),
+    ("Playground", "/playground"),
     ("Usage, 24 hours by hour", "/usage?range=24h"),
     ("Usage, 7 days by hour", "/usage?range=7d&by=hour"),
     ("Usage, 30 days by day", "/usage?range=30d"),
     ("Usage, 7 days by key", "/usage?range=7d&group=key"),
     ("Usage, 30 days by key", "/usage?range=30d&group=key"),
+    ("Usage, 30 days by person", "/usage?range=30d&group=person"),
+    ("Usage, 30 days by project", "/usage?range=30d&group=project"),
+    ("Usage, 20 days between two minutes", "/usage?range=custom&from={from_time}&to={to_time}&group=key"),
     ("Usage of one key, 30 days", "/usage?range=30d&key={key}"),
     ("Requests", "/requests"),
     ("Requests of one key", "/requests?key={key}"),
     ("Requests that failed", "/requests?status=502"),
     ("Requests with a status that no request has", "/requests?status=413"),
+    ("Requests of a minute or longer, of which there are none", "/requests?slower=60000"),
+    ("Audit log, searched for what is not there", "/audit?subject=nothing+like+this"),
 )
 
 
@@ -100,12 +112,17 @@ def main() -> int:
             browser = Browser(peer.console_port)
             browser.join(peer.run("accounts", "invite", "bench", "--role", "admin"))
             key = busiest_key(browser)
-            times = {title: measure(browser, path.format(key=key), arguments.runs) for title, path in PAGES}
+            names = {"key": key, "from_time": minutes_ago(25 * 1440 + 17), "to_time": minutes_ago(5 * 1440 + 29)}
+            times = {title: measure(browser, path.format(**names), arguments.runs) for title, path in PAGES}
     text = render(facts, arguments, times)
     print(text)
     if arguments.results:
         report.write(arguments.results, "console", text)
-    return 0
+    missed = [title for title, (measured, size) in times.items()
+              if statistics.median(measured) > GOAL_MS or size > GOAL_BYTES]
+    for title in missed:
+        say(f"beyond the goal: {title}")
+    return 1 if missed else 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -135,8 +152,12 @@ def fill(arguments: argparse.Namespace, data: Path) -> None:
     )
 
 
+def minutes_ago(minutes: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() - 60 * minutes))
+
+
 def busiest_key(browser: Browser) -> str:
-    _status, page = browser.ask("GET", "/keys?sort=requests")
+    _status, page = browser.ask("GET", "/keys?sort=-requests")
     found = re.search(r'href="/keys/(\w{12})"', page)
     if found is None:
         raise Failed(f"no key on the page:\n{page}")
@@ -152,7 +173,7 @@ def measure(browser: Browser, path: str, runs: int) -> tuple[list[float], int]:
         times.append(1000 * (time.perf_counter() - start))
         if status != 200:
             raise Failed(f"{path}: {status}\n{page}")
-        size = len(page)
+        size = len(page.encode())
     say(f"{path}: {statistics.median(times):.1f} ms")
     return times, size
 
@@ -162,7 +183,7 @@ def render(facts: list[str], arguments: argparse.Namespace, times: dict[str, tup
         "## The console's pages", "", *(f"- {fact}" for fact in facts), "",
         f"{arguments.requests:,} recorded requests of 30 days and {arguments.keys:,} keys, all in use; an administrator, who sees"
         f" them all; {arguments.runs} runs each over one connection, from the request to the page's last byte. The goal is"
-        f" {GOAL_MS} ms.", "",
+        f" {GOAL_MS} ms and {GOAL_BYTES // 1000} kB.", "",
         "| page | median | slowest | size |", "|---|--:|--:|--:|",
     ]
     for title, (measured, size) in times.items():

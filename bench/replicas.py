@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What is the capacity of one, two and three replicas over one PostgreSQL, and what does a request cost?
+"""What is the capacity of one, two and three replicas over one PostgreSQL, and what does a request cost, with and without
+limits on the key?
 
 The replicas use the same instant runtime, and each gets its share of the connections. CPU time is measured separately
 for the replicas, for PostgreSQL, and for the benchmark itself (load and runtime). On a machine with few cores the
@@ -31,11 +32,10 @@ import load
 import machine
 import report
 from gateways import clean_up_on_signals, make_folder, say, started, wait_for_completion
-from peers import Adriaticum, InstantRuntime
+from peers import Adriaticum, InstantRuntime, LimitedAdriaticum
 from processes import CLOCK_TICKS, Failed, ProcessTree, free_port, wait_for_port
 
 CONNECTIONS = 48
-REPLICAS = (1, 2, 3)
 WRITERS = ((1, 1), (3, 1), (3, 1_000), (8, 1_000))
 PROGRAMS = Path("/usr/lib/postgresql")
 
@@ -108,6 +108,19 @@ class Replica(Adriaticum):
         return super().environment() | {"ADRIATICUM_DATABASE_URL": self.database}
 
 
+class LimitedReplica(LimitedAdriaticum, Replica):
+    """The same, with a key that has limits."""
+
+
+SETUPS: dict[str, tuple[int, type[Replica]]] = {
+    "PostgreSQL, 1 replica": (1, Replica),
+    "PostgreSQL, 2 replicas": (2, Replica),
+    "PostgreSQL, 3 replicas": (3, Replica),
+    "PostgreSQL, 1 replica, a key with limits": (1, LimitedReplica),
+    "PostgreSQL, 3 replicas, a key with limits": (3, LimitedReplica),
+}
+
+
 @dataclass
 class Round:
     """The results of one round."""
@@ -139,7 +152,7 @@ def main() -> int:
         runtime = InstantRuntime(make_folder(folder, "runtime"), free_port(), 0)
         runtime.install()
         sqlite = Record("SQLite, 1 replica")
-        records = {count: Record(f"PostgreSQL, {count} replica{'s' if count > 1 else ''}") for count in REPLICAS}
+        records = [Record(name) for name in SETUPS]
         with started(runtime), postgres.started():
             facts.append(f"PostgreSQL {postgres.version()} as Debian configures it, on the same machine")
             for turn in range(arguments.rounds):
@@ -147,12 +160,14 @@ def main() -> int:
                 alone = make_folder(folder, f"sqlite-{turn}")
                 peer = Adriaticum(alone, free_port(), runtime.port, arguments.binary)
                 sqlite.rounds.append(measure([peer], postgres, arguments.seconds))
-                for count, record in records.items():
-                    database = postgres.database(f"replicas_{count}_{turn}")
-                    peers = [make_replica(folder, runtime, database, arguments, f"{turn}-{count}-{at}") for at in range(count)]
+                for number, record in enumerate(records):
+                    count, kind = SETUPS[record.name]
+                    database = postgres.database(f"replicas_{number}_{turn}")
+                    peers = [make_replica(kind, folder, runtime, database, arguments, f"{turn}-{number}-{at}")
+                             for at in range(count)]
                     record.rounds.append(measure(peers, postgres, arguments.seconds))
             taken = {mix: take_in(postgres, arguments, *mix) for mix in [*WRITERS, (0, 1_000)]}
-    text = render(facts, arguments, [sqlite, *records.values()], taken)
+    text = render(facts, arguments, [sqlite, *records], taken)
     print(text)
     if arguments.results:
         report.write(arguments.results, "replicas", text)
@@ -171,8 +186,9 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def make_replica(folder: Path, runtime: InstantRuntime, database: str, arguments: argparse.Namespace, name: str) -> Replica:
-    peer = Replica(make_folder(folder, name), free_port(), runtime.port, arguments.binary)
+def make_replica(kind: type[Replica], folder: Path, runtime: InstantRuntime, database: str,
+                 arguments: argparse.Namespace, name: str) -> Replica:
+    peer = kind(make_folder(folder, name), free_port(), runtime.port, arguments.binary)
     peer.database = database
     return peer
 

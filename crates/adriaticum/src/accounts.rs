@@ -57,6 +57,21 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             note_revoked(revoked);
             Ok(())
         }
+        AccountsCommand::SignOut { email } => {
+            let account = find(&store, admin, &email).await?;
+            let ended = store.end_sessions_of(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("{email} was signed out of {}.", format::count(ended, "session")))
+        }
+        AccountsCommand::RemoveSecondFactors { email } => {
+            let account = find(&store, admin, &email).await?;
+            store.reset_second_factors(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
+            print_line(&format!("{email} signs in with the password alone now, and was signed out."))
+        }
+        AccountsCommand::RequireSecondFactor { required } => {
+            let changed = store.require_second_factor(admin, required).await;
+            changed.map_err(|error| CliError::new(error.to_string()))?;
+            print_line(if required { "A second factor is required." } else { "Second factors are optional." })
+        }
         AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
         AccountsCommand::Links { json } => list_links(&store.links(admin).await?, json),
         AccountsCommand::Withdraw { id } => withdraw(&store, admin, &id).await,

@@ -16,7 +16,6 @@ use crate::webhook::Webhook;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How many looks at budgets there are for one at keys.
 const LOOKS_PER_KEY_LOOK: u64 = 300;
-const EXPIRY_WARNING: Duration = Duration::from_secs(7 * 86_400);
 /// Of a budget, in percent.
 const THRESHOLDS: [u64; 2] = [80, 100];
 /// Longer than a delivery may take.
@@ -67,7 +66,7 @@ impl Alerts {
             }
         }
         if at_keys {
-            for key in self.store.expiring_keys(EXPIRY_WARNING).await? {
+            for key in self.store.expiring_keys().await? {
                 let id = format!("key-expires/{}/{}", key.id, key.expires_at.as_seconds());
                 let data = json!({
                     "id": key.id.as_str(),

@@ -41,6 +41,7 @@ impl Banner {
         show_key: bool,
     ) -> Result<Self, CliError> {
         let set_up = match listeners.console {
+            _ if !settings.console.passwords => None,
             ConsoleListener::Disabled => None,
             ConsoleListener::Shared | ConsoleListener::Separate(_) => store.create_setup_link().await?,
         };
@@ -52,6 +53,7 @@ impl Banner {
                     name: KeyName::parse("first").expect("this is a valid name"),
                     completions: true,
                     expires_at: None,
+                    project: None,
                 };
                 FirstKey::Created(store.create_key(&Viewer::operator(), new).await?)
             }

@@ -17,6 +17,7 @@ use rustix::fs::Access;
 use tokio::net::TcpListener;
 
 use crate::error::CliError;
+use crate::identity_provider;
 use crate::listeners::listen_error;
 use crate::local_http;
 use crate::serve::open_certificates;
@@ -29,6 +30,8 @@ const MIN_FREE_BYTES: u64 = 256 << 20;
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// For the embedded model: a first start includes tuning, and a large model comes from a slow disk.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 enum Finding {
     Pass(String),
@@ -48,6 +51,7 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     if let Some(console) = settings.console.listen.filter(|console| *console != settings.api.listen) {
         findings.push(("console", address(console, "console.listen").await));
     }
+    findings.extend(sign_in(settings).await.map(|finding| ("sign-in", finding)));
     if let Some(ops) = settings.ops.listen {
         findings.push(("ops", address(ops, "ops.listen").await));
     }
@@ -83,6 +87,19 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         bad => writeln!(out, "\n{bad} things would not work.")?,
     }
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the identity provider answers, if there is one.
+async fn sign_in(settings: &Settings) -> Option<Finding> {
+    let provider = match identity_provider::from_settings(settings, &settings.console.base_url.to_string()) {
+        Ok(provider) => provider?,
+        Err(error) => return Some(Fail(error.to_string())),
+    };
+    let issuer = provider.client.issuer();
+    Some(match provider.client.check().await {
+        Ok(()) => Pass(format!("the identity provider {issuer} answers")),
+        Err(error) => Fail(format!("nobody can sign in at {issuer}: {error}. Correct `oidc.issuer`, or start it.")),
+    })
 }
 
 fn no_folder() -> Finding {
@@ -188,8 +205,7 @@ async fn embedded(settings: &Settings) -> Finding {
         return Fail(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }
     let supervisor = tokio::spawn(supervision);
-    // The first start includes tuning.
-    let started = tokio::time::timeout(Duration::from_secs(120), async {
+    let started = tokio::time::timeout(LOAD_TIMEOUT, async {
         while pool.availability() == Availability::Starting {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -200,7 +216,7 @@ async fn embedded(settings: &Settings) -> Finding {
         Ok(_) => Fail(format!(
             "{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."
         )),
-        Err(_) => Fail(format!("{model} could not be loaded in two minutes. See the messages above.")),
+        Err(_) => Fail(format!("{model} could not be loaded in ten minutes. See the messages above.")),
     };
     supervisor.abort();
     let _ = supervisor.await;

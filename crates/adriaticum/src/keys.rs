@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
-use store::{Admin, KeyChange, KeyRecord, Limit, NewKey, Scope, Store, Viewer};
+use store::{Admin, KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
-use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner};
+use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
 use crate::settings::Settings;
@@ -19,9 +19,9 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     let operator = Viewer::operator();
     let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
     match command {
-        KeysCommand::Create { name, without_completions, expires, budget } => {
+        KeysCommand::Create { name, without_completions, expires, budget, project } => {
             let expires_at = expires.map(|life| store.now() + life);
-            let new = NewKey { name, completions: !without_completions, expires_at };
+            let new = NewKey { name, completions: !without_completions, expires_at, project };
             let key = store.create_key(&operator, new).await?;
             // Before anybody has the key.
             for (kind, amount) in budget {
@@ -49,12 +49,13 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             });
             Ok(())
         }
-        KeysCommand::Set { id, expires, completions, owner, note } => {
+        KeysCommand::Set { id, expires, completions, owner, note, project } => {
             let expiry = expires.map(|life| match life {
                 Lifetime::Never => KeyChange::Expiry(None),
                 Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
             });
-            let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note)];
+            let project = project.map(|ProjectOrNone(project)| KeyChange::Project(project));
+            let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project];
             for change in changes.iter().flatten() {
                 if !store.change_key(&operator, id, change).await? {
                     return Err(no_such_key(id));
@@ -104,12 +105,13 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     if keys.is_empty() {
         return print_line("There are no keys yet. Create one with: adriaticum keys create NAME");
     }
-    let mut table = Table::new(&["ID", "NAME", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
+    let mut table = Table::new(&["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
     let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);
     for key in &keys {
         table.row([
             key.id.to_string(),
             key.name.clone(),
+            key.project.as_ref().map_or_else(|| "–".into(), Project::to_string),
             key_state(key.state(now())).into(),
             if key.completions { "completions" } else { "–" }.into(),
             rfc3339_seconds(key.created_at),
@@ -146,6 +148,8 @@ struct JsonKey<'a> {
     /// Until when the secret before this one works.
     previous_until: Option<String>,
     note: &'a str,
+    /// The label by which usage is grouped and priced.
+    project: Option<&'a str>,
 }
 
 impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
@@ -162,6 +166,7 @@ impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
             owner: key.owner.as_deref(),
             previous_until: key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
             note: &key.note,
+            project: key.project.as_ref().map(Project::as_str),
         }
     }
 }

@@ -12,6 +12,7 @@ use transport::{BaseUrl, Lifecycle, ListenerSettings, Timeouts, Tls};
 
 use crate::error::CliError;
 use crate::host_router::HostRouter;
+use crate::identity_provider;
 use crate::settings::{Settings, environment_name};
 
 /// The console has few visitors at a time.
@@ -68,24 +69,35 @@ impl Listeners {
         }
     }
 
+    pub(crate) fn console(
+        &self,
+        settings: &Settings,
+        api: &Arc<Api>,
+        store: Arc<Store>,
+        sign_ins: Arc<SignInCounters>,
+    ) -> Result<Arc<Console>, CliError> {
+        let (origin, api_base_url) = (self.console_origin(settings), self.api_base_url(settings));
+        let console = ConsoleSettings {
+            host: settings.console.base_url.host.clone(),
+            identity_provider: identity_provider::from_settings(settings, &origin)?,
+            origin,
+            api_description: wire::openapi::document(&api_base_url).to_string(),
+            api_base_url,
+            passwords: settings.console.passwords,
+        };
+        let console = Console::new(console, store, api.clone(), sign_ins);
+        console.map_err(|error| CliError::new(format!("the console could not be started: {error}")))
+    }
+
     /// Serves until the stop. Returns how many connections were cut off at its deadline.
     pub(crate) async fn serve(
         self,
         settings: &Settings,
         tls: Option<Tls>,
         api: Arc<Api>,
-        store: Arc<Store>,
-        sign_ins: Arc<SignInCounters>,
+        console: Arc<Console>,
         lifecycle: watch::Receiver<Lifecycle>,
     ) -> std::io::Result<usize> {
-        let api_base_url = self.api_base_url(settings);
-        let console = ConsoleSettings {
-            host: settings.console.base_url.host.clone(),
-            origin: self.console_origin(settings),
-            api_description: wire::openapi::document(&api_base_url).to_string(),
-            api_base_url,
-        };
-        let console = Console::new(console, store, api.clone(), sign_ins)?;
         let connections = ListenerSettings {
             max_connections: max_connections(raise_file_limit(), settings.api.max_connections),
             threads: settings.api.threads,

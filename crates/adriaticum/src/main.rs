@@ -10,8 +10,10 @@ mod docs;
 mod embedded;
 mod error;
 mod grounding;
+mod grouped_usage;
 mod health;
 mod host_router;
+mod identity_provider;
 mod index;
 mod keys;
 mod limits;
@@ -21,6 +23,7 @@ mod log;
 mod migrate;
 mod model;
 mod output;
+mod prices;
 mod progress;
 mod reload;
 mod serve;
@@ -83,6 +86,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Limits { command } => block_on(limits::run(&settings, command))?,
         Command::Migrate(options) => block_on(migrate::run(&settings, options))?,
         Command::Model { command } => block_on(model::run(&settings, command))?,
+        Command::Prices { command } => block_on(prices::run(&settings, command))?,
         Command::Usage(options) => block_on(usage::run(&settings, &options))?,
     }
     Ok(ExitCode::SUCCESS)

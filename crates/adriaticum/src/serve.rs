@@ -85,10 +85,11 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     tokio::spawn(Alerts::new(store.clone(), webhook, counters.clone()).run());
     let version = env!("CARGO_PKG_VERSION");
     let ops = Ops::new(api.clone(), lifecycle_receiver.clone(), certificates, sign_ins.clone(), counters, version);
+    let console = listeners.console(settings, &api, store, sign_ins)?;
     let ops_server = listeners.ops.take().map(|listener| OpsServer::start(listener, ops));
     tokio::spawn(first_signal.run(settings.api.drain, lifecycle));
     let served = async {
-        let cut_off = listeners.serve(settings, tls, api, store, sign_ins, lifecycle_receiver).await;
+        let cut_off = listeners.serve(settings, tls, api, console, lifecycle_receiver).await;
         let cut_off = cut_off.map_err(|error| CliError::new(format!("requests could not be served: {error}")))?;
         // On a blocking thread, so that a second signal is still handled while a disk hangs.
         let _ = tokio::task::spawn_blocking(|| writer.stop()).await;

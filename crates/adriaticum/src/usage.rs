@@ -1,29 +1,33 @@
-//! The `usage` command: totals from the roll-ups, or single requests; as a table, JSON or CSV.
+//! The `usage` command: totals from the roll-ups, by group if asked for, or single requests; as a table, JSON or CSV.
 
 use std::io::{BufWriter, Write};
-use std::time::SystemTime;
 
 use chat::Timestamp;
 use format::{
-    RequestRow, TokenSums, duration, measured_of, micros, number, number_or_dash, outcome, rfc3339_micros,
-    rfc3339_seconds, write_csv,
+    Group, GroupReport, RequestRow, TokenSums, duration, measured_of, micros, number, number_or_dash, outcome,
+    rfc3339_micros, rfc3339_seconds, write_csv,
 };
 use serde::Serialize;
-use store::{Figures, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, UsageQuery, UsageReport, Viewer};
+use store::{
+    AccountId, Email, Figures, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, Store, UsageQuery,
+    UsageReport, Viewer,
+};
 
-use crate::cli::UsageOptions;
+use crate::cli::{Month, UsageOptions};
 use crate::error::CliError;
+use crate::grouped_usage;
+use crate::output::print_note;
 use crate::settings::Settings;
 use crate::storage::open_store;
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
-    let since = Timestamp::from(SystemTime::now()).saturating_sub(options.since);
+    let range = Range::of(options, store.now())?;
     // Standard output flushes at every line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
-        let query = RequestQuery { since, limit: options.limit, ..RequestQuery::default() };
+        let query = request_query(&store, options, range).await?;
         let rows = store.requests(&Viewer::operator(), &query).await?;
         let machine_rows = || rows.iter().map(RequestRow::from);
         match (options.json, options.csv) {
@@ -31,16 +35,86 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
             (_, true) => write_csv(&mut out, Some(&RequestRow::columns()), machine_rows())?,
             _ => write!(out, "{}", requests_table(&rows))?,
         }
-    } else {
-        let query = UsageQuery { period: Period::since(since), key: None, step: Step::Day, by_key: true };
-        let report = store.usage(&Viewer::operator(), &query).await?.unwrap_or_default();
-        match (options.json, options.csv) {
-            (true, _) => write_json(&mut out, &JsonReport::from(&report))?,
-            (_, true) => write_csv(&mut out, Some(&group_columns()), groups(&report))?,
-            _ => write_report(&mut out, &report)?,
+        return Ok(out.flush()?);
+    }
+    let group = options.by.unwrap_or(Group::Key);
+    let query =
+        UsageQuery { period: range.period(), key: None, step: Step::Day, person: None, group: group.grouping() };
+    let report = store.usage(&Viewer::operator(), &query).await?.unwrap_or_default();
+    match (options.by, options.json, options.csv) {
+        (None, true, _) => write_json(&mut out, &JsonReport::from(&report))?,
+        (None, _, true) => write_csv(&mut out, Some(&group_columns()), groups(&report))?,
+        (None, ..) => write_report(&mut out, &report)?,
+        (Some(group), true, _) => write_json(&mut out, &GroupReport::new(&report, group))?,
+        (Some(group), _, true) => grouped_usage::write_as_csv(&mut out, &report, group)?,
+        (Some(group), ..) => grouped_usage::write_as_table(&mut out, &report, group)?,
+    }
+    out.flush()?;
+    if report.is_widened {
+        print_note("The range was widened to whole hours: single requests of that time are not kept any more.");
+    }
+    Ok(())
+}
+
+/// Which time is reported on.
+#[derive(Debug, Clone, Copy)]
+enum Range {
+    /// From an hour on.
+    Since(Timestamp),
+    Between(Timestamp, Timestamp),
+}
+
+impl Range {
+    fn of(options: &UsageOptions, now: Timestamp) -> Result<Self, CliError> {
+        let (from, to) = match (options.month, options.from) {
+            (Some(Month(start, end)), _) => (start, end),
+            (None, Some(from)) => (from, options.to.unwrap_or(now)),
+            (None, None) => return Ok(Self::Since(now.saturating_sub(options.since))),
+        };
+        if from > now {
+            return Err(CliError::new("the range begins in the future"));
+        }
+        if to <= from {
+            return Err(CliError::new("the range ends before it begins"));
+        }
+        Ok(Self::Between(from, to))
+    }
+
+    fn period(self) -> Period {
+        match self {
+            Self::Since(time) => Period::since(time),
+            Self::Between(from, to) => Period::exactly(from, to),
         }
     }
-    Ok(out.flush()?)
+}
+
+async fn request_query(store: &Store, options: &UsageOptions, range: Range) -> Result<RequestQuery, CliError> {
+    let (since, until) = match range {
+        Range::Since(time) => (time, None),
+        Range::Between(from, to) => (from, Some(to)),
+    };
+    let person = match &options.person {
+        None => None,
+        Some(email) => Some(find_person(store, email).await?),
+    };
+    Ok(RequestQuery {
+        since,
+        until,
+        before: None,
+        key: options.key,
+        person,
+        status: options.status,
+        min_latency: options.slower_than,
+        limit: options.limit,
+    })
+}
+
+async fn find_person(store: &Store, email: &Email) -> Result<AccountId, CliError> {
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
+    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
+    Ok(found.ok_or_else(missing)?.id)
 }
 
 fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
@@ -91,7 +165,7 @@ fn figures_row(name: String, figures: &Figures) -> [String; 5] {
 }
 
 /// A sum, and over how many requests it was measured unless over all.
-fn measured(figure: Measured, requests: u64) -> String {
+pub(crate) fn measured(figure: Measured, requests: u64) -> String {
     match (figure.get(), measured_of(figure, requests)) {
         (None, _) => "–".into(),
         (Some(sum), None) => number(sum),

@@ -125,7 +125,8 @@ mod tests {
         }
 
         async fn caller(&self) -> Caller {
-            let new = NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None };
+            let new =
+                NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
             let key = self.store.create_key(&Viewer::operator(), new).await.unwrap();
             self.store.authenticate(&key).await.unwrap().unwrap()
         }

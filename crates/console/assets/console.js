@@ -1,29 +1,56 @@
-// What needs a script: times in the viewer's own zone, copying, stepping through charts, the playground, live refresh.
-// Everything else works without it.
+// What needs a script: times as the viewer reads them, copying, stepping through charts, `/` for the filter, live
+// refresh. Everything else works without it. The playground has scripts of its own.
 
-const minute = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
-const exact = new Intl.DateTimeFormat("en-GB", {
-  day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
-  fractionalSecondDigits: 3, timeZoneName: "short",
-});
-const hour = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const dateAndTime = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+const thisYear = new Intl.DateTimeFormat("en-GB", dateAndTime);
+const anyYear = new Intl.DateTimeFormat("en-GB", { ...dateAndTime, year: "numeric" });
+const toMillisecond = { ...dateAndTime, year: "numeric", second: "2-digit", fractionalSecondDigits: 3, timeZoneName: "short" };
+const exact = new Intl.DateTimeFormat("en-GB", toMillisecond);
+const exactUtc = new Intl.DateTimeFormat("en-GB", { ...toMillisecond, timeZone: "UTC" });
+const timeDistance = new Intl.RelativeTimeFormat("en");
+const UNITS = [["year", 31_557_600], ["month", 2_629_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
 
-/** Times and names of hours in the viewer's zone. Days stay what they are: they begin at midnight UTC. */
-function localize(root) {
-  for (const time of root.querySelectorAll("time[data-local]")) {
+/** `3 minutes ago`, `in 30 days`. */
+function relativeTime(at, now) {
+  const seconds = (at - now) / 1000;
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["minute", 60];
+  if (seconds <= 0 && seconds > -60) return "just now";
+  // What has passed is rounded down; what is to come is not shown a unit too early.
+  return timeDistance.format(seconds < 0 ? Math.trunc(seconds / size) : Math.max(1, Math.round(seconds / size)), unit);
+}
+
+/** Writes times for the viewer: how long ago, or in their own zone; the exact time and UTC on hover. */
+function writeTimes(root) {
+  const now = new Date();
+  for (const time of root.querySelectorAll("time[data-time]")) {
     const at = new Date(time.dateTime);
-    time.title = `${exact.format(at)} · ${time.dateTime}`;
-    time.textContent = (at.getFullYear() === new Date().getFullYear() ? hour : minute).format(at);
+    const [own, utc] = [exact.format(at), exactUtc.format(at)];
+    const format = at.getFullYear() === now.getFullYear() ? thisYear : anyYear;
+    time.title = own === utc ? utc : `${own} · ${utc}`;
+    time.textContent = time.dataset.time === "relative" ? relativeTime(at, now) : format.format(at);
   }
+}
+
+/** Times and names of hours for the viewer. Days stay what they are: they begin at midnight UTC. */
+function localize(root) {
+  writeTimes(root);
   for (const slice of root.querySelectorAll("[data-slice]")) {
-    const name = slice.querySelector("title");
-    const text = name ? name.textContent : slice.textContent;
-    if (!text.includes(":")) continue; // a day
-    const at = hour.format(new Date(Number(slice.dataset.slice)));
-    slice.dataset.name = at;
-    if (name) name.textContent = `${at}: ${slice.dataset.figures}`;
-    else slice.textContent = at;
+    if (!slice.textContent.includes(":")) continue; // a day
+    slice.textContent = thisYear.format(new Date(Number(slice.dataset.slice)));
   }
+}
+
+/** Says which zone times are in, and keeps them up to date while the page is open. */
+function keepTimes() {
+  const zone = document.getElementById("zone"); // not on pages for visitors
+  const { timeZone } = exact.resolvedOptions();
+  const offset = exact.formatToParts(new Date()).find(({ type }) => type === "timeZoneName").value;
+  if (zone && timeZone !== "UTC") {
+    zone.textContent = `Times are in your time zone, ${timeZone} (${offset}). Each shows UTC on hover.`;
+  }
+  setInterval(() => writeTimes(document), 20_000);
+  document.addEventListener("visibilitychange", () => writeTimes(document));
 }
 
 document.addEventListener("click", async (event) => {
@@ -40,16 +67,27 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-/** Shows one slice's figures in its chart's line of text. */
-function tell(chart, slice) {
-  chart.querySelector(".here")?.classList.remove("here");
-  slice?.classList.add("here");
-  chart.querySelector(".readout").textContent = slice ? slice.querySelector("title").textContent : "";
+/** Shows one slice's figures in its chart's line of text, and marks it. */
+function tell(chart, at) {
+  const figures = chart.dataset.figures.split("|");
+  const [first, step] = [chart.dataset.start, chart.dataset.step].map(Number);
+  const slice = Math.max(0, Math.min(figures.length - 1, at));
+  const start = new Date(first + slice * step);
+  const name = step < 86_400_000 ? thisYear.format(start) : `${day.format(start)} (UTC)`;
+  const cursor = chart.querySelector(".cursor");
+  cursor.setAttribute("x", slice * cursor.width.baseVal.value);
+  cursor.classList.add("here");
+  cursor.dataset.slice = start.getTime();
+  cursor.dataset.at = slice;
+  chart.querySelector(".readout").textContent = `${name}: ${figures[slice]}`;
 }
 
-document.addEventListener("pointerover", (event) => {
-  const slice = event.target.closest(".slice");
-  if (slice) tell(slice.closest(".chart"), slice);
+document.addEventListener("pointermove", (event) => {
+  const svg = event.target.closest?.(".chart svg");
+  if (!svg) return;
+  const chart = svg.closest(".chart");
+  const { left, width } = svg.getBoundingClientRect();
+  tell(chart, Math.floor(((event.clientX - left) / width) * chart.dataset.figures.split("|").length));
 });
 
 document.addEventListener("keydown", (event) => {
@@ -57,10 +95,18 @@ document.addEventListener("keydown", (event) => {
   const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
   if (!chart || step === undefined) return;
   event.preventDefault();
-  const slices = [...chart.querySelectorAll(".slice")];
-  const here = slices.findIndex((slice) => slice.classList.contains("here"));
-  const start = here < 0 && step === -1 ? slices.length : here;
-  tell(chart, slices[Math.max(0, Math.min(slices.length - 1, start + step))]);
+  const here = Number(chart.querySelector(".cursor").dataset.at ?? (step === -1 ? Infinity : -1));
+  tell(chart, here + step);
+});
+
+/** `/` leads to the filter of a list. */
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input, textarea, select, [contenteditable]");
+  const filter = document.querySelector("form[role=search] input[type=search]");
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping || !filter) return;
+  event.preventDefault();
+  filter.focus();
+  filter.select();
 });
 
 /** Every fifteen seconds, while somebody looks and does nothing else with it, the live parts are fetched again. */
@@ -78,90 +124,6 @@ function live() {
   }, 15_000);
 }
 
-function playground() {
-  const root = document.querySelector(".playground");
-  if (!root) return;
-  const form = root.querySelector("form");
-  const button = form.querySelector("button");
-  const part = (id) => document.getElementById(id);
-  button.disabled = false;
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const field = Object.fromEntries(new FormData(form));
-    const messages = [{ role: "user", content: field.user }];
-    if (field.system.trim()) messages.unshift({ role: "system", content: field.system });
-    const request = {
-      model: root.dataset.model, messages, temperature: Number(field.temperature), max_tokens: Number(field.max_tokens),
-    };
-    part("sent").textContent = JSON.stringify(request, null, 2);
-    part("answer").textContent = "…";
-    part("figures").hidden = true;
-    part("sources").hidden = true;
-    button.disabled = true;
-    const began = performance.now();
-    try {
-      const response = await fetch("/playground", {
-        method: "POST",
-        headers: { "content-type": "application/json", "x-form-token": root.dataset.token },
-        body: JSON.stringify(request),
-      });
-      const took = performance.now() - began;
-      const answer = await response.json();
-      part("received").textContent = JSON.stringify(answer, null, 2);
-      part("answer").textContent = response.ok ? answer.choices[0].message.content : answer.error.message;
-      figures(response, answer, took);
-      sources(response);
-    } catch {
-      part("answer").textContent = "No response. If you were signed out in the meantime, reload the page.";
-    }
-    button.disabled = false;
-  });
-
-  function figures(response, answer, took) {
-    const id = response.headers.get("x-request-id");
-    const count = (value) => (value === null || value === undefined ? "not measured" : value.toLocaleString("en"));
-    const facts = { Status: `${response.status} ${answer.error?.code ?? "ok"}`, Latency: `${(took / 1000).toFixed(2)} s, measured in the browser` };
-    if (answer.usage) {
-      facts["Prompt tokens"] = count(answer.usage.prompt_tokens);
-      facts["Completion tokens"] = count(answer.usage.completion_tokens);
-      facts["Finish reason"] = answer.choices[0].finish_reason;
-    }
-    const list = part("figures");
-    list.replaceChildren(...Object.entries(facts).flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
-    const link = make("a", id);
-    link.href = `/requests/${id}`;
-    const where = make("dd", "");
-    where.append(link);
-    list.append(make("dt", "Request"), where);
-    list.hidden = false;
-  }
-
-  // What the answer may cite, in the order of its numbers: one Link header each, which fetch gives as one text.
-  function sources(response) {
-    const links = response.headers.get("link") ?? "";
-    const each = /<([^>]+)>; rel="cite-as"; title="([^"]*)"(?:; title\*=UTF-8''([^, ]+))?/g;
-    const items = [...links.matchAll(each)].map(([, url, plain, encoded]) => {
-      const title = encoded ? decodeURIComponent(encoded) : plain;
-      const item = make("li", /^https?:/.test(url) ? "" : `${title} (${url})`);
-      if (!item.textContent) {
-        const link = make("a", title);
-        link.href = url;
-        link.rel = "noreferrer";
-        item.append(link);
-      }
-      return item;
-    });
-    part("sources").querySelector("ol").replaceChildren(...items);
-    part("sources").hidden = items.length === 0;
-  }
-
-  function make(name, text) {
-    const element = document.createElement(name);
-    element.textContent = text;
-    return element;
-  }
-}
-
 localize(document);
+keepTimes();
 live();
-playground();

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{PasswordTry, PersonName, SessionRecord};
+use store::{Account, PasswordTry, PersonName, SessionRecord, SignInMethod};
 
 use crate::components::{button_form, columns, csrf_field, data_table, form_error, heading, sentence, time};
 use crate::error::{ConsoleError, ConsoleResult};
@@ -10,6 +10,7 @@ use crate::form::Form;
 use crate::layout::Area;
 use crate::password::{self, NewPassword};
 use crate::session::SignedIn;
+use crate::throttle::Attempt;
 
 #[derive(Default)]
 struct FormErrors<'a> {
@@ -24,6 +25,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResult {
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
     let sessions = user.console.store.sessions(user.viewer()).await?;
+    let has_password = user.console.store.password(user.viewer()).await?.is_some();
     let content = html! {
         (heading("Account", html! {}))
         section.card {
@@ -44,9 +46,35 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
                 dt { "Member since" } dd { (time(account.created_at)) }
             }
         }
+        @if user.session.method == SignInMethod::Provider {
+            section.card {
+                h2 { "Sign-in" }
+                p { "You signed in with " (provider_name(user)) ", which also decides about second factors." }
+            }
+        }
+        @if has_password && user.console.settings.passwords { (password_card(user, account, errors.password)) }
+        section.card {
+            div.heading {
+                h2 { "Sessions" }
+                @if sessions.len() > 1 {
+                    div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
+                }
+            }
+            (session_table(user, &sessions))
+        }
+    };
+    Ok(user.page(Area::Account, "Account", content))
+}
+
+fn provider_name<'a>(user: &SignedIn<'a>) -> &'a str {
+    user.console.settings.identity_provider.as_ref().map_or("an identity provider", |provider| &provider.name)
+}
+
+fn password_card(user: &SignedIn<'_>, account: &Account, error: Option<&str>) -> Markup {
+    html! {
         section.card {
             h2 { "Password" }
-            (form_error(errors.password))
+            (form_error(error))
             form.fields method="post" action="/account/password" {
                 (csrf_field(user))
                 input type="hidden" name="username" value=(account.email) autocomplete="username";
@@ -64,16 +92,11 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
             p.quiet { "Changing the password signs you out of all other sessions." }
         }
         section.card {
-            div.heading {
-                h2 { "Sessions" }
-                @if sessions.len() > 1 {
-                    div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
-                }
-            }
-            (session_table(user, &sessions))
+            h2 { "Second factor" }
+            p { "An authenticator app or a passkey protects the account if somebody learns the password." }
+            p { a.button href="/account/second-factor" { "Manage second factors" } }
         }
-    };
-    Ok(user.page(Area::Account, "Account", content))
+    }
 }
 
 fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
@@ -143,21 +166,39 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
         Ok(password) => password,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()).await,
     };
-    // Whoever has got hold of a session must not guess the password any faster than at sign-in.
-    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await {
+    let attempt = match check_password(user, form.raw("current")).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => return refuse(crowded.status(), crowded.message().into()).await,
+        Err(refused) => return refuse(refused.status, refused.text).await,
     };
-    let current = user.console.store.password(user.viewer()).await?;
-    if !user.console.passwords.verify(&attempt, form.raw("current"), current).await {
-        attempt.failed();
-        user.console.wrong_passwords.add(PasswordTry::Change, Some(account.email.clone()), user.client);
-        return refuse(StatusCode::BAD_REQUEST, "The current password is incorrect.".into()).await;
-    }
     let hash = user.console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
-    attempt.succeeded();
     user.console.store.set_password(user.viewer(), user.session.id, &hash).await?;
     Ok(user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out."))
+}
+
+/// Why a password is not accepted, for the person who typed it.
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
+}
+
+/// Whether somebody who is signed in knows their password. Whoever has got hold of a session must not guess it any
+/// faster than at sign-in.
+pub(crate) async fn check_password<'a>(
+    user: &SignedIn<'a>,
+    typed: &str,
+) -> ConsoleResult<Result<Attempt<'a>, Refused>> {
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
+        Ok(attempt) => attempt,
+        Err(crowded) => return Ok(Err(Refused { status: crowded.status(), text: crowded.message().into() })),
+    };
+    let current = user.console.store.password(user.viewer()).await?;
+    if user.console.passwords.verify(&attempt, typed, current).await {
+        return Ok(Ok(attempt));
+    }
+    attempt.failed().await?;
+    user.console.wrong_passwords.add(PasswordTry::Change, Some(account.email.clone()), user.client);
+    Ok(Err(Refused { status: StatusCode::BAD_REQUEST, text: "The current password is incorrect.".into() }))
 }
 
 pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {

@@ -1,4 +1,5 @@
-//! Style sheet, script and icon, under names that change with their content, so that browsers may cache them for good.
+//! Style sheet, scripts and icon. Their path has a version that changes with their content, so that browsers may cache
+//! them for good; scripts import each other by name, within one version.
 
 use std::sync::LazyLock;
 
@@ -6,40 +7,56 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::response::ConsoleResponse;
 
 pub(crate) struct Asset {
-    stem: &'static str,
-    ending: &'static str,
-    kind: &'static str,
+    name: &'static str,
     content: &'static [u8],
-    name: LazyLock<String>,
 }
 
 macro_rules! asset {
-    ($id:ident, $stem:literal, $ending:literal, $kind:literal) => {
-        pub(crate) static $id: Asset = Asset {
-            stem: $stem,
-            ending: $ending,
-            kind: $kind,
-            content: include_bytes!(concat!("../assets/", $stem, ".", $ending)),
-            name: LazyLock::new(|| $id.named()),
-        };
+    ($name:literal) => {
+        Asset { name: $name, content: include_bytes!(concat!("../assets/", $name)) }
     };
 }
 
-asset!(STYLE, "console", "css", "text/css; charset=utf-8");
-asset!(SCRIPT, "console", "js", "text/javascript; charset=utf-8");
-asset!(ICON, "icon", "svg", "image/svg+xml");
+pub(crate) static STYLE: Asset = asset!("console.css");
+pub(crate) static SCRIPT: Asset = asset!("console.js");
+pub(crate) static ICON: Asset = asset!("icon.svg");
+pub(crate) static PASSKEYS: Asset = asset!("passkeys.js");
+pub(crate) static PLAYGROUND: Asset = asset!("playground.js");
+
+static ALL: [&Asset; 8] = [
+    &STYLE,
+    &SCRIPT,
+    &ICON,
+    &PASSKEYS,
+    &PLAYGROUND,
+    // What the playground imports.
+    &asset!("answer.js"),
+    &asset!("conversation.js"),
+    &asset!("snippets.js"),
+];
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = crc32fast::Hasher::new();
+    ALL.iter().for_each(|asset| hasher.update(asset.content));
+    format!("{:08x}", hasher.finalize())
+});
 
 impl Asset {
     pub(crate) fn path(&self) -> String {
-        format!("/assets/{}", *self.name)
+        format!("/assets/{}/{}", *VERSION, self.name)
     }
 
-    fn named(&self) -> String {
-        format!("{}-{:08x}.{}", self.stem, crc32fast::hash(self.content), self.ending)
+    fn content_type(&self) -> &'static str {
+        match self.name.rsplit('.').next() {
+            Some("css") => "text/css; charset=utf-8",
+            Some("js") => "text/javascript; charset=utf-8",
+            _ => "image/svg+xml",
+        }
     }
 }
 
-pub(crate) fn get(name: &str) -> ConsoleResult {
-    let asset = [&STYLE, &SCRIPT, &ICON].into_iter().find(|asset| *asset.name == name).ok_or(ConsoleError::NotFound)?;
-    Ok(ConsoleResponse::asset(asset.kind, asset.content))
+pub(crate) fn get(version: &str, name: &str) -> ConsoleResult {
+    let found = ALL.iter().find(|asset| asset.name == name && version == *VERSION);
+    let asset = found.ok_or(ConsoleError::NotFound)?;
+    Ok(ConsoleResponse::asset(asset.content_type(), asset.content))
 }

@@ -1,5 +1,5 @@
-//! Charts as SVG: stacked bars, or lines. The figures of each slice of time are its title. A pointer shows it, and the
-//! script steps from one to the next by keyboard.
+//! Charts as SVG: stacked bars, or lines. The script shows the figures of the slice of time under the pointer, and steps
+//! from one to the next by keyboard; tables have them without a script.
 
 use maud::{Markup, html};
 
@@ -10,6 +10,7 @@ const HEIGHT: f64 = 200.0;
 pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
     pub(crate) slices: Vec<TimeSlot>,
+    pub(crate) slice_millis: u64,
     pub(crate) series: Vec<Series<'a>>,
     pub(crate) kind: ChartKind,
     pub(crate) write: fn(f64) -> String,
@@ -38,8 +39,10 @@ pub(crate) enum ChartKind {
 impl Chart<'_> {
     pub(crate) fn render(&self) -> Markup {
         let top = round_up(self.max_value());
+        let figures = (0..self.slices.len()).map(|at| self.figures(at)).collect::<Vec<_>>().join("|");
         html! {
-            figure.chart tabindex="0" aria-label={ (self.title) ". Arrow keys step through the figures." } {
+            figure.chart tabindex="0" aria-label={ (self.title) ". Arrow keys step through the figures." }
+                data-start=(self.slices.first().map_or(0, |first| first.start)) data-step=(self.slice_millis) data-figures=(figures) {
                 figcaption {
                     strong { (self.title) }
                     ul.legend { @for series in &self.series { li class=(series.class) { (series.name) } } }
@@ -51,11 +54,14 @@ impl Chart<'_> {
                     }
                     svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
                         aria-label=(self.summary()) {
+                        rect.cursor width=(round(self.width())) height=(HEIGHT) {}
                         @for part in [0.0, 0.5, 1.0] {
                             line.grid x1="0" x2=(WIDTH) y1=(HEIGHT * part) y2=(HEIGHT * part) {}
                         }
-                        @if self.kind == ChartKind::Lines { (self.lines(top)) }
-                        @for at in 0..self.slices.len() { (self.slice(at, top)) }
+                        @match self.kind {
+                            ChartKind::Bars => (self.bars(top)),
+                            ChartKind::Lines => (self.lines(top)),
+                        }
                     }
                 }
                 div.ends aria-hidden="true" {
@@ -66,6 +72,11 @@ impl Chart<'_> {
                 }
             }
         }
+    }
+
+    /// Of a slice.
+    fn width(&self) -> f64 {
+        WIDTH / self.slices.len().max(1) as f64
     }
 
     /// The largest value, or the largest sum of a stack.
@@ -84,57 +95,42 @@ impl Chart<'_> {
         format!("{}, {} slices of time, at most {}", self.title, self.slices.len(), (self.write)(self.max_value()))
     }
 
-    fn slice(&self, at: usize, top: f64) -> Markup {
-        let width = WIDTH / self.slices.len().max(1) as f64;
-        let left = width * at as f64;
-        let slot = &self.slices[at];
-        let figures = self.figures(at);
-        html! {
-            g.slice data-slice=(slot.start) data-figures=(figures) {
-                title { (slot.name) ": " (figures) }
-                rect.touch x=(round(left)) y="0" width=(round(width)) height=(HEIGHT) {}
-                @if self.kind == ChartKind::Bars {
-                    @for (class, y, height) in self.bars(at, top) {
-                        rect class=(class) x=(round(left + width * 0.12)) y=(round(y))
-                            width=(round(width * 0.76)) height=(round(height)) {}
-                    }
-                } @else {
-                    @for series in &self.series {
-                        @if let Some(value) = series.values[at] {
-                            // A very short line with round ends stays round in a stretched picture; a circle would not.
-                            @let (x, y) = (round(left + width / 2.0), round(HEIGHT - value / top * HEIGHT));
-                            path class={ "dot " (series.class) } d={ "M" (x) " " (y) "h0.01" } {}
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// The stacked bars of a slice: class, upper edge and height.
-    fn bars(&self, at: usize, top: f64) -> Vec<(&'static str, f64, f64)> {
-        let mut base = HEIGHT;
-        let values = self.series.iter().filter_map(|series| Some((series.class, series.values[at]?)));
-        let bar = |(class, value): (&'static str, f64)| {
-            // One request among thousands stays visible.
-            let height = (value / top * HEIGHT).max(1.5);
-            base -= height;
-            (class, base, height)
+    /// One shape for each series: pages with hundreds of slices stay small.
+    fn bars(&self, top: f64) -> Markup {
+        let (width, mut bases) = (self.width(), vec![HEIGHT; self.slices.len()]);
+        let mut shape = |series: &Series<'_>| {
+            let values = series.values.iter().enumerate();
+            let bar = |(at, value): (usize, f64)| {
+                // One request among thousands stays visible.
+                let height = (value / top * HEIGHT).max(1.5);
+                bases[at] -= height;
+                let (left, wide) = (width * (at as f64 + 0.12), width * 0.76);
+                format!("M{left:.1} {:.1}h{wide:.1}v{height:.1}h-{wide:.1}z", bases[at])
+            };
+            let shown = values.filter_map(|(at, value)| Some((at, (*value)?))).filter(|(_, value)| *value > 0.0);
+            shown.map(bar).collect::<String>()
         };
-        values.filter(|(_, value)| *value > 0.0).map(bar).collect()
+        html! { @for series in &self.series { path class={ "bars " (series.class) } d=(shape(series)) {} } }
     }
 
     fn lines(&self, top: f64) -> Markup {
-        let width = WIDTH / self.slices.len().max(1) as f64;
+        let width = self.width();
+        let point = |at: usize, value: f64| (round(width * (at as f64 + 0.5)), round(HEIGHT - value / top * HEIGHT));
         html! {
             @for series in &self.series {
-                @let stretches = series.values.iter().enumerate().collect::<Vec<_>>();
-                @for stretch in stretches.split(|(_, value)| value.is_none()).filter(|stretch| stretch.len() > 1) {
-                    @let points = stretch.iter().map(|(at, value)| {
-                        let (x, y) = (width * (*at as f64 + 0.5), HEIGHT - value.unwrap_or(0.0) / top * HEIGHT);
-                        format!("{},{}", round(x), round(y))
-                    }).collect::<Vec<_>>().join(" ");
-                    polyline class=(series.class) points=(points) {}
+                @let points = series.values.iter().enumerate().collect::<Vec<_>>();
+                @for stretch in points.split(|(_, value)| value.is_none()).filter(|stretch| !stretch.is_empty()) {
+                    @let (at, value) = stretch[0];
+                    @let (x, y) = point(at, value.unwrap_or(0.0));
+                    // A very short line with round ends stays round in a stretched picture; a circle would not.
+                    @if stretch.len() == 1 { path class={ "dot " (series.class) } d={ "M" (x) " " (y) "h0.01" } {} }
+                    @else {
+                        @let points = stretch.iter().map(|(at, value)| {
+                            let (x, y) = point(*at, value.unwrap_or(0.0));
+                            format!("{x},{y}")
+                        }).collect::<Vec<_>>().join(" ");
+                        polyline class=(series.class) points=(points) {}
+                    }
                 }
             }
         }
@@ -182,9 +178,9 @@ mod tests {
         let values = vec![Some(3.0), None, Some(9.0)];
         let series = vec![Series { name: "requests", class: "good", values }];
         let write = |value: f64| value.to_string();
-        let chart = Chart { title: "T", slices, series, kind: ChartKind::Bars, write, axis: write };
+        let chart = Chart { title: "T", slices, slice_millis: 1, series, kind: ChartKind::Bars, write, axis: write };
         let html = chart.render().into_string();
-        assert!(html.contains("&lt;0&gt;: 3 requests") && html.contains("– requests"), "{html}");
+        assert!(html.contains("&lt;0&gt;") && html.contains("3 requests|– requests|9 requests"), "{html}");
         assert!(!html.contains("style="), "the policy forbids it");
     }
 }

@@ -1,5 +1,5 @@
-//! What pages are made of: forms, headings, figures, times. Times are written in UTC; the script rewrites them in the
-//! viewer's own time zone, at the same width.
+//! What pages are made of: forms, headings, figures, times. Times are written in UTC. The script rewrites them: as long
+//! ago as they are in lists, in the viewer's own time zone elsewhere.
 
 use std::time::SystemTime;
 
@@ -35,7 +35,23 @@ pub(crate) fn failed(figures: &Figures, succeeded: u64) -> u64 {
 /// To the minute, the exact time on hover.
 pub(crate) fn time(at: Timestamp) -> Markup {
     html! {
-        time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-local { (short_time(at, now())) }
+        time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="local" { (short_time(at, now())) }
+    }
+}
+
+/// For lists: `3 minutes ago`, or the UTC time without script. The exact time on hover.
+pub(crate) fn relative_time(at: Timestamp) -> Markup {
+    let now = now();
+    let is_this_year = format::date(at).get(..4) == format::date(now).get(..4);
+    // No wider than what the script makes of it, so that columns keep their width.
+    let written = if is_this_year { short_time(at, now) } else { format::date(at) };
+    html! { time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="relative" { (written) } }
+}
+
+pub(crate) fn relative_time_or(at: Option<Timestamp>, word: &str) -> Markup {
+    match at {
+        Some(at) => relative_time(at),
+        None => html! { span.quiet { (word) } },
     }
 }
 
@@ -121,12 +137,13 @@ pub(crate) fn sentence(error: &impl std::fmt::Display) -> String {
     format!("{sentence}.")
 }
 
-/// The change against the previous period.
-pub(crate) fn change(now: u64, before: u64, compared: &str) -> Markup {
-    let title = format!("{} in {compared}", number(before));
+/// The change against the previous period, whose figure is told as people read it.
+pub(crate) fn change(now: u64, before: u64, told: &str, compared: &str) -> Markup {
+    let title = format!("{told} in {compared}");
     html! {
         p.change title=(title) {
             @match before {
+                0 if now == 0 => span.quiet { "same as in " (compared) },
                 0 => span.quiet { "none in " (compared) },
                 before if now == before => span.quiet { "same as in " (compared) },
                 before => { (growth(now as f64, before as f64)) " " span.quiet { "vs " (compared) } },

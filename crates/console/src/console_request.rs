@@ -111,6 +111,22 @@ impl Fields {
         format!("?{}", query.finish())
     }
 
+    /// A page of ours with one field in its query.
+    pub(crate) fn with_path(&self, path: &str, name: &str, value: &str) -> String {
+        format!("{path}{}", self.with(name, value))
+    }
+
+    pub(crate) fn without(&self, names: &[&str]) -> Self {
+        Self(self.0.iter().filter(|(given, _)| !names.contains(&given.as_str())).cloned().collect())
+    }
+
+    /// With one field changed, or removed by an empty value.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Self {
+        let kept = self.0.iter().filter(|(given, _)| given != name).cloned();
+        let changed = (!value.is_empty()).then(|| (name.to_owned(), value.to_owned()));
+        Self(kept.chain(changed).collect())
+    }
+
     pub(crate) fn only(&self, names: &[&str]) -> Self {
         Self(self.0.iter().filter(|(given, _)| names.contains(&given.as_str())).cloned().collect())
     }

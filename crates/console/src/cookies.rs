@@ -15,8 +15,12 @@ pub(crate) enum Cookie {
     Session,
     /// The secret from which the CSRF token of visitors who are not signed in is derived.
     Anonymous,
+    /// Names the challenge of somebody whose password was right.
+    SecondFactor,
     /// What the next page says once.
     Message,
+    /// How tables were sorted last.
+    Sort,
 }
 
 impl Cookie {
@@ -24,7 +28,9 @@ impl Cookie {
         let name = match self {
             Self::Session => "adriaticum_session",
             Self::Anonymous => "adriaticum_guest",
+            Self::SecondFactor => "adriaticum_second_factor",
             Self::Message => "adriaticum_message",
+            Self::Sort => "adriaticum_sort",
         };
         format!("{}{name}", if secure { "__Host-" } else { "" })
     }

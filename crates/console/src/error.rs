@@ -15,7 +15,7 @@ pub(crate) enum ConsoleError {
     /// Posted from another site, or from a page that is too old.
     #[error("This form has expired, or did not come from this console. Reload the page and try again.")]
     Forged,
-    #[error("The request could not be read.")]
+    #[error("A field of the form is missing or not valid. Nothing was changed. Go back and try again.")]
     Unreadable,
     /// Bodies take all the memory that there is for them.
     #[error("The console is busy. Nothing was changed. Please try again in a moment.")]
@@ -29,6 +29,12 @@ pub(crate) enum ConsoleError {
     Internal,
     #[error("The database is unavailable. Nothing was changed. Please try again in a moment.")]
     Store(#[from] StoreError),
+}
+
+impl From<getrandom::Error> for ConsoleError {
+    fn from(error: getrandom::Error) -> Self {
+        StoreError::from(error).into()
+    }
 }
 
 impl ConsoleError {

@@ -1,91 +1,190 @@
-//! Usage and requests as CSV. An export of requests holds all that the filter matches, however many: they are sent
-//! while they are read.
+//! Usage, requests and the audit log as CSV or JSON. An export holds all that the filter matches, however much: it is
+//! sent while it is read, and reading stops when the browser is gone. JSON is one array (of usage: one object).
 
 use bytes::Bytes;
-use format::{RequestRow, TokenSums, rfc3339_millis, spreadsheet_safe, write_csv};
+use format::{AuditRow, GroupReport, GroupRow, JsonArray, RequestRow, write_csv};
+use http::StatusCode;
 use serde::Serialize;
-use store::{Figures, Store, StoreError, Viewer};
+use store::{AuditRecord, RecordedRequest, Store, StoreError, Viewer};
 use tokio::sync::mpsc;
 use transport::ResponseBody;
 
-use crate::components::failed;
+use crate::audit;
 use crate::console_request::Fields;
-use crate::error::ConsoleResult;
+use crate::error::{ConsoleError, ConsoleResult};
 use crate::requests::Filter;
 use crate::response::ConsoleResponse;
 use crate::session::SignedIn;
-use crate::usage::{self, Group};
+use crate::usage;
 
-const CONTENT_TYPE: &str = "text/csv; charset=utf-8";
-/// Requests that are read at a time, which bounds the memory that an export takes.
+/// Rows that are read at a time, which bounds the memory that an export takes.
 const BATCH_ROWS: usize = 1000;
 
-/// The group, its name, requests, failed requests and tokens.
-type UsageRow = (String, String, u64, u64, TokenSums);
-
-fn usage_row(group: String, name: String, figures: &Figures, succeeded: u64) -> UsageRow {
-    (group, name, figures.requests, failed(figures, succeeded), figures.into())
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Csv,
+    Json,
 }
 
-pub(crate) async fn usage(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    let view = usage::load(user, query).await?;
-    let report = &view.report;
-    let group = view.group.name();
-    let columns: Vec<_> = [group, "name", "requests", "failed"].into_iter().chain(TokenSums::COLUMNS).collect();
-    let mut rows: Vec<UsageRow> = match view.group {
-        Group::Time => {
-            let slices = report.by_time.iter();
-            slices.map(|it| usage_row(rfc3339_millis(it.start), String::new(), &it.figures, it.succeeded)).collect()
+impl Format {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Csv => "text/csv; charset=utf-8",
+            Self::Json => "application/json",
         }
-        Group::Outcome => {
-            let outcomes = report.by_outcome.iter().map(|outcome| {
-                let succeeded = if outcome.code.is_none() { outcome.figures.requests } else { 0 };
-                let code = outcome.code.as_deref().unwrap_or("ok").to_owned();
-                usage_row(outcome.status.to_string(), code, &outcome.figures, succeeded)
-            });
-            outcomes.collect()
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Json => "json",
         }
-        Group::Key => {
-            let keys = report.by_key.iter();
-            keys.map(|it| usage_row(it.key.to_string(), spreadsheet_safe(&it.name), &it.figures, it.succeeded))
-                .collect()
-        }
+    }
+
+    fn download(self, name: &str, body: impl Into<ResponseBody>) -> ConsoleResponse {
+        ConsoleResponse::download(&format!("adriaticum-{name}.{}", self.extension()), self.content_type(), body)
+    }
+}
+
+pub(crate) async fn usage(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
+    let view = match usage::load(user, query).await? {
+        Ok(view) => view,
+        Err(error) => return Ok(refusal(&error.to_string())),
     };
-    rows.push(usage_row("all".into(), String::new(), &report.totals, report.succeeded));
-    Ok(ConsoleResponse::download(&format!("adriaticum-usage-by-{group}.csv"), CONTENT_TYPE, csv(Some(&columns), rows)))
+    let (report, group) = (&view.report, view.group);
+    let body = match format {
+        Format::Csv => {
+            let rows = GroupRow::all(report, group);
+            let columns = GroupRow::columns(group, report.currency.is_some());
+            csv(Some(&columns), rows.iter().map(|row| row.cells(report.currency)))
+        }
+        Format::Json => json(&GroupReport::new(report, group))?,
+    };
+    Ok(format.download(&format!("usage-by-{}", group.name()), body))
 }
 
-pub(crate) fn requests(user: &SignedIn<'_>, query: &Fields) -> ConsoleResponse {
-    let (store, viewer, filter) = (user.console.store.clone(), user.viewer().clone(), Filter::parse(query));
+pub(crate) fn requests(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResponse {
+    let filter = match Filter::parse(user, query) {
+        Ok(filter) => filter,
+        Err(sentence) => return refusal(sentence),
+    };
+    let source = Source::Requests(filter);
+    stream(user, source, format, "requests")
+}
+
+pub(crate) fn audit(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
+    user.admin()?;
+    Ok(match audit::parse(query) {
+        Ok(query) => stream(user, Source::Audit(query), format, "audit"),
+        Err(sentence) => refusal(sentence),
+    })
+}
+
+fn refusal(sentence: &str) -> ConsoleResponse {
+    ConsoleResponse::text(sentence).with_status(StatusCode::BAD_REQUEST)
+}
+
+/// Where the rows of an export come from.
+enum Source {
+    Requests(Filter),
+    Audit(store::AuditQuery),
+}
+
+enum Batch {
+    Requests(Vec<RecordedRequest>),
+    Audit(Vec<AuditRecord>),
+}
+
+impl Source {
+    /// The next rows, and whether there may be more.
+    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Batch, bool), StoreError> {
+        match self {
+            Self::Requests(filter) => {
+                let (rows, next) = filter.next(store, viewer, BATCH_ROWS).await?;
+                Ok((Batch::Requests(rows), next.is_some()))
+            }
+            Self::Audit(query) => {
+                // Whoever is not an administrator was refused before.
+                let Some(admin) = viewer.admin() else { return Ok((Batch::Audit(Vec::new()), false)) };
+                let (lines, next) = audit::next(store, admin, query, BATCH_ROWS).await?;
+                Ok((Batch::Audit(lines), next.is_some()))
+            }
+        }
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        match self {
+            Self::Requests(_) => &RequestRow::COLUMNS_WITH_KEY_NAME,
+            Self::Audit(_) => &AuditRow::COLUMNS,
+        }
+    }
+}
+
+impl Batch {
+    fn csv(&self, header: Option<&[&str]>) -> Vec<u8> {
+        match self {
+            Self::Requests(rows) => csv(header, rows.iter().map(RequestRow::for_csv)),
+            Self::Audit(lines) => csv(header, lines.iter().map(AuditRow::for_csv)),
+        }
+    }
+
+    fn json(&self, array: &mut JsonArray) -> Result<Vec<u8>, StoreError> {
+        let text = match self {
+            Self::Requests(rows) => array.rows(rows.iter().map(RequestRow::with_key_name)),
+            Self::Audit(lines) => array.rows(lines.iter().map(AuditRow::from)),
+        };
+        text.map_err(|_| StoreError::Corrupt("row"))
+    }
+}
+
+fn stream(user: &SignedIn<'_>, source: Source, format: Format, name: &'static str) -> ConsoleResponse {
+    let (store, viewer) = (user.console.store.clone(), user.viewer().clone());
     let (chunks, body) = ResponseBody::stream();
     tokio::spawn(async move {
-        if let Err(error) = send_requests(&store, &viewer, filter, &chunks).await {
-            tracing::error!(%error, "an export of requests was cut off");
+        if let Err(error) = send(&store, &viewer, source, format, &chunks).await {
+            tracing::error!(%error, name, "an export was cut off");
             let _ = chunks.send(Err(std::io::Error::other("the database failed"))).await; // closes the connection
         }
     });
-    ConsoleResponse::download("adriaticum-requests.csv", CONTENT_TYPE, body)
+    format.download(name, body)
 }
 
-async fn send_requests(
+async fn send(
     store: &Store,
     viewer: &Viewer,
-    mut filter: Filter,
+    mut source: Source,
+    format: Format,
     chunks: &mpsc::Sender<std::io::Result<Bytes>>,
 ) -> Result<(), StoreError> {
-    let mut header = Some(RequestRow::COLUMNS_WITH_KEY_NAME.as_slice());
+    let (mut header, mut array) = (Some(source.columns()), JsonArray::default());
     loop {
-        let (rows, more) = filter.next(store, viewer, BATCH_ROWS).await?;
-        let chunk = csv(header.take(), rows.iter().map(RequestRow::with_key_name));
-        let is_closed = chunks.send(Ok(chunk.into())).await.is_err();
-        if is_closed || !more {
+        let (batch, more) = source.next(store, viewer).await?;
+        let chunk = match format {
+            Format::Csv => batch.csv(header.take()),
+            Format::Json => batch.json(&mut array)?,
+        };
+        // A search that found nothing so far goes on, unless nobody waits for it.
+        if chunks.is_closed() || (!chunk.is_empty() && chunks.send(Ok(chunk.into())).await.is_err()) {
             return Ok(());
         }
+        if !more {
+            break;
+        }
     }
+    if format == Format::Json {
+        let _ = chunks.send(Ok(array.end().into())).await;
+    }
+    Ok(())
 }
 
 fn csv<Row: Serialize>(header: Option<&[&str]>, rows: impl IntoIterator<Item = Row>) -> Vec<u8> {
     let mut text = Vec::new();
     write_csv(&mut text, header, rows).expect("rows of one length can be written to memory");
     text
+}
+
+fn json(value: &impl Serialize) -> ConsoleResult<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|_| ConsoleError::Internal)?;
+    text.push(b'\n');
+    Ok(text)
 }

@@ -1,18 +1,19 @@
-//! What can be changed about a key: its secret, expiry, permission, owner and note.
+//! What can be changed about a key: its secret, expiry, permission, owner, note and project.
 
 use std::time::Duration;
 
 use chat::Timestamp;
 use maud::{Markup, html};
-use store::{AccountError, AccountId, KeyChange, KeyNote, KeyRecord};
+use store::{AccountError, KeyChange, KeyNote, KeyRecord, Project};
 
 use crate::components::{copyable, csrf_field, heading, now, time};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::keys::find;
 use crate::layout::Area;
-use crate::overview::curl;
+use crate::person_choice::{self, PersonChoice};
 use crate::session::SignedIn;
+use crate::snippets::curl;
 
 /// The value in the form, its label, and how long the old secret works.
 const OVERLAPS: [(&str, &str, Duration); 4] = [
@@ -38,20 +39,23 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
             h2 { "Settings" }
             form.fields method="post" action={ "/keys/" (key.id) "/settings" } {
                 (csrf_field(user))
-                label { "Expires at the end of (UTC), never if empty"
-                    input type="date" name="expires" value=(expires) min=(format::date(now()));
+                label { "Expiration date"
+                    input type="date" name="expires" value=(expires) min=(format::date(now()))
+                        aria-describedby="about-expiration";
+                    span.hint #about-expiration { "The key works until the end of that day, UTC. Empty: no expiration." }
                 }
                 @if user.is_admin() {
                     label { "Owner"
-                        select name="owner" {
-                            option value="" selected[key.owner.is_none()] { "nobody (command line)" }
-                            @for person in &people {
-                                option value=(person.id) selected[key.owner.as_deref() == Some(person.email.as_str())] {
-                                    (person.email)
-                                }
-                            }
-                        }
+                        (PersonChoice {
+                            field: "owner",
+                            nobody: ("", "nobody (command line)"),
+                            selected: key.owner.as_deref(),
+                        }.render(&people))
                     }
+                }
+                label { "Project, by which usage is grouped"
+                    input name="project" maxlength=(Project::MAX_CHARS) autocomplete="off"
+                        value=(key.project.as_ref().map_or("", Project::as_str));
                 }
                 label { "Note"
                     textarea name="note" rows="2" maxlength=(KeyNote::MAX_CHARS) { (key.note) }
@@ -64,23 +68,23 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
             }
         }
         section.card #rotate {
-            h2 { "Rotate" }
+            h2 { "Rotate key" }
             p.quiet {
-                "Creates another secret for this key. Limits, usage and settings stay."
+                "Creates a new secret for this key. Its limits, usage and settings stay."
                 @if let Some(until) = key.previous_until.filter(|until| *until > now()) {
                     " The secret before this one still works, until " (time(until)) "."
                 }
             }
             form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
                 (csrf_field(user))
-                label { "The old secret"
+                label { "Old secret"
                     select name="overlap" {
                         @for (value, label, _) in OVERLAPS {
                             option value=(value) selected[value == DEFAULT_OVERLAP] { (label) }
                         }
                     }
                 }
-                button type="submit" { "Rotate" }
+                button type="submit" { "Rotate key" }
             }
         }
     })
@@ -101,7 +105,7 @@ pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
             }
         }
         section.card {
-            h2 { "The new secret" }
+            h2 { "New secret" }
             p { "Copy it now. It is shown only this once: only a hash of it is stored." }
             (copyable("key", rotated.reveal()))
             h2 { "Try it" }
@@ -121,11 +125,12 @@ pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleR
         }
     }
     if let Some(admin) = user.viewer().admin() {
-        let owner: Option<AccountId> = match form.get("owner") {
-            "" => None,
-            id => Some(id.parse().map_err(|_| ConsoleError::Unreadable)?),
-        };
-        if owner_of(user, &key).await? != owner {
+        let typed = form.get("owner");
+        if !typed.eq_ignore_ascii_case(key.owner.as_deref().unwrap_or_default()) {
+            let owner = match typed {
+                "" => None,
+                email => Some(person_choice::find(user, admin, email).await?),
+            };
             let given = store.set_key_owner(admin, key.id, owner).await.map_err(declined)?;
             given.then_some(()).ok_or(ConsoleError::NotFound)?;
         }
@@ -151,17 +156,15 @@ fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
     if note.as_str() != key.note {
         changes.push(KeyChange::Note(note));
     }
+    let project = Project::parse_optional(form.get("project")).map_err(|_| ConsoleError::Unreadable)?;
+    if project != key.project {
+        changes.push(KeyChange::Project(project));
+    }
     Ok(changes)
 }
 
 fn end_of_day(start: Timestamp) -> Timestamp {
     start + Duration::from_secs(86_399)
-}
-
-async fn owner_of(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult<Option<AccountId>> {
-    let (Some(email), Some(admin)) = (&key.owner, user.viewer().admin()) else { return Ok(None) };
-    let accounts = user.console.store.accounts(admin).await?;
-    Ok(accounts.into_iter().find(|account| account.email.as_str() == email).map(|account| account.id))
 }
 
 pub(crate) fn declined(error: AccountError) -> ConsoleError {

@@ -1,26 +1,23 @@
-//! API keys: the list, creating, renaming, revoking.
+//! API keys: creating, renaming, revoking, and the page of one.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::time::Duration;
 
-use chat::{KeyId, KeyName, Timestamp};
-use format::{key_state, number};
+use chat::{KeyId, KeyName};
+use format::key_state;
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{KeyRecord, KeyState, KeyUsage, NewKey, Period, RequestQuery};
+use store::{KeyRecord, NewKey, Project, RequestQuery};
 
-use crate::components::{copyable, csrf_field, empty, form_error, heading, measured, now, time, time_or};
+use crate::components::{copyable, csrf_field, form_error, heading, now, sentence, time, time_or};
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
-use crate::overview::curl;
 use crate::session::SignedIn;
-use crate::{key_settings, limits};
+use crate::snippets::curl;
+use crate::{key_list, key_settings, limits};
 
 const DAY: Duration = Duration::from_secs(86_400);
-const PAGE_SIZE: usize = 100;
 /// The value in the form, its label, and days.
 const EXPIRY_CHOICES: [(&str, &str, Option<u32>); 5] = [
     ("never", "No expiration", None),
@@ -31,185 +28,24 @@ const EXPIRY_CHOICES: [(&str, &str, Option<u32>); 5] = [
 ];
 
 #[derive(Default)]
-struct NewKeyForm<'a> {
+pub(crate) struct NewKeyForm<'a> {
     name: &'a str,
     without_completions: bool,
     life: &'a str,
+    project: &'a str,
     error: Option<&'a str>,
 }
 
-pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    let content = list_content(user, query, &NewKeyForm::default()).await?;
-    Ok(user.page(Area::Keys, "API Keys", content))
-}
-
-async fn list_content(user: &SignedIn<'_>, query: &Fields, form: &NewKeyForm<'_>) -> ConsoleResult<Markup> {
-    let all = user.console.store.list_keys(user.viewer()).await?;
-    let usage = recent_usage(user).await?;
-    let (found, shown) = (all.len(), select(&all, &usage, query));
-    let page: usize = query.get("page").parse().unwrap_or(1).max(1);
-    let last = shown.len().div_ceil(PAGE_SIZE).max(1);
-    let rows = shown.iter().skip((page - 1) * PAGE_SIZE).take(PAGE_SIZE);
-    Ok(html! {
-        (heading("API Keys", html! { a.button.primary href="#create" { "Create API key" } }))
-        @if found == 0 {
-            (empty("No keys yet", html! {
-                p { "Create the first one below. It is shown once, right after it is created." }
-            }))
-        } @else {
-            (filters(query))
-            @if shown.is_empty() {
-                (empty("No matching keys", html! { p { a href="/keys" { "Show all keys" } } }))
-            } @else {
-                (table(user, rows.copied(), &usage, query))
-                @if last > 1 { (pagination(query, page, last, shown.len())) }
-            }
-        }
-        (create_form(user, form))
-    })
-}
-
-/// By key, over the last 30 days.
-async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<HashMap<KeyId, KeyUsage>> {
-    let period = Period::since(now().saturating_sub(30 * DAY));
-    let usage = user.console.store.usage_by_key(user.viewer(), period).await?;
-    Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
-}
-
-fn select<'k>(all: &'k [KeyRecord], usage: &HashMap<KeyId, KeyUsage>, query: &Fields) -> Vec<&'k KeyRecord> {
-    let now = now();
-    let (wanted, state) = (query.get("find").to_lowercase(), query.get("state"));
-    let mut keys: Vec<_> = all
-        .iter()
-        .filter(|key| {
-            let owner = key.owner.as_deref().unwrap_or_default();
-            let matches = wanted.is_empty()
-                || key.name.to_lowercase().contains(&wanted)
-                || owner.contains(&wanted)
-                || format!("adria_{}", key.id).to_lowercase().contains(&wanted);
-            matches && (state.is_empty() || state == key_state(key.state(now)))
-        })
-        .collect();
-    let requests = |key: &KeyRecord| usage.get(&key.id).map_or(0, |usage| usage.figures.requests);
-    let tokens = |key: &KeyRecord| usage.get(&key.id).map_or(0, |usage| usage.figures.total.sum);
-    match query.get("sort") {
-        "name" => keys.sort_by_key(|key| key.name.to_lowercase()),
-        "used" => keys.sort_by_key(|key| Reverse(key.last_used_at)),
-        "requests" => keys.sort_by_key(|key| Reverse(requests(key))),
-        "tokens" => keys.sort_by_key(|key| Reverse(tokens(key))),
-        "expires" => keys.sort_by_key(|key| key.expires_at.unwrap_or(Timestamp::MAX)),
-        _ => keys.reverse(),
-    }
-    keys
-}
-
-fn filters(query: &Fields) -> Markup {
-    let state = query.get("state");
+/// The state of a key.
+pub(crate) fn badges(key: &KeyRecord) -> Markup {
+    let state = key_state(key.state(now()));
     html! {
-        form.filters method="get" action="/keys" role="search" {
-            label {
-                "Search"
-                input type="search" name="find" value=(query.get("find")) placeholder="name, id or owner";
-            }
-            label { "State"
-                select name="state" {
-                    option value="" { "All" }
-                    @for name in [KeyState::Active, KeyState::Expired, KeyState::Revoked].map(key_state) {
-                        option value=(name) selected[state == name] { (name) }
-                    }
-                }
-            }
-            input type="hidden" name="sort" value=(query.get("sort"));
-            button.plain type="submit" { "Apply" }
-        }
+        span class={ "badge " (state) } { (state) }
+        @if key.expires_soon(now()) { " " span.badge.soon { "expires soon" } }
     }
 }
 
-fn table<'k>(
-    user: &SignedIn<'_>,
-    keys: impl Iterator<Item = &'k KeyRecord>,
-    usage: &HashMap<KeyId, KeyUsage>,
-    query: &Fields,
-) -> Markup {
-    let sort = query.get("sort");
-    let column = |name: &str, title: &str, class: &str| {
-        html! {
-            th scope="col" class=(class) aria-sort=[(sort == name).then_some("descending")] {
-                a href=(query.with("sort", name)) { (title) }
-            }
-        }
-    };
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="API keys" {
-            table.rows {
-                thead { tr {
-                    (column("name", "Name", "")) (column("", "Created", ""))
-                    (column("used", "Last used", "")) (column("requests", "Requests (30 d)", "right"))
-                    (column("tokens", "Tokens (30 d)", "right")) (column("expires", "Expires", ""))
-                    th scope="col" { "State, permissions" } th scope="col" { span.hidden { "Actions" } }
-                } }
-                tbody { @for key in keys { (row(user, key, usage.get(&key.id))) } }
-            }
-        }
-    }
-}
-
-fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
-    let state = key.state(now());
-    let figures = usage.map(|usage| usage.figures).unwrap_or_default();
-    html! {
-        tr.over[state != KeyState::Active] {
-            th scope="row" data-label="Name" {
-                a href={ "/keys/" (key.id) } { (key.name) }
-                div.quiet.small { code { "adria_" (key.id) "_…" } }
-                @if user.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
-            }
-            td data-label="Created" { (time(key.created_at)) }
-            td data-label="Last used" { (time_or(key.last_used_at, "never")) }
-            td.right data-label="Requests (30 d)" {
-                @if figures.requests == 0 { "0" }
-                @else { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } }
-            }
-            td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
-            td data-label="Expires" { (time_or(key.expires_at, "never")) }
-            td data-label="State, permissions" {
-                (badge(state))
-                div.quiet.small { (if key.completions { "completions" } else { "none" }) }
-            }
-            td.actions {
-                details.rename {
-                    summary { "Rename" span.hidden { " " (key.name) } }
-                    form method="post" action={ "/keys/" (key.id) "/rename" } {
-                        (csrf_field(user))
-                        input type="hidden" name="back" value="list";
-                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(key.name)
-                            aria-label={ "New name of " (key.name) } autocomplete="off";
-                        button.plain type="submit" { "Save" }
-                    }
-                }
-                @if key.revoked_at.is_none() {
-                    a.button.plain href={ "/keys/" (key.id) "/revoke" } { "Revoke" span.hidden { " " (key.name) } }
-                }
-            }
-        }
-    }
-}
-
-fn badge(state: KeyState) -> Markup {
-    html! { span class={ "badge " (key_state(state)) } { (key_state(state)) } }
-}
-
-fn pagination(query: &Fields, page: usize, last: usize, keys: usize) -> Markup {
-    html! {
-        nav.pages aria-label="Pages of keys" {
-            @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Previous" } }
-            span { "Page " (number(page as u64)) " of " (number(last as u64)) ", " (number(keys as u64)) " keys" }
-            @if page < last { a.button.plain href=(query.with("page", &(page + 1).to_string())) { "Next" } }
-        }
-    }
-}
-
-fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
+pub(crate) fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
     html! {
         section.card #create {
             h2 { "Create API key" }
@@ -227,6 +63,10 @@ fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
                         }
                     }
                 }
+                label { "Project (optional)"
+                    input name="project" maxlength=(Project::MAX_CHARS) value=(form.project)
+                        placeholder="Usage is grouped by it" autocomplete="off";
+                }
                 label.check {
                     input type="checkbox" name="completions" value="yes" checked[!form.without_completions];
                     span { "Allow completions" }
@@ -238,22 +78,24 @@ fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
 }
 
 pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let name = match parse_name(form.get("name")) {
-        Ok(name) => name,
+    let parsed = parse_name(form.get("name")).and_then(|name| Ok((name, parse_project(form.get("project"))?)));
+    let (name, project) = match parsed {
+        Ok(parsed) => parsed,
         Err(sentence) => {
             let form = NewKeyForm {
                 name: form.get("name"),
                 without_completions: !form.has("completions"),
                 life: form.get("life"),
+                project: form.get("project"),
                 error: Some(&sentence),
             };
-            let content = list_content(user, &Fields::default(), &form).await?;
-            return Ok(user.page(Area::Keys, "API Keys", content).with_status(StatusCode::BAD_REQUEST));
+            let page = key_list::page_with(user, &Fields::default(), &form).await?;
+            return Ok(page.with_status(StatusCode::BAD_REQUEST));
         }
     };
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
     let expires_at = days.map(|days| user.console.store.now() + days * DAY);
-    let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at };
+    let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at, project };
     let key = user.console.store.create_key(user.viewer(), new).await?;
     let content = html! {
         (heading("API Keys", html! {}))
@@ -276,6 +118,10 @@ fn parse_name(typed: &str) -> Result<KeyName, String> {
     }
     KeyName::parse(typed)
         .map_err(|_| format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS))
+}
+
+fn parse_project(typed: &str) -> Result<Option<Project>, String> {
+    Project::parse_optional(typed).map_err(|error| sentence(&error))
 }
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
@@ -312,7 +158,7 @@ async fn detail_content(
                     "It has no secret, so the API does not accept it."
                 }
             } @else {
-                form.fields method="post" action={ "/keys/" (key.id) "/rename" } {
+                form.fields #rename method="post" action={ "/keys/" (key.id) "/rename" } {
                     (csrf_field(user))
                     label {
                         "Name"
@@ -323,9 +169,10 @@ async fn detail_content(
             }
             dl.facts {
                 dt { "Key" } dd { code { "adria_" (key.id) "_…" } }
-                dt { "State" } dd { (badge(key.state(now()))) }
+                dt { "State" } dd { (badges(key)) }
                 dt { "Permissions" } dd { (if key.completions { "completions" } else { "none" }) }
                 dt { "Owner" } dd { (key.owner.as_deref().unwrap_or("command line")) }
+                @if let Some(project) = &key.project { dt { "Project" } dd { (project) } }
                 dt { "Created" } dd { (time(key.created_at)) }
                 dt { "Last used" } dd { (time_or(key.last_used_at, "never")) }
                 dt { "Expires" } dd { (time_or(key.expires_at, "never")) }
@@ -343,8 +190,8 @@ pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
     match parse_name(form.get("name")) {
         Ok(name) => match user.console.store.rename_key(user.viewer(), key.id, &name).await? {
             true => {
-                let back = if form.get("back") == "list" { "/keys".into() } else { format!("/keys/{}", key.id) };
-                Ok(user.redirect_with_message(&back, &format!("{} is now called {name}.", key.name)))
+                let message = format!("{} is now called {name}.", key.name);
+                Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &message))
             }
             false => Err(ConsoleError::NotFound),
         },

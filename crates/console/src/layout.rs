@@ -75,6 +75,11 @@ pub(crate) fn anonymous_page(visitor: &Anonymous<'_>, title: &str, content: Mark
     frame(None, title, visitor.message.as_deref(), content)
 }
 
+/// For somebody whose session has just ended.
+pub(crate) fn signed_out_page(title: &str, content: Markup) -> Markup {
+    frame(None, title, None, content)
+}
+
 pub(crate) fn error_page(user: Option<&SignedIn<'_>>, error: &ConsoleError) -> Markup {
     let content = html! {
         section.card.narrow {
@@ -116,7 +121,7 @@ fn frame(user: Option<(&SignedIn<'_>, Option<Area>)>, title: &str, message: Opti
                         p.message role="status" { (message) }
                     }
                     (content)
-                    noscript { p.quiet.small { "All times are UTC." } }
+                    @if user.is_some() { p.quiet.small #zone { "All times are UTC." } }
                 }
             }
         }

@@ -7,6 +7,7 @@
 mod account;
 mod assets;
 mod audit;
+mod authenticator;
 mod chart;
 mod components;
 mod console_request;
@@ -18,6 +19,7 @@ mod form;
 #[cfg(test)]
 mod fuzz;
 mod hash_pool;
+mod key_list;
 mod key_settings;
 mod keys;
 mod layout;
@@ -25,19 +27,30 @@ mod limits;
 mod links;
 mod member;
 mod overview;
+mod paging;
+mod passkeys;
 mod password;
+mod person_choice;
 mod playground;
+mod prices;
+mod provider;
 mod range;
 mod requests;
 mod response;
 mod routes;
 mod runtime_table;
+mod second_factor;
+mod second_step;
 mod session;
 mod sign_in;
+mod snippets;
+mod sorting;
 mod team;
 mod throttle;
 mod turns;
 mod usage;
+mod usage_charts;
+mod usage_table;
 mod wrong_passwords;
 
 use std::net::IpAddr;
@@ -48,9 +61,12 @@ use http::Request;
 use hyper::body::Incoming;
 use store::Store;
 use transport::{BodyBudget, HostName, Rejection, Response, Site};
+use webauthn_rs::Webauthn;
 
 pub use crate::counters::SignInCounters;
+pub use crate::provider::{CALLBACK_PATH, IdentityProvider};
 
+use crate::error::{ConsoleError, ConsoleResult};
 use crate::password::Passwords;
 use crate::response::ConsoleResponse;
 use crate::throttle::SignInThrottle;
@@ -60,7 +76,6 @@ use crate::wrong_passwords::WrongPasswordLog;
 /// the API's.
 const MAX_BODY_MEMORY: usize = 2 << 20;
 
-#[derive(Debug, Clone)]
 pub struct ConsoleSettings {
     pub host: HostName,
     /// As browsers write it: `https://console.example.com`.
@@ -68,6 +83,9 @@ pub struct ConsoleSettings {
     pub api_base_url: String,
     /// The API's OpenAPI document, as JSON.
     pub api_description: String,
+    /// Whether people can sign in with a password or a passkey that is kept here.
+    pub passwords: bool,
+    pub identity_provider: Option<IdentityProvider>,
 }
 
 pub struct Console {
@@ -75,6 +93,8 @@ pub struct Console {
     store: Arc<Store>,
     api: Arc<Api>,
     passwords: Passwords,
+    /// `None` where browsers do not allow passkeys.
+    passkeys: Option<Webauthn>,
     sign_in_throttle: SignInThrottle,
     /// By network: most visitors are not signed in.
     body_budget: BodyBudget<IpAddr>,
@@ -98,19 +118,33 @@ impl Console {
         sign_ins: Arc<SignInCounters>,
     ) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            passkeys: passkeys::relying_party(&settings.origin).filter(|_| settings.passwords),
             settings,
             wrong_passwords: WrongPasswordLog::new(store.clone()),
-            store,
             api,
             passwords: Passwords::start()?,
-            sign_in_throttle: SignInThrottle::default(),
+            sign_in_throttle: SignInThrottle::new(store.clone()),
             sign_ins,
             body_budget: BodyBudget::new(MAX_BODY_MEMORY),
+            store,
         }))
     }
 
     pub fn host(&self) -> &HostName {
         &self.settings.host
+    }
+
+    fn provider(&self) -> ConsoleResult<&IdentityProvider> {
+        self.settings.identity_provider.as_ref().ok_or(ConsoleError::NotFound)
+    }
+
+    fn passkeys(&self) -> ConsoleResult<&Webauthn> {
+        self.passkeys.as_ref().ok_or(ConsoleError::NotFound)
+    }
+
+    /// Where everybody signs in at the identity provider, there are no pages about passwords.
+    fn require_passwords(&self) -> ConsoleResult<()> {
+        if self.settings.passwords { Ok(()) } else { Err(ConsoleError::NotFound) }
     }
 
     /// Whether browsers reach it over TLS, which a proxy may terminate.

@@ -7,17 +7,43 @@ use chat::KeyId;
 use format::{number, number_or_dash, percent};
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{AccountId, BudgetUse, Limit, LimitKind, LimitUse, Scope};
+use store::{Account, AccountId, BudgetUse, Email, Limit, LimitKind, LimitUse, Scope};
 
-use crate::components::{columns, csrf_field, data_table, empty, form_error, heading, time};
+use crate::components::{columns, csrf_field, data_table, empty, form_error, heading, relative_time};
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::key_settings::declined;
 use crate::layout::Area;
+use crate::paging::Paging;
+use crate::person_choice::{self, PersonChoice};
 use crate::session::SignedIn;
+use crate::sorting::{Column, Direction, Order};
 
-const PAGE_SIZE: usize = 100;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Scope,
+    Kind,
+    Amount,
+    Used,
+    Left,
+    Forecast,
+    Renews,
+}
+
+const COLUMNS: [Column<By>; 7] = [
+    Column::text(By::Scope, "for", "For"),
+    Column::text(By::Kind, "limit", "Limit"),
+    Column::number(By::Amount, "amount", "Amount"),
+    Column::number(By::Used, "used", "Used"),
+    Column::number(By::Left, "left", "Left"),
+    Column::number(By::Forecast, "forecast", "Forecast"),
+    Column::text(By::Renews, "renews", "Renews"),
+];
+const BY_SCOPE: Order<By> = Order { by: By::Scope, direction: Direction::Ascending };
+
+/// The scope of everyone, in a form.
+const EVERYONE: &str = "everyone";
 /// Far more than anybody can use.
 const MAX_AMOUNT: u64 = 1_000_000_000_000_000;
 
@@ -28,30 +54,32 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> ConsoleResult {
     let names = Names::read(user).await?;
     let limits = user.console.store.list_limits(user.viewer()).await?;
-    let last = limits.len().div_ceil(PAGE_SIZE).max(1);
-    let page = query.get("page").parse().unwrap_or(1).clamp(1, last);
-    let shown: Vec<_> = limits.iter().skip((page - 1) * PAGE_SIZE).take(PAGE_SIZE).collect();
-    let actions = html! { @if user.is_admin() { a.button.primary href="#set" { "Set a limit" } } };
+    let order = Order::from_query(query, &COLUMNS, BY_SCOPE);
+    let (paging, kept) = (Paging::new(query, limits.len()), query.only(&["sort"]));
+    let mut sorted: Vec<_> = limits.iter().collect();
+    sort(&mut sorted, order, &names);
+    let actions =
+        html! { @if user.is_admin() && !limits.is_empty() { a.button.primary href="#set" { "Set a limit" } } };
     let content = html! {
         (heading("Limits", actions))
         @if limits.is_empty() {
             (empty("No limits", html! {
-                p {
-                    "Everybody may use as much as the service can do. "
-                    @if user.is_admin() {
-                        "Set a budget or a rate for everyone or for one person below, and for one key on the key's page."
-                    }
+                p { "Everybody may use as much as the service can do." }
+                @if user.is_admin() {
+                    p { "Set a budget or a rate for everyone or for one person here, and for one key on the key's page." }
+                    p { a.button.primary href="#set" { "Set a limit" } " " a.button href="/keys" { "API Keys" } }
+                } @else {
+                    p { "Administrators set limits. " a href="/usage" { "View your usage" } "." }
                 }
             }))
         } @else {
-            (table(user, &shown, |scope| names.of(scope), "/limits"))
-            @if last > 1 {
-                nav.pages aria-label="Pages of limits" {
-                    @if page > 1 { a.button.plain href=(query.with("page", &(page - 1).to_string())) { "Previous" } }
-                    span { "Page " (number(page as u64)) " of " (number(last as u64)) }
-                    @if page < last { a.button.plain href=(query.with("page", &(page + 1).to_string())) { "Next" } }
-                }
+            form.filters.narrow-only method="get" action="/limits" {
+                (order.choice(&COLUMNS))
+                button.plain type="submit" { "Apply" }
             }
+            @let head = html! { (order.head(&COLUMNS, &kept, "")) (columns(&[""])) };
+            (table(user, head, paging.cut(&sorted), |scope| names.of(scope), "/limits"))
+            (paging.links(&kept, "limit", ""))
         }
         @if user.is_admin() {
             section.card #set {
@@ -59,12 +87,11 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
                 (form_error(error))
                 (set_form(user, &html! {
                     label { "For"
-                        select name="scope" {
-                            option value=(scope_value(Scope::Everyone)) { "Everyone together" }
-                            @for (id, email) in &names.people {
-                                option value=(scope_value(Scope::Owner(*id))) { (email) }
-                            }
-                        }
+                        (PersonChoice {
+                            field: "scope",
+                            nobody: (EVERYONE, "everyone together"),
+                            selected: None,
+                        }.render(&names.people))
                     }
                 }, "/limits"))
                 p.quiet {
@@ -87,7 +114,8 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
             @if limits.is_empty() {
                 p.quiet { "This key has no limits of its own. " a href="/limits" { "Those of its owner and everyone's" } " apply." }
             } @else {
-                (table(user, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
+                @let titles = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
+                (table(user, titles, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
             }
             @if user.is_admin() {
                 (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
@@ -96,9 +124,14 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
     })
 }
 
-fn table(user: &SignedIn<'_>, limits: &[&LimitUse], whose: impl Fn(Scope) -> Markup, back: &str) -> Markup {
+fn table(
+    user: &SignedIn<'_>,
+    head: Markup,
+    limits: &[&LimitUse],
+    whose: impl Fn(Scope) -> Markup,
+    back: &str,
+) -> Markup {
     html! {
-        @let head = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
         (data_table("Limits", head, html! {
             @for LimitUse { limit, budget } in limits {
                 tr {
@@ -108,12 +141,30 @@ fn table(user: &SignedIn<'_>, limits: &[&LimitUse], whose: impl Fn(Scope) -> Mar
                     td.right data-label="Used" { (used(*budget, limit.amount)) }
                     td.right data-label="Left" { (number_or_dash(budget.map(|budget| budget.left))) }
                     td.right data-label="Forecast" { (forecast(*budget, limit.amount)) }
-                    td data-label="Renews" { @match budget { Some(budget) => (time(budget.renews_at)), None => "–" } }
+                    td data-label="Renews" { @match budget { Some(budget) => (relative_time(budget.renews_at)), None => "–" } }
                     td.actions { @if user.is_admin() { (remove_form(user, limit, back)) } }
                 }
             }
         }))
     }
+}
+
+fn sort(limits: &mut [&LimitUse], order: Order<By>, names: &Names) {
+    match order.by {
+        By::Scope => order.sort(limits, |limit| names.sort_key(limit.limit.scope)),
+        By::Kind => order.sort(limits, |limit| limit.limit.kind.describe()),
+        By::Amount => order.sort(limits, |limit| limit.limit.amount),
+        By::Used => order.sort(limits, used_permille),
+        By::Left => order.sort(limits, |limit| limit.budget.map(|budget| budget.left)),
+        By::Forecast => order.sort(limits, |limit| limit.budget.and_then(|budget| budget.forecast)),
+        By::Renews => order.sort(limits, |limit| limit.budget.map(|budget| budget.renews_at)),
+    }
+}
+
+/// How much of a budget is used: what is nearly spent matters, whatever its unit.
+fn used_permille(limit: &&LimitUse) -> Option<u128> {
+    let amount = u128::from(limit.limit.amount.max(1));
+    limit.budget.map(|budget| u128::from(budget.used) * 1000 / amount)
 }
 
 fn used(budget: Option<BudgetUse>, amount: u64) -> Markup {
@@ -153,7 +204,7 @@ fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
                 input name="amount" required inputmode="numeric" pattern="[0-9,. ]+" autocomplete="off"
                     placeholder="1,000,000";
             }
-            button.primary type="submit" { "Set" }
+            button.primary type="submit" { "Set limit" }
         }
     }
 }
@@ -172,7 +223,7 @@ fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Markup {
 
 pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
-    let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
+    let (scope, kind) = (chosen_scope(user, form).await?, parse_kind(form)?);
     let Some(amount) = parse_amount(form.get("amount")) else {
         let error = format!("The amount is a whole number of at most {}.", number(MAX_AMOUNT));
         let page = page_with(user, &Fields::default(), Some(&error)).await?;
@@ -201,15 +252,24 @@ pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 /// In a form the scope of everyone has a name.
 fn scope_value(scope: Scope) -> String {
     match scope {
-        Scope::Everyone => "everyone".into(),
+        Scope::Everyone => EVERYONE.into(),
         other => other.to_string(),
+    }
+}
+
+/// A person is chosen by e-mail address.
+async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> {
+    match form.get("scope") {
+        email if email.parse::<Email>().is_ok() => {
+            Ok(Scope::Owner(person_choice::find(user, user.admin()?, email).await?))
+        }
+        _ => parse_scope(form),
     }
 }
 
 fn parse_scope(form: &Form) -> ConsoleResult<Scope> {
     match form.get("scope") {
-        "everyone" => Ok(Scope::Everyone),
-        "" => Err(ConsoleError::Unreadable),
+        EVERYONE | "" => Ok(Scope::Everyone),
         other => other.parse().map_err(|_| ConsoleError::Unreadable),
     }
 }
@@ -234,7 +294,7 @@ fn back(form: &Form) -> String {
 
 /// How people and keys are called.
 struct Names {
-    people: Vec<(AccountId, String)>,
+    people: Vec<Account>,
     keys: HashMap<KeyId, String>,
 }
 
@@ -244,24 +304,32 @@ impl Names {
             Some(admin) => user.console.store.accounts(admin).await?,
             None => user.viewer().account().cloned().into_iter().collect(),
         };
-        let keys = user.console.store.list_keys(user.viewer()).await?;
-        Ok(Self {
-            people: people.into_iter().map(|account| (account.id, account.email.to_string())).collect(),
-            keys: keys.into_iter().map(|key| (key.id, key.name)).collect(),
-        })
+        Ok(Self { people, keys: user.console.store.names_of_limited_keys(user.viewer()).await? })
     }
 
     fn of(&self, scope: Scope) -> Markup {
         match scope {
             Scope::Everyone => html! { "Everyone" },
-            Scope::Owner(id) => {
-                let email = self.people.iter().find(|(known, _)| *known == id).map(|(_, email)| email.as_str());
-                html! { (email.unwrap_or("a person")) }
-            }
-            Scope::Key(id) => html! {
-                "Key " a href={ "/keys/" (id) } { (self.keys.get(&id).map_or(id.as_str(), String::as_str)) }
-            },
+            Scope::Owner(id) => html! { (self.email(id)) },
+            Scope::Key(id) => html! { "Key " a href={ "/keys/" (id) } { (self.key_name(id)) } },
         }
+    }
+
+    /// Everyone first, then people, then keys, by their names.
+    fn sort_key(&self, scope: Scope) -> (u8, String) {
+        match scope {
+            Scope::Everyone => (0, String::new()),
+            Scope::Owner(id) => (1, self.email(id).to_owned()),
+            Scope::Key(id) => (2, self.key_name(id).to_lowercase()),
+        }
+    }
+
+    fn email(&self, id: AccountId) -> &str {
+        self.people.iter().find(|account| account.id == id).map_or("a person", |account| account.email.as_str())
+    }
+
+    fn key_name(&self, id: KeyId) -> String {
+        self.keys.get(&id).cloned().unwrap_or_else(|| id.to_string())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::html;
-use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, Token};
+use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, SignInMethod, Token};
 
 use crate::components::{anonymous_csrf_field, form_error, sentence};
 use crate::console_request::ConsoleRequest;
@@ -21,6 +21,7 @@ struct LinkForm<'a> {
 }
 
 pub(crate) async fn page(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult {
+    visitor.console.require_passwords()?;
     match find_link(visitor, link).await? {
         Some((_, found)) => Ok(page_with(visitor, &found, link, &LinkForm::default())),
         None => Ok(dead_link_page(visitor)),
@@ -96,6 +97,7 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
 
 pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut ConsoleRequest) -> ConsoleResult {
     let form = visitor.form(request).await?;
+    visitor.console.require_passwords()?;
     let Some((token, found)) = find_link(&visitor, link).await? else { return Ok(dead_link_page(&visitor)) };
     let refused_with = |status, error: &str| {
         let form = LinkForm { email: form.get("email"), name: form.get("name"), error: Some(error) };
@@ -127,9 +129,13 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
         console.store.use_link(&token, &NewAccount { email, name, password }, &address).await
     };
     match changed {
+        // The link stands for the password, and not for a second factor.
+        Ok(account) if !console.store.second_factors(account).await?.is_empty() => {
+            Ok(console.redirect_with_message("/sign-in", "The password was saved. Sign in with it."))
+        }
         Ok(account) => {
             let response = console.redirect_with_message("/", "Welcome! You are signed in.");
-            start_session(&visitor, account, request, response).await
+            start_session(&visitor, account, SignInMethod::Password, request, response).await
         }
         Err(AccountError::EmailTaken) => refused("There is an account with this e-mail address already."),
         Err(AccountError::Store(error)) => Err(error.into()),

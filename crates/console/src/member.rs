@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{Account, AccountError, AccountId, Email, PersonName};
+use store::{Account, AccountError, AccountId, Email, PersonName, Role, SecondFactors};
 
 use crate::components::{button_form, csrf_field, form_error, heading, sentence, time, time_or};
 use crate::error::{ConsoleError, ConsoleResult};
@@ -18,6 +18,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
 
 async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) -> ConsoleResult {
     let keys = user.console.store.count_active_keys(user.admin()?, account.id).await?;
+    let factors = user.console.store.second_factors(account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
     let content = html! {
         (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
@@ -38,9 +39,11 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
                 dt { "Joined" } dd { (time(account.created_at)) }
                 dt { "Last signed in" } dd { (time_or(account.signed_in_at, "never")) }
                 @if let Some(at) = account.disabled_at { dt { "Disabled" } dd { (time(at)) } }
-                dt { "Keys that work" } dd { (format::number(keys)) }
+                dt { "Active keys" } dd { (format::number(keys)) }
+                dt { "Second factors" } dd { (second_factors(&factors)) }
             }
         }
+        (access(user, account, &factors))
         @if keys > 0 {
             section.card {
                 h2 { "Revoke all keys" }
@@ -57,10 +60,74 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
     Ok(user.page(Area::Team, &account.name, content))
 }
 
+fn second_factors(factors: &SecondFactors) -> String {
+    let app = factors.app_since.map(|_| "authenticator app".to_owned());
+    let passkeys = factors.passkeys.len() as u64;
+    let passkeys = (passkeys > 0).then(|| format::count(passkeys, "passkey"));
+    let all: Vec<_> = app.into_iter().chain(passkeys).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+pub(crate) async fn sign_out(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    match user.console.store.end_sessions_of(user.admin()?, account.id).await {
+        Ok(ended) => {
+            let message = format!("Signed {} out of {}.", account.name, format::count(ended, "session"));
+            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    match user.console.store.reset_second_factors(user.admin()?, account.id).await {
+        Ok(()) => {
+            let message = format!("{} signs in with the password alone now, and was signed out.", account.name);
+            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+/// Role, password, and whether they may sign in at all.
+fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors) -> Markup {
+    let (other, label) = match account.role {
+        Role::Admin => (Role::Developer, "Make developer"),
+        Role::Developer => (Role::Admin, "Make admin"),
+    };
+    let (action, able, what) = match account.disabled_at {
+        None => ("disable", "Disable", "Whoever is disabled cannot sign in. Their keys work until they are revoked."),
+        Some(_) => ("enable", "Enable", "The account is disabled: nobody can sign in to it."),
+    };
+    html! {
+        section.card {
+            h2 { "Access" }
+            p.quiet { (what) }
+            div.actions {
+                form.inline method="post" action={ "/team/" (account.id) "/role" } {
+                    (csrf_field(user))
+                    input type="hidden" name="role" value=(other);
+                    button type="submit" { (label) }
+                }
+                @if user.console.settings.passwords {
+                    (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", ""))
+                }
+                (button_form(user, &format!("/team/{}/sign-out", account.id), "Sign out everywhere", ""))
+                @if !factors.is_empty() {
+                    @let action = format!("/team/{}/remove-second-factors", account.id);
+                    (button_form(user, &action, "Remove second factors", ""))
+                }
+                (button_form(user, &format!("/team/{}/{action}", account.id), able, ""))
+            }
+        }
+    }
+}
+
 fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
     html! {
         section.card {
-            h2 { "Delete the account" }
+            h2 { "Delete account" }
             p {
                 "Removes name, address, password and sessions, and revokes all keys. Usage that was recorded stays, without a "
                 "name, and so does the audit log. This cannot be undone; to keep the account, disable it."

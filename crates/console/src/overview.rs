@@ -9,13 +9,13 @@ use crate::error::ConsoleResult;
 use crate::layout::Area;
 use crate::runtime_table;
 use crate::session::SignedIn;
+use crate::snippets;
 use crate::usage;
-
-const KEY_VARIABLE: &str = "$ADRIATICUM_API_KEY";
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let base_url = &user.console.settings.api_base_url;
     let has_keys = user.console.store.has_keys(user.viewer()).await?;
+    let expiring = user.console.store.count_expiring_keys(user.viewer()).await?;
     let recent = usage::last_day(user).await?;
     let health = user.console.api.health();
     let content = html! {
@@ -25,6 +25,12 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
                 p { "Requests are authenticated with an API key. Create one, then copy the request below." }
                 p { a.button.primary href="/keys#create" { "Create API key" } }
             }))
+        }
+        @if expiring > 0 {
+            p.warning role="status" {
+                (expiry_warning(expiring)) " "
+                a href="/keys?state=active&sort=expires" { "Show the keys that expire next" }
+            }
         }
         section.cards data-live {
             (status(user, &health))
@@ -42,7 +48,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             section.card data-live { (runtime_table::table(&health.runtimes, user.is_admin())) }
         }
         section.card {
-            h2 { "The API" }
+            h2 { "API" }
             p { "Base URL" }
             (copyable("base-url", base_url))
             p.quiet {
@@ -50,9 +56,9 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             }
             p.quiet { "OpenAPI: " a href="/openapi.json" { "openapi.json" } }
         }
-        section.card {
+        section.card #request {
             h2 { "Make a request" }
-            @for (at, (language, text)) in snippets(base_url).iter().enumerate() {
+            @for (at, (language, text)) in snippets::examples(base_url).iter().enumerate() {
                 details name="snippet" open[at == 0] {
                     summary { (language) }
                     (copyable(&format!("snippet-{at}"), text))
@@ -61,6 +67,13 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
         }
     };
     Ok(user.page(Area::Overview, "Overview", content))
+}
+
+fn expiry_warning(keys: u64) -> String {
+    match keys {
+        1 => "An API key expires within a week.".into(),
+        _ => format!("{} API keys expire within a week.", format::number(keys)),
+    }
 }
 
 fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
@@ -80,6 +93,9 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
             h2 { "Status" }
             dl.status {
                 div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
+                @if user.is_admin() && matches!(health.availability, Availability::Unconfigured) {
+                    (next_step(html! { "Run " code { "adriaticum model fetch" } ", or set " code { "runtime.urls" } "." }))
+                }
                 @for member in health.runtimes.iter().filter(|_| all == 1) {
                     div.member {
                         dt { (member.model.as_deref().unwrap_or("unknown model")) }
@@ -107,6 +123,11 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                         }
                     }
                 }
+                @if user.is_admin() && health.search.is_none() {
+                    (next_step(html! {
+                        "Run " code { "adriaticum index add FOLDER" } ", or set " code { "search.url" } "."
+                    }))
+                }
                 div {
                     dt { "Ledger" }
                     dd {
@@ -119,19 +140,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
     }
 }
 
-fn snippets(base_url: &str) -> [(&'static str, String); 4] {
-    [
-        ("curl", curl(base_url, KEY_VARIABLE)),
-        ("Python", fill(include_str!("../assets/snippets/request.py"), base_url)),
-        ("JavaScript", fill(include_str!("../assets/snippets/request.js"), base_url)),
-        ("Rust", fill(include_str!("../assets/snippets/request.rs.txt"), base_url)),
-    ]
-}
-
-pub(crate) fn curl(base_url: &str, key: &str) -> String {
-    fill(include_str!("../assets/snippets/request.sh"), base_url).replace("{key}", key)
-}
-
-fn fill(template: &str, base_url: &str) -> String {
-    template.trim_end().replace("{base_url}", base_url).replace("{model}", chat::MODEL)
+/// What an administrator does about the line above it.
+fn next_step(content: Markup) -> Markup {
+    html! { div { dt {} dd.quiet.small { (content) } } }
 }

@@ -150,7 +150,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_is_accepted_and_another_or_none_is_not() {
-        let (passwords, throttle) = (Passwords::start().unwrap(), SignInThrottle::default());
+        let passwords = Passwords::start().unwrap();
+        let (throttle, _folder) = SignInThrottle::with_own_store().await;
         let attempt = throttle.enter("127.0.0.1".parse().unwrap()).ok().unwrap();
         let password = NewPassword::parse("correct horse", "correct horse", "a@b").unwrap();
         let hash = passwords.hash(&attempt, password).await.unwrap();

@@ -1,9 +1,9 @@
-//! The time range of a page: a preset, or two dates. In whole hours, as roll-ups are.
+//! The time range of a page: a preset in whole hours, as roll-ups are, or two times.
 
 use std::time::Duration;
 
 use chat::Timestamp;
-use format::parse_date;
+use format::{parse_date, parse_time};
 use store::{Period, Step};
 
 use crate::console_request::Fields;
@@ -33,20 +33,31 @@ pub(crate) struct TimeRange {
     pub(crate) slices: Vec<Timestamp>,
 }
 
+/// What is wrong with two times that somebody chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RangeError {
+    #[error("Please give both times as a date and a time, such as 2026-11-15T10:20.")]
+    Malformed,
+    #[error("The range ends before it begins.")]
+    Reversed,
+    #[error("The range begins in the future.")]
+    Future,
+    #[error("A range has at most {MAX_DAYS} days.")]
+    TooLong,
+}
+
 impl TimeRange {
-    /// The last day if the query makes no sense.
-    pub(crate) fn from_query(query: &Fields, now: Timestamp) -> Self {
-        let custom = (query.get("range") == "custom").then(|| {
-            let from = parse_date(query.get("from"))?;
-            let to = parse_date(query.get("to"))?;
-            let sound = from <= to && to.duration_since(from) < MAX_DAYS * DAY && from <= now;
-            let last = (to + DAY).saturating_sub(Duration::from_millis(1));
-            sound.then(|| (Period::between(from, last.min(now)), (to + DAY).min(now).duration_since(from)))
-        });
+    /// A preset, the last day unless another is named; or two times, exact to the minute.
+    pub(crate) fn from_query(query: &Fields, now: Timestamp) -> Result<Self, RangeError> {
         let preset = PRESETS.iter().find(|(name, ..)| *name == query.get("range")).unwrap_or(&PRESETS[1]);
-        let (name, period, length) = match custom.flatten() {
-            Some((period, length)) => ("custom", period, length),
-            None => (preset.0, Period::between(now.saturating_sub(preset.2), now), preset.2),
+        let (name, period, length) = match query.get("range") {
+            "custom" => {
+                let (from, to) = chosen_times(query, now)?;
+                // Nothing was recorded after now, so that hour need not be cut.
+                let end = if to >= now { Period::between(from, now).end() } else { to };
+                ("custom", Period::exactly(from, end), to.min(now).duration_since(from))
+            }
+            _ => (preset.0, Period::between(now.saturating_sub(preset.2), now), preset.2),
         };
         let step = match query.get("by") {
             "hour" if period.duration() <= MAX_HOURLY_SLICES * HOUR => Step::Hour,
@@ -55,7 +66,7 @@ impl TimeRange {
             _ => Step::Day,
         };
         let slices = period.slices(step).collect();
-        Self { name, period, previous: period.before(length), step, slices }
+        Ok(Self { name, period, previous: period.before(length), step, slices })
     }
 
     pub(crate) fn fits_hours(&self) -> bool {
@@ -69,19 +80,38 @@ impl TimeRange {
         }
     }
 
-    /// The first and the last day, for the date inputs.
-    pub(crate) fn dates(&self) -> (String, String) {
-        let last = self.period.end().saturating_sub(Duration::from_millis(1));
-        (format::date(self.period.start()), format::date(last))
+    /// Both ends, for the inputs.
+    pub(crate) fn ends(&self, now: Timestamp) -> (String, String) {
+        (format::date_time(self.period.start()), format::date_time(self.period.end().min(now)))
     }
+}
+
+fn chosen_times(query: &Fields, now: Timestamp) -> Result<(Timestamp, Timestamp), RangeError> {
+    let from = parse_time(query.get("from")).ok_or(RangeError::Malformed)?;
+    let to = parse_end(query.get("to")).ok_or(RangeError::Malformed)?;
+    match () {
+        () if from > now => Err(RangeError::Future),
+        () if to <= from => Err(RangeError::Reversed),
+        () if to.min(now).duration_since(from) > MAX_DAYS * DAY => Err(RangeError::TooLong),
+        () => Ok((from, to)),
+    }
+}
+
+/// A date stands for all of that day.
+pub(crate) fn parse_end(text: &str) -> Option<Timestamp> {
+    parse_date(text).filter(|_| text.len() == 10).map(|day| day + DAY).or_else(|| parse_time(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn range(query: &str) -> TimeRange {
+    fn chosen(query: &str) -> Result<TimeRange, RangeError> {
         TimeRange::from_query(&Fields::parse(query.as_bytes()), NOW)
+    }
+
+    fn range(query: &str) -> TimeRange {
+        chosen(query).unwrap()
     }
 
     /// 15 November 2025, 10:20 UTC.
@@ -89,7 +119,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn ranges_are_whole_hours_and_have_a_time_before() {
+    fn presets_are_whole_hours_and_have_a_time_before() {
         let day = range("range=24h");
         assert_eq!((day.period.start(), day.period.end()), (NOW.saturating_sub(20 * MINUTE + DAY), NOW + 40 * MINUTE));
         assert_eq!(
@@ -105,12 +135,37 @@ mod tests {
     }
 
     #[test]
-    fn chosen_dates_are_whole_days_and_never_beyond_now() {
+    fn chosen_dates_are_whole_days_and_compared_as_far_as_they_are_over() {
         let chosen = range("range=custom&from=2025-11-01&to=2025-11-03");
-        assert_eq!(chosen.dates(), ("2025-11-01".into(), "2025-11-03".into()));
-        assert_eq!(chosen.period.duration(), 3 * DAY);
-        assert_eq!(range("range=custom&from=2025-11-14&to=2099-01-01").name, "24h", "too long");
-        assert_eq!(range("range=custom&from=2025-11-14&to=2025-11-20").period.end(), NOW + 40 * MINUTE);
-        assert_eq!(range("range=custom&from=2025-11-14&to=2025-11-01").name, "24h", "backwards");
+        assert_eq!(chosen.ends(NOW), ("2025-11-01T00:00".into(), "2025-11-04T00:00".into()));
+        assert_eq!((chosen.period.duration(), chosen.previous.duration()), (3 * DAY, 3 * DAY));
+        let until_now = range("range=custom&from=2025-11-14&to=2099-01-01");
+        assert_eq!(until_now.period.end(), NOW + 40 * MINUTE);
+        assert_eq!(until_now.previous.duration(), DAY + 10 * HOUR + 20 * MINUTE);
+    }
+
+    #[test]
+    fn chosen_times_are_exact() {
+        let chosen = range("range=custom&from=2025-11-14T09:05&to=2025-11-14T11:50");
+        assert_eq!(chosen.ends(NOW), ("2025-11-14T09:05".into(), "2025-11-14T11:50".into()));
+        assert_eq!(
+            chosen.previous,
+            Period::exactly(chosen.period.start().saturating_sub(165 * MINUTE), chosen.period.start())
+        );
+        assert_eq!(chosen.slices.len(), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_range_is_told() {
+        for (query, error) in [
+            ("from=2025-11-14&to=2025-11-01", RangeError::Reversed),
+            ("from=2025-11-14T10:00&to=2025-11-14T10:00", RangeError::Reversed),
+            ("from=2025-11-16&to=2025-11-17", RangeError::Future),
+            ("from=2024-01-01&to=2025-11-01", RangeError::TooLong),
+            ("from=yesterday&to=2025-11-01", RangeError::Malformed),
+            ("from=2025-11-01", RangeError::Malformed),
+        ] {
+            assert_eq!(chosen(&format!("range=custom&{query}")), Err(error), "{query}");
+        }
     }
 }

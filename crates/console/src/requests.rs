@@ -1,17 +1,26 @@
 //! The list of requests, newest first, and the timeline of one. Message text is not stored, so it cannot be shown.
 
-use chat::{KeyId, RequestId, Timestamp};
-use format::number;
-use maud::{Markup, html};
-use store::{RecordedRequest, RequestQuery, Store, StoreError, Viewer};
+use std::time::Duration;
 
-use crate::components::{columns, copyable, data_table, empty, heading, time};
+use chat::{RequestId, Timestamp};
+use format::{number, parse_time};
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
+
+use crate::components::{columns, copyable, data_table, empty, form_error, heading, relative_time, time};
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::layout::Area;
+use crate::range::parse_end;
 use crate::session::SignedIn;
 
 const PAGE_SIZE: usize = 50;
+/// In the choice of people: a page stays small.
+const MAX_PEOPLE: usize = 500;
+
+/// The fields of the filter, and of a page.
+const FIELDS: [&str; 8] = ["from", "to", "key", "person", "status", "slower", "id", "before"];
 
 pub(crate) enum Filter {
     /// `None` once it was read, or if the id is malformed.
@@ -20,127 +29,197 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    pub(crate) fn parse(query: &Fields) -> Self {
+    /// What is wrong with it is a sentence.
+    pub(crate) fn parse(user: &SignedIn<'_>, query: &Fields) -> Result<Self, &'static str> {
         if !query.get("id").is_empty() {
-            return Self::One(query.get("id").parse().ok());
+            return Ok(Self::One(query.get("id").parse().ok()));
         }
-        let key = match query.get("key") {
-            "" => None,
-            id => match id.parse::<KeyId>() {
-                Ok(id) => Some(id),
-                Err(_) => return Self::One(None),
-            },
-        };
-        Self::Matching(RequestQuery {
-            since: Timestamp::default(),
+        let since = field(query, "from", parse_time).map_err(|()| WRONG_TIME)?.unwrap_or_default();
+        let until = field(query, "to", parse_end).map_err(|()| WRONG_TIME)?;
+        if until.is_some_and(|until| until <= since) {
+            return Err("The range ends before it begins.");
+        }
+        let person = field(query, "person", |id| id.parse().ok()).map_err(|()| "There is no such person.")?;
+        let slower = field(query, "slower", |millis| millis.parse().ok());
+        Ok(Self::Matching(RequestQuery {
+            since,
+            until,
             before: query.get("before").parse().ok(),
-            key,
-            status: query.get("status").parse().ok(),
+            key: field(query, "key", |id| id.strip_prefix("adria_").unwrap_or(id).get(..12)?.parse().ok())
+                .map_err(|()| "A key's public id has 12 letters and digits.")?,
+            person: person.filter(|_| user.is_admin()),
+            status: field(query, "status", parse_status).map_err(|()| "The status is a number, or failed.")?,
+            min_latency: slower
+                .map_err(|()| "The latency is a whole number of milliseconds.")?
+                .map(Duration::from_millis),
             limit: 0,
-        })
+        }))
     }
 
-    /// The next rows, newest first, and whether there are more. The filter then stands behind them.
+    /// The next rows, newest first, and where the ones after them start, if there may be any. The filter then stands
+    /// behind them.
     pub(crate) async fn next(
         &mut self,
         store: &Store,
         viewer: &Viewer,
         count: usize,
-    ) -> Result<(Vec<RecordedRequest>, bool), StoreError> {
+    ) -> Result<(Vec<RecordedRequest>, Option<RequestId>), StoreError> {
         match self {
             Self::One(id) => match id.take() {
-                Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), false)),
-                None => Ok((Vec::new(), false)),
+                Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), None)),
+                None => Ok((Vec::new(), None)),
             },
             Self::Matching(query) => {
                 query.limit = count as u32 + 1;
-                let mut rows = store.requests(viewer, query).await?;
-                let more = rows.len() > count;
+                let RequestPage { mut rows, searched_to } = store.search_requests(viewer, query).await?;
+                let has_more = rows.len() > count;
                 rows.truncate(count);
-                query.before = rows.last().map(|row| row.request_id).or(query.before);
-                Ok((rows, more))
+                let next = if has_more { rows.last().map(|row| row.request_id) } else { searched_to };
+                query.before = next.or(query.before);
+                Ok((rows, next))
             }
         }
     }
 }
 
+const WRONG_TIME: &str = "Please give times as a date and a time, such as 2026-11-15T10:20.";
+
+/// `None` if the field is empty.
+fn field<T>(query: &Fields, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ()> {
+    match query.get(name) {
+        "" => Ok(None),
+        text => parse(text).map(Some).ok_or(()),
+    }
+}
+
+fn parse_status(text: &str) -> Option<StatusFilter> {
+    if text == "failed" { Some(StatusFilter::Failed) } else { text.parse().ok().map(StatusFilter::Is) }
+}
+
 pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    let (rows, more) = Filter::parse(query).next(&user.console.store, user.viewer(), PAGE_SIZE).await?;
-    let kept = query.only(&["key", "status", "id", "before"]);
-    let filtered = ["key", "status", "id", "before"].iter().any(|name| !query.get(name).is_empty());
+    let kept = query.only(&FIELDS);
+    let mut filter = match Filter::parse(user, query) {
+        Ok(filter) => filter,
+        Err(sentence) => {
+            let content = html! {
+                (heading("Requests", html! {}))
+                (form_error(Some(sentence)))
+                (filters(user, query).await?)
+            };
+            return Ok(user.page(Area::Requests, "Requests", content).with_status(StatusCode::BAD_REQUEST));
+        }
+    };
+    let (rows, next) = filter.next(&user.console.store, user.viewer(), PAGE_SIZE).await?;
+    let export = kept.with("before", "");
     let content = html! {
-        (heading("Requests", html! { a.button href={ "/requests.csv" (kept.with("before", "")) } { "Export CSV" } }))
-        (filters(query))
+        (heading("Requests", html! {
+            a.button href={ "/requests.csv" (export) } { "Export CSV" }
+            a.button href={ "/requests.json" (export) } { "Export JSON" }
+        }))
+        (filters(user, query).await?)
         div data-live {
-            @if rows.is_empty() && filtered {
-                (empty("No matching requests", html! {
-                    p {
-                        "A request id is " code { "chatcmpl_" } " and 32 digits. "
-                        "Requests are deleted after the retention period."
-                    }
-                    p { a href="/requests" { "Show all requests" } }
-                }))
-            } @else if rows.is_empty() {
-                (empty("No requests yet", html! {
-                    p {
-                        "Send the first one: " a href="/" { "the overview has an example" } ", or use the "
-                        a href="/playground" { "playground" } "."
-                    }
-                }))
-            } @else {
-                (table(&rows))
-                nav.pages aria-label="Pages of requests" {
-                    @if !query.get("before").is_empty() { a.button.plain href=(kept.with("before", "")) { "Newest" } }
-                    @if let Some(last) = rows.last().filter(|_| more) {
-                        a.button.plain href=(kept.with("before", &last.request_id.to_string())) { "Older" }
+            @if rows.is_empty() { (nothing(&kept, next)) } @else { (table(&rows)) }
+            nav.pages aria-label="Pages of requests" {
+                @if !query.get("before").is_empty() { a.button.plain href=(export) { "Newest" } }
+                @if let Some(next) = next {
+                    a.button.plain href=(kept.with("before", &next.to_string())) {
+                        @if rows.len() < PAGE_SIZE { "Search older requests" } @else { "Older" }
                     }
                 }
+            }
+            @if next.is_some() && rows.len() < PAGE_SIZE {
+                p.quiet { "Only so many requests are looked at for one page; there may be older ones that match." }
             }
         }
     };
     Ok(user.page(Area::Requests, "Requests", content))
 }
 
-fn filters(query: &Fields) -> Markup {
-    let status = query.get("status");
+fn nothing(kept: &Fields, next: Option<RequestId>) -> Markup {
+    let is_filtered = FIELDS.iter().any(|name| !kept.get(name).is_empty());
     html! {
+        @if next.is_some() {
+            (empty("No matching requests so far", html! { p { a href="/requests" { "Show all requests" } } }))
+        } @else if is_filtered {
+            (empty("No matching requests", html! {
+                p {
+                    "A request id is " code { "chatcmpl_" } " and 32 digits. "
+                    "Requests are deleted after the retention period."
+                }
+                p { a href="/requests" { "Show all requests" } }
+            }))
+        } @else {
+            (empty("No requests yet", html! {
+                p {
+                    "Send the first one: " a href="/" { "the overview has an example" } ", or use the "
+                    a href="/playground" { "playground" } "."
+                }
+            }))
+        }
+    }
+}
+
+async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
+    let people = match user.viewer().admin() {
+        Some(admin) => user.console.store.accounts(admin).await?,
+        None => Vec::new(),
+    };
+    let (status, person) = (query.get("status"), query.get("person"));
+    Ok(html! {
         form.filters method="get" action="/requests" role="search" {
-            label { "Request id" input type="search" name="id" value=(query.get("id")) placeholder="chatcmpl_…"; }
-            label { "Key" input type="search" name="key" value=(query.get("key")) placeholder="public id"; }
+            label { "From (UTC)" input type="datetime-local" name="from" value=(query.get("from")); }
+            label { "To (UTC)" input type="datetime-local" name="to" value=(query.get("to")); }
             label { "Status"
                 select name="status" {
                     option value="" { "All" }
-                    @for code in ["200", "400", "403", "413", "499", "502", "503"] {
+                    @for code in ["failed", "200", "400", "403", "413", "499", "502", "503"] {
                         option value=(code) selected[status == code] { (code) }
                     }
                 }
             }
+            label { "Key" input type="search" name="key" value=(query.get("key")) placeholder="public id"; }
+            @if user.is_admin() {
+                label { "Person"
+                    select name="person" {
+                        option value="" { "All" }
+                        @for account in people.iter().take(MAX_PEOPLE) {
+                            option value=(account.id) selected[person == account.id.as_str()] { (account.email) }
+                        }
+                    }
+                }
+            }
+            label { "Min. latency (ms)"
+                input.short type="number" name="slower" min="0" step="1" value=(query.get("slower"));
+            }
+            label { "Request id" input type="search" name="id" value=(query.get("id")) placeholder="chatcmpl_…"; }
             button.plain type="submit" { "Apply" }
         }
-    }
+    })
 }
 
 fn table(rows: &[RecordedRequest]) -> Markup {
     let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
     html! {
         @let head = columns(&["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"]);
-        (data_table("Requests", head, html! {
-            @for row in rows {
-                tr {
-                    th scope="row" data-label="Request" {
-                        a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
+        div.request-list {
+            (data_table("Requests", head, html! {
+                @for row in rows {
+                    tr {
+                        th scope="row" data-label="Request" {
+                            a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
+                        }
+                        td data-label="Received" { (relative_time(row.request_id.timestamp())) }
+                        td data-label="Key" { (row.key_name) }
+                        td data-label="Outcome" { (outcome(row)) }
+                        td.right data-label="Tokens in + out" {
+                            (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
+                        }
+                        td.right data-label="Total" { (tokens(row.usage.total)) }
+                        td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
                     }
-                    td data-label="Received" { (time(row.request_id.timestamp())) }
-                    td data-label="Key" { (row.key_name) }
-                    td data-label="Outcome" { (outcome(row)) }
-                    td.right data-label="Tokens in + out" {
-                        (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
-                    }
-                    td.right data-label="Total" { (tokens(row.usage.total)) }
-                    td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
                 }
-            }
-        }))
+            }))
+        }
     }
 }
 
@@ -149,7 +228,11 @@ fn outcome(row: &RecordedRequest) -> Markup {
         None => "active",
         Some(_) => "revoked",
     };
-    html! { span class={ "badge " (class) } { (row.status) } " " (row.code.as_deref().unwrap_or("ok")) }
+    html! {
+        span class={ "badge " (class) } { (row.status) }
+        " "
+        @for part in row.code.as_deref().unwrap_or("ok").split_inclusive('_') { (part) wbr; }
+    }
 }
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {

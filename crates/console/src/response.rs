@@ -38,6 +38,10 @@ impl ConsoleResponse {
         Self::new("application/json", body)
     }
 
+    pub(crate) fn text(body: &str) -> Self {
+        Self::new("text/plain; charset=utf-8", body.to_owned())
+    }
+
     /// A file whose name changes with its content.
     pub(crate) fn asset(content_type: &'static str, body: &'static [u8]) -> Self {
         let mut response = Self::new(content_type, Bytes::from_static(body));

@@ -12,11 +12,13 @@ use transport::Response;
 use crate::console_request::ConsoleRequest;
 use crate::cookies::Cookie;
 use crate::error::{ConsoleError, ConsoleResult};
+use crate::export::Format;
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
+use crate::sorting::remembered;
 use crate::{
-    Worker, account, assets, audit, export, key_settings, keys, layout, limits, links, member, overview, playground,
-    requests, sign_in, team, usage,
+    Worker, account, assets, audit, export, key_list, key_settings, keys, layout, limits, links, member, overview,
+    passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -60,10 +62,29 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     let method = request.head.method.clone();
     match (method.as_str(), path.as_slice()) {
-        ("GET", ["assets", name]) => return assets::get(name),
+        ("GET", ["assets", version, name]) => return assets::get(version, name),
         ("GET", ["openapi.json"]) => return Ok(ConsoleResponse::json(console.settings.api_description.clone())),
         ("GET", ["sign-in"]) => return Ok(sign_in::page(&Anonymous::from_request(console, request)?, request)),
         ("POST", ["sign-in"]) => return sign_in::sign_in(Anonymous::from_request(console, request)?, request).await,
+        ("GET", ["sign-in", "second-factor"]) => {
+            return Ok(second_step::page(&Anonymous::from_request(console, request)?));
+        }
+        ("POST", ["sign-in", "second-factor"]) => {
+            return second_step::sign_in(Anonymous::from_request(console, request)?, request).await;
+        }
+        ("POST", ["sign-in", "passkey", "begin"]) => {
+            return passkeys::begin_sign_in(&Anonymous::from_request(console, request)?, request).await;
+        }
+        ("POST", ["sign-in", "passkey", "finish"]) => {
+            return passkeys::finish_sign_in(Anonymous::from_request(console, request)?, request).await;
+        }
+        ("GET", ["sign-in", "provider"]) => {
+            return provider::begin(&Anonymous::from_request(console, request)?, request).await;
+        }
+        ("GET", ["sign-in", "provider", "callback"]) => {
+            return provider::finish(&Anonymous::from_request(console, request)?, request).await;
+        }
+        ("POST", ["sign-in", "provider", "logout"]) => return provider::log_out(&worker.console, request).await,
         ("GET", ["welcome", link]) => return links::page(&Anonymous::from_request(console, request)?, link).await,
         ("POST", ["welcome", link]) => {
             return links::use_link(Anonymous::from_request(console, request)?, link, request).await;
@@ -72,23 +93,33 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     }
     // ------------------------------------------------------------------------------------------------ signed in only
     let user = SignedIn::from_request(console, request).await?;
+    if user.session.lacks_second_factor && !is_for_setting_up(&path) {
+        return Ok(ConsoleResponse::redirect("/account/second-factor"));
+    }
     if method == Method::GET {
         return match path.as_slice() {
             [] => overview::page(&user).await,
-            ["keys"] => keys::list(&user, &request.query).await,
+            ["keys"] => remembered(console, request, "keys", async |query| key_list::page(&user, query).await).await,
             ["keys", id] => keys::detail(&user, id).await,
             ["keys", id, "revoke"] => keys::confirm_revoke(&user, id).await,
             ["usage"] => usage::page(&user, &request.query).await,
-            ["usage.csv"] => export::usage(&user, &request.query).await,
+            ["usage.csv"] => export::usage(&user, &request.query, Format::Csv).await,
+            ["usage.json"] => export::usage(&user, &request.query, Format::Json).await,
+            ["prices"] => prices::page(&user).await,
             ["requests"] => requests::list(&user, &request.query).await,
-            ["requests.csv"] => Ok(export::requests(&user, &request.query)),
+            ["requests.csv"] => Ok(export::requests(&user, &request.query, Format::Csv)),
+            ["requests.json"] => Ok(export::requests(&user, &request.query, Format::Json)),
             ["requests", id] => requests::detail(&user, id).await,
-            ["limits"] => limits::page(&user, &request.query).await,
+            ["limits"] => remembered(console, request, "limits", async |query| limits::page(&user, query).await).await,
             ["playground"] => playground::page(&user),
-            ["team"] => team::page(&user).await,
+            ["team"] => remembered(console, request, "team", async |query| team::page(&user, query).await).await,
             ["team", id] => member::page(&user, id).await,
             ["audit"] => audit::page(&user, &request.query).await,
+            ["audit.csv"] => export::audit(&user, &request.query, Format::Csv),
+            ["audit.json"] => export::audit(&user, &request.query, Format::Json),
             ["account"] => account::page(&user).await,
+            ["account", "second-factor"] => second_factor::page(&user).await,
+            ["account", "second-factor", "app"] => second_factor::app_page(&user).await,
             _ => Err(ConsoleError::NotFound),
         };
     }
@@ -99,6 +130,13 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         let body = user.json(request).await?;
         return playground::complete(&user, &worker.api, body).await;
     }
+    if let ["account", "passkeys", step @ ("begin" | "finish")] = path.as_slice() {
+        let body = user.json(request).await?;
+        return match *step {
+            "begin" => passkeys::begin_adding(&user, &body).await,
+            _ => passkeys::finish_adding(&user, &body).await,
+        };
+    }
     let form = user.form(request).await?;
     match path.as_slice() {
         ["keys"] => keys::create(&user, &form).await,
@@ -106,6 +144,8 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["keys", id, "rotate"] => key_settings::rotate(&user, id, &form).await,
         ["keys", id, "settings"] => key_settings::save(&user, id, &form).await,
         ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
+        ["prices"] => prices::set(&user, &form).await,
+        ["prices", "remove"] => prices::remove(&user, &form).await,
         ["limits"] => limits::set(&user, &form).await,
         ["limits", "remove"] => limits::remove(&user, &form).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
@@ -116,12 +156,24 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["team", id, "revoke-keys"] => member::revoke_keys(&user, id, &form).await,
         ["team", id, "disable"] => team::set_disabled(&user, id, true, &form).await,
         ["team", id, "enable"] => team::set_disabled(&user, id, false, &form).await,
+        ["team", "second-factor"] => team::require_second_factor(&user, &form).await,
+        ["team", id, "sign-out"] => member::sign_out(&user, id, &form).await,
+        ["team", id, "remove-second-factors"] => member::remove_second_factors(&user, id, &form).await,
         ["team", id, "reset"] => team::reset(&user, id, &form).await,
         ["account", "name"] => account::rename(&user, &form).await,
+        ["account", "second-factor", "app"] => second_factor::add_app(&user, &form).await,
+        ["account", "second-factor", "app", "remove"] => second_factor::remove_app(&user, &form).await,
+        ["account", "second-factor", "codes"] => second_factor::create_codes(&user, &form).await,
+        ["account", "passkeys", id, "remove"] => passkeys::remove(&user, id, &form).await,
         ["account", "password"] => account::change_password(&user, &form).await,
         ["account", "sessions", "end-others"] => account::end_other_sessions(&user, &form).await,
         ["account", "sessions", id, "end"] => account::end_session(&user, id, &form).await,
         ["sign-out"] => sign_in::sign_out(&user, &form).await,
         _ => Err(ConsoleError::NotFound),
     }
+}
+
+/// What somebody can do who has to set up a second factor first.
+fn is_for_setting_up(path: &[&str]) -> bool {
+    matches!(path, ["account", "second-factor" | "passkeys", ..] | ["sign-out"])
 }

@@ -96,9 +96,22 @@ impl<'a> Anonymous<'a> {
         Form::parse(request, &self.console.settings.origin, &self.csrf_token()).await
     }
 
+    pub(crate) async fn json(&self, request: &mut ConsoleRequest) -> ConsoleResult<Bytes> {
+        form::read_json(request, &self.console.settings.origin, &self.csrf_token()).await
+    }
+
+    /// The secret of their cookie.
+    pub(crate) fn secret(&self) -> &Token {
+        &self.secret
+    }
+
     /// With the cookie that the page's form needs.
     pub(crate) fn page(&self, title: &str, content: Markup) -> ConsoleResponse {
-        let response = ConsoleResponse::page(layout::anonymous_page(self, title, content));
+        self.with_cookie(ConsoleResponse::page(layout::anonymous_page(self, title, content)))
+    }
+
+    /// With the cookie, if the browser does not have it yet.
+    pub(crate) fn with_cookie(&self, response: ConsoleResponse) -> ConsoleResponse {
         match self.is_new {
             true => {
                 self.console.set_cookie(response, Cookie::Anonymous, self.secret.reveal(), ANONYMOUS_COOKIE_SECONDS)

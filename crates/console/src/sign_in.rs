@@ -1,8 +1,8 @@
 //! Signing in and out.
 
-use http::StatusCode;
-use maud::html;
-use store::{AccountId, Email, PasswordTry};
+use http::{StatusCode, header};
+use maud::{Markup, html};
+use store::{AccountId, Email, PasswordTry, SignInMethod};
 
 use crate::components::{anonymous_csrf_field, form_error};
 use crate::console_request::ConsoleRequest;
@@ -11,6 +11,7 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
+use crate::{assets, layout, provider, second_step};
 
 /// The same for an unknown account and a wrong password, so that nobody learns who has an account.
 const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
@@ -22,11 +23,14 @@ pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
     match request.target() {
         "/" => ConsoleResponse::redirect("/sign-in"),
         target if target.len() > MAX_NEXT_BYTES => ConsoleResponse::redirect("/sign-in"),
-        target => {
-            let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
-            ConsoleResponse::redirect(&format!("/sign-in?next={next}"))
-        }
+        target => ConsoleResponse::redirect(&with_next("/sign-in", target)),
     }
+}
+
+/// A path from where somebody goes on to another one.
+fn with_next(path: &str, next: &str) -> String {
+    let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
+    format!("{path}?next={next}")
 }
 
 pub(crate) fn page(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResponse {
@@ -34,38 +38,73 @@ pub(crate) fn page(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> Console
 }
 
 fn page_with(visitor: &Anonymous<'_>, email: &str, next: &str, error: Option<&str>) -> ConsoleResponse {
+    let settings = &visitor.console.settings;
     let content = html! {
         section.card.narrow {
             h1 { "Sign in" }
             (form_error(error))
-            form.fields method="post" action="/sign-in" {
-                (anonymous_csrf_field(visitor))
-                input type="hidden" name="next" value=(next);
-                label {
-                    "E-mail"
-                    input type="email" name="email" required value=(email) autocomplete="username" autofocus;
-                }
-                label { "Password" input type="password" name="password" required autocomplete="current-password"; }
-                button.primary type="submit" { "Sign in" }
+            @if let Some(provider) = &settings.identity_provider {
+                p { a.button.primary.wide href=(provider_link(next)) { "Sign in with " (provider.name) } }
             }
-            p.quiet.small {
-                "No account, or forgot your password? Ask an administrator for a link. "
-                "Operators can create one with " code { "adriaticum accounts" } "."
+            @if settings.passwords {
+                (password_form(visitor, email, next))
+                (passkey_button(visitor, next))
             }
         }
     };
     visitor.page("Sign in", content)
 }
 
+/// Its script enables it, in browsers that can.
+pub(crate) fn passkey_button(visitor: &Anonymous<'_>, next: &str) -> Markup {
+    html! {
+        @if visitor.console.passkeys.is_some() {
+            div data-passkey="sign-in" data-form=(visitor.csrf_token()) data-next=(next) {
+                button.wide type="button" disabled { "Sign in with a passkey" }
+                p.quiet.small role="status" {}
+            }
+            script src=(assets::PASSKEYS.path()) defer {}
+        }
+    }
+}
+
+fn provider_link(next: &str) -> String {
+    match next {
+        "" => "/sign-in/provider".to_owned(),
+        next => with_next("/sign-in/provider", next),
+    }
+}
+
+fn password_form(visitor: &Anonymous<'_>, email: &str, next: &str) -> Markup {
+    let is_main = visitor.console.settings.identity_provider.is_none();
+    html! {
+        form.fields method="post" action="/sign-in" {
+            (anonymous_csrf_field(visitor))
+            input type="hidden" name="next" value=(next);
+            label {
+                "E-mail"
+                input type="email" name="email" required value=(email) autocomplete="username" autofocus;
+            }
+            label { "Password" input type="password" name="password" required autocomplete="current-password"; }
+            button.primary[is_main] type="submit" { "Sign in" }
+        }
+        p.quiet.small {
+            "No account, or forgot your password? Ask an administrator for a link. "
+            "Operators can create one with " code { "adriaticum accounts" } "."
+        }
+    }
+}
+
 pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     let form = visitor.form(request).await?;
+    visitor.console.require_passwords()?;
     let refused = |status, error| {
         let page = page_with(&visitor, form.get("email"), form.get("next"), Some(error));
         Ok(page.with_status(status))
     };
     let console = visitor.console;
     let email = form.get("email").parse::<Email>().ok();
-    let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await {
+    let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
         Err(crowded) => {
             console.sign_ins.refused.add();
@@ -76,20 +115,23 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         Some(email) => console.store.credentials(email).await?,
         None => None,
     };
-    let (account, hash) = credentials.map(|found| (found.account, found.password)).unzip();
-    let is_known = account.is_some();
+    let hash = credentials.as_ref().map(|found| found.password.clone());
     let is_right = console.passwords.verify(&attempt, form.raw("password"), hash).await;
-    match account.filter(|_| is_right) {
-        Some(account) => {
-            attempt.succeeded();
+    let email = email.filter(|_| credentials.is_some());
+    match (credentials.filter(|_| is_right), email) {
+        (Some(found), Some(email)) if found.has_second_factor => {
+            second_step::begin(&visitor, found.account, &email, form.get("next"), request).await
+        }
+        (Some(found), _) => {
+            attempt.succeeded().await?;
             console.sign_ins.succeeded.add();
             let response = ConsoleResponse::redirect(local_path(form.get("next")));
-            start_session(&visitor, account, request, response).await
+            start_session(&visitor, found.account, SignInMethod::Password, request, response).await
         }
-        None => {
-            attempt.failed();
+        (None, email) => {
+            attempt.failed().await?;
             console.sign_ins.failed.add();
-            console.wrong_passwords.add(PasswordTry::SignIn, email.filter(|_| is_known), request.client);
+            console.wrong_passwords.add(PasswordTry::SignIn, email, request.client);
             refused(StatusCode::UNAUTHORIZED, WRONG_CREDENTIALS)
         }
     }
@@ -99,11 +141,13 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
 pub(crate) async fn start_session(
     visitor: &Anonymous<'_>,
     account: AccountId,
+    method: SignInMethod,
     request: &ConsoleRequest,
     response: ConsoleResponse,
 ) -> ConsoleResult {
     let console = visitor.console;
-    let session = console.store.begin_session(account, &request.origin()).await?.ok_or(ConsoleError::SignedOut)?;
+    let session = console.store.begin_session(account, &request.origin(), method).await?;
+    let session = session.ok_or(ConsoleError::SignedOut)?;
     Ok(console.set_session_cookie(console.clear_cookie(response, Cookie::Anonymous), &session.token))
 }
 
@@ -118,8 +162,28 @@ pub(crate) fn local_path(target: &str) -> &str {
 
 pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
     user.console.store.end_session(user.viewer(), user.session.id).await?;
-    let response = user.redirect_with_message("/sign-in", "You are signed out.");
+    let at_provider = match user.session.method {
+        SignInMethod::Provider => provider::sign_out_url(user).await,
+        _ => None,
+    };
+    let response = match at_provider {
+        // A redirect would be stopped by the policy that forms stay on this site.
+        Some((name, url)) => {
+            signed_out_page(&name, url.as_str()).with_header(header::REFRESH, &format!("0; url={url}"))
+        }
+        None => user.redirect_with_message("/sign-in", "You are signed out."),
+    };
     Ok(user.console.clear_cookie(response, Cookie::Session))
+}
+
+fn signed_out_page(provider: &str, url: &str) -> ConsoleResponse {
+    let content = html! {
+        section.card.narrow {
+            h1 { "You are signed out" }
+            p { a.button href=(url) { "Sign out of " (provider) " too" } }
+        }
+    };
+    ConsoleResponse::page(layout::signed_out_page("Signed out", content))
 }
 
 #[cfg(test)]

@@ -7,39 +7,104 @@ use maud::{Markup, html};
 use store::{Account, AccountChange, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
 
 use crate::components::{
-    button_form, columns, copyable, csrf_field, data_table, form_error, heading, sentence, time, time_or,
+    button_form, columns, copyable, csrf_field, data_table, empty, form_error, heading, relative_time,
+    relative_time_or, sentence,
 };
+use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::layout::Area;
+use crate::paging::Paging;
 use crate::session::SignedIn;
+use crate::sorting::{Column, Direction, Order};
 
 /// The value in the form, its label, and days.
 const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
 const DEFAULT_EXPIRY: &str = "7";
 const MAX_NOTE_CHARS: usize = 120;
+/// Pending links that are listed. More than a few are a mistake.
+const MAX_LINKS: usize = 50;
 
-pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, html! {}).await
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Name,
+    Email,
+    Role,
+    Joined,
+    SignedIn,
+    State,
+}
+
+const COLUMNS: [Column<By>; 6] = [
+    Column::text(By::Name, "name", "Name"),
+    Column::text(By::Email, "email", "E-mail"),
+    Column::text(By::Role, "role", "Role"),
+    Column::time(By::Joined, "joined", "Joined"),
+    Column::time(By::SignedIn, "signed-in", "Last signed in"),
+    Column::text(By::State, "state", "State"),
+];
+const OLDEST_FIRST: Order<By> = Order { by: By::Joined, direction: Direction::Ascending };
+
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    page_with(user, query, html! {}).await
 }
 
 /// The page with a notice on top.
-async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
+async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> ConsoleResult {
     let admin = user.admin()?;
     let accounts = user.console.store.accounts(admin).await?;
     let links = user.console.store.links(admin).await?;
+    // Without passwords, people come by the identity provider.
+    let passwords = user.console.settings.passwords;
+    let is_required = user.console.store.is_second_factor_required().await?;
     let content = html! {
-        (heading("Team", html! { a.button.primary href="#invite" { "Invite" } }))
+        (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
-        (member_table(user, &accounts))
+        (members(user, &accounts, query))
         section.card {
             h2 { "Pending links" }
             @if links.is_empty() {
-                p.quiet { "None. Invitations and password reset links are listed here until they are used or expire." }
+                p.quiet {
+                    "None. Invitations and password reset links are listed here until they are used or expire. "
+                    a href="#invite" { "Invite a team member" } "."
+                }
             } @else {
-                (link_table(user, &links))
+                (link_table(user, links.get(..MAX_LINKS).unwrap_or(&links)))
+                @if links.len() > MAX_LINKS {
+                    p.quiet { "The first " (MAX_LINKS) " of " (format::number(links.len() as u64)) " links." }
+                }
             }
         }
+        @if passwords {
+            (invite_form(user))
+            (second_factor_card(user, is_required))
+        }
+    };
+    Ok(user.page(Area::Team, "Team", content))
+}
+
+fn second_factor_card(user: &SignedIn<'_>, is_required: bool) -> Markup {
+    html! {
+        section.card {
+            h2 { "Second factor" }
+            p {
+                @if is_required {
+                    "Everybody who signs in with a password needs an authenticator app or a passkey."
+                } @else {
+                    "Optional: everybody decides about their own account."
+                }
+            }
+            form.inline method="post" action="/team/second-factor" {
+                (csrf_field(user))
+                input type="hidden" name="required" value=(if is_required { "no" } else { "yes" });
+                button type="submit" { @if is_required { "Make it optional" } @else { "Require it of everybody" } }
+            }
+        }
+    }
+}
+
+fn invite_form(user: &SignedIn<'_>) -> Markup {
+    html! {
         section.card #invite {
             h2 { "Invite a team member" }
             p.quiet { "This creates a link to share. Whoever opens it chooses their own e-mail address and password." }
@@ -61,15 +126,57 @@ async fn page_with(user: &SignedIn<'_>, notice: Markup) -> ConsoleResult {
                 button.primary type="submit" { "Create link" }
             }
         }
-    };
-    Ok(user.page(Area::Team, "Team", content))
+    }
 }
 
-fn member_table(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
-    let me = user.viewer().account().map(|account| account.id);
+fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup {
+    let wanted = query.get("find").to_lowercase();
+    let is_found = |account: &&Account| {
+        account.name.to_lowercase().contains(&wanted) || account.email.as_str().to_lowercase().contains(&wanted)
+    };
+    let order = Order::from_query(query, &COLUMNS, OLDEST_FIRST);
+    let mut found: Vec<&Account> = accounts.iter().filter(is_found).collect();
+    sort(&mut found, order);
+    let (paging, kept) = (Paging::new(query, found.len()), query.only(&["find", "sort"]));
     html! {
-        @let head = columns(&["Name", "E-mail", "Role", "Joined", "Last signed in", "State", ""]);
-        (data_table("Team members", head, html! {
+        form.filters method="get" action="/team" role="search" {
+            label {
+                "Search"
+                input type="search" name="find" value=(query.get("find")) placeholder="name or e-mail address";
+            }
+            (order.choice(&COLUMNS))
+            button.plain type="submit" { "Apply" }
+        }
+        @if found.is_empty() {
+            (empty("No matching members", html! {
+                p { "Nobody has that in their name or e-mail address." }
+                p { a.button href="/team" { "Show all members" } }
+            }))
+        } @else {
+            (member_table(user, paging.cut(&found), order.head(&COLUMNS, &kept, "")))
+            (paging.links(&kept, "member", ""))
+        }
+    }
+}
+
+fn sort(accounts: &mut [&Account], order: Order<By>) {
+    match order.by {
+        By::Name => order.sort(accounts, |account| account.name.to_lowercase()),
+        By::Email => order.sort(accounts, |account| account.email.to_string()),
+        By::Role => order.sort(accounts, |account| account.role.to_string()),
+        By::Joined => order.sort(accounts, |account| account.created_at),
+        By::SignedIn => order.sort(accounts, |account| account.signed_in_at),
+        By::State => order.sort(accounts, |account| account.disabled_at.is_some()),
+    }
+}
+
+/// What can be done about a person is on their own page.
+fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Markup {
+    let me = user.viewer().account().map(|account| account.id);
+    data_table(
+        "Team members",
+        head,
+        html! {
             @for account in accounts {
                 @let disabled = account.disabled_at.is_some();
                 tr.over[disabled] {
@@ -79,34 +186,15 @@ fn member_table(user: &SignedIn<'_>, accounts: &[Account]) -> Markup {
                     }
                     td data-label="E-mail" { (account.email) }
                     td data-label="Role" { (account.role) }
-                    td data-label="Joined" { (time(account.created_at)) }
-                    td data-label="Last signed in" { (time_or(account.signed_in_at, "never")) }
+                    td data-label="Joined" { (relative_time(account.created_at)) }
+                    td data-label="Last signed in" { (relative_time_or(account.signed_in_at, "never")) }
                     td data-label="State" {
                         @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
                     }
-                    td.actions { (actions(user, account)) }
                 }
             }
-        }))
-    }
-}
-
-fn actions(user: &SignedIn<'_>, account: &Account) -> Markup {
-    let (other, label) = match account.role {
-        Role::Admin => (Role::Developer, "Make developer"),
-        Role::Developer => (Role::Admin, "Make admin"),
-    };
-    let disabled = account.disabled_at.is_some();
-    let (action, able) = if disabled { ("enable", "Enable") } else { ("disable", "Disable") };
-    html! {
-        form.inline method="post" action={ "/team/" (account.id) "/role" } {
-            (csrf_field(user))
-            input type="hidden" name="role" value=(other);
-            button.plain type="submit" { (label) span.hidden { " " (account.name) } }
-        }
-        (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", "plain"))
-        (button_form(user, &format!("/team/{}/{action}", account.id), able, "plain"))
-    }
+        },
+    )
 }
 
 fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
@@ -123,7 +211,7 @@ fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
                         }
                     }
                     td data-label="Created by" { (link.made_by) }
-                    td data-label="Expires" { (time(link.expires_at)) }
+                    td data-label="Expires" { (relative_time(link.expires_at)) }
                     td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
                 }
             }
@@ -142,11 +230,12 @@ async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token
             (copyable("link", &link))
         }
     };
-    page_with(user, notice).await
+    page_with(user, &Fields::default(), notice).await
 }
 
 pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
+    user.console.require_passwords()?;
     let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).map_or(7, |(.., days)| *days);
     let note: String =
@@ -159,12 +248,29 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
+    user.console.require_passwords()?;
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     let accounts = user.console.store.accounts(admin).await?;
     let account = accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)?;
     match user.console.store.create_reset_link(admin, &account.email).await {
         Ok(token) => {
             page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let required = form.get("required") == "yes";
+    match user.console.store.require_second_factor(user.admin()?, required).await {
+        Ok(()) => {
+            let message = match required {
+                true => {
+                    "A second factor is now required. Whoever has none sets one up with the next page that they open."
+                }
+                false => "Second factors are optional now.",
+            };
+            Ok(user.redirect_with_message("/team", message))
         }
         Err(declined) => declined_page(user, declined).await,
     }
@@ -186,7 +292,7 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
         Ok(AccountChange { account, withdrawn_links }) => {
             let withdrawn = revoked_links(withdrawn_links);
             let message = format!("{} is now {}.{withdrawn}", account.name, with_article(role));
-            Ok(user.redirect_with_message("/team", &message))
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
         }
         Err(declined) => declined_page(user, declined).await,
     }
@@ -196,16 +302,11 @@ pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, 
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.set_disabled(user.admin()?, id, disabled).await {
         Ok(AccountChange { account, withdrawn_links }) if disabled => {
-            let keys = user.console.store.count_active_keys(user.admin()?, id).await?;
             let message = format!("{} can no longer sign in.{}", account.name, revoked_links(withdrawn_links));
-            // Their page offers to revoke the keys that still work.
-            Ok(match keys {
-                0 => user.redirect_with_message("/team", &message),
-                _ => user.redirect_with_message(&format!("/team/{id}"), &message),
-            })
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
         }
         Ok(AccountChange { account, .. }) => {
-            Ok(user.redirect_with_message("/team", &format!("{} can sign in again.", account.name)))
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &format!("{} can sign in again.", account.name)))
         }
         Err(declined) => declined_page(user, declined).await,
     }
@@ -234,7 +335,7 @@ pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -
         AccountError::Store(error) => Err(error.into()),
         other => {
             let notice = form_error(Some(&sentence(&other)));
-            Ok(page_with(user, notice).await?.with_status(StatusCode::CONFLICT))
+            Ok(page_with(user, &Fields::default(), notice).await?.with_status(StatusCode::CONFLICT))
         }
     }
 }

@@ -131,6 +131,9 @@ async fn write(store: &Store, line: &WrongPasswords) {
                 "sign-in failed: wrong password or account"
             );
         }
+        PasswordTry::SecondFactor => {
+            tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong second factor");
+        }
         PasswordTry::Change => {
             tracing::warn!(
                 account,

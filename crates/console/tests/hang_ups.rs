@@ -23,8 +23,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use runtimes::{Pool, PoolSettings};
 use store::{
-    Database, LedgerWriter, NewAccount, NewKey, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role, Step,
-    Store, UsageQuery, Viewer,
+    Database, LedgerWriter, NewAccount, NewKey, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role,
+    SignInMethod, Step, Store, UsageQuery, Viewer,
 };
 use testbed::{Behaviour, Cluster, DatabaseWatch, FakeRuntime, chat_body, drop_when_pending};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -91,6 +91,8 @@ impl World {
             origin: base_url.origin,
             api_base_url: "http://localhost/v1".into(),
             api_description: "{}".into(),
+            passwords: true,
+            identity_provider: None,
         };
         let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
 
@@ -103,8 +105,8 @@ impl World {
         };
         let ada = store.use_link(&link, &ada, "").await.unwrap();
         let origin = Origin { address: ADDRESS.to_string(), agent: "a test".into() };
-        let begun = store.begin_session(ada, &origin).await.unwrap().unwrap();
-        let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None };
+        let begun = store.begin_session(ada, &origin, SignInMethod::Password).await.unwrap().unwrap();
+        let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
         let key = store.create_key(&begun.session.viewer, new).await.unwrap();
         let mut world = Self {
             api_worker: api.worker(),
@@ -227,8 +229,13 @@ impl World {
         }
         let ids: HashSet<_> = rows.iter().map(|row| row.request_id).collect();
         assert_eq!(ids.len(), rows.len());
-        let everything =
-            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: false };
+        let everything = UsageQuery {
+            period: Period::since(Timestamp::default()),
+            key: None,
+            step: Step::Hour,
+            person: None,
+            group: None,
+        };
         let report = self.store.usage(&operator, &everything).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, rows.len() as u64);
         let closed = rows.iter().filter(|row| row.status == 499).count();

@@ -58,6 +58,27 @@ pub fn parse_date(text: &str) -> Option<Timestamp> {
     u64::try_from(start.timestamp().as_millisecond()).ok().map(Timestamp::from_millis)
 }
 
+/// As an input of date and time has it: `2025-11-15T10:20`.
+pub fn date_time(time: Timestamp) -> String {
+    utc(time).strftime("%Y-%m-%dT%H:%M").to_string()
+}
+
+/// A date, a date and a time, or a time with its zone; UTC unless it says so.
+pub fn parse_time(text: &str) -> Option<Timestamp> {
+    let with_zone = text.parse::<jiff::Timestamp>().ok();
+    let in_utc = || Some(text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
+    let time = with_zone.or_else(in_utc)?;
+    u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis)
+}
+
+/// The start of a month such as `2026-11`, and of the one after it.
+pub fn month(text: &str) -> Option<(Timestamp, Timestamp)> {
+    let is_month = text.len() == 7 && text.as_bytes()[4] == b'-';
+    let first: jiff::civil::Date = format!("{text}-01").parse().ok().filter(|_| is_month)?;
+    let next = first.checked_add(jiff::Span::new().months(1)).ok()?;
+    Some((parse_date(&first.to_string())?, parse_date(&next.to_string())?))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -81,5 +102,22 @@ mod tests {
         assert_eq!(parse_date("2025-11-15"), Some(MIDNIGHT));
         assert_eq!(date(MIDNIGHT), "2025-11-15");
         assert_eq!(parse_date("15.11.2025"), None);
+    }
+
+    #[test]
+    fn times_and_months_read_back() {
+        let later = MIDNIGHT + Duration::from_secs(10 * 3_600 + 20 * 60);
+        assert_eq!(date_time(later), "2025-11-15T10:20");
+        for text in ["2025-11-15T10:20", "2025-11-15 10:20:00", "2025-11-15T10:20Z", "2025-11-15T11:20+01:00"] {
+            assert_eq!(parse_time(text), Some(later), "{text}");
+        }
+        assert_eq!(parse_time("2025-11-15"), Some(MIDNIGHT));
+        for wrong in ["", "yesterday", "2025-13-01", "1969-01-01", "2025-11-15T25:00"] {
+            assert_eq!(parse_time(wrong), None, "{wrong}");
+        }
+        assert_eq!(month("2025-12"), parse_date("2025-12-01").zip(parse_date("2026-01-01")));
+        for wrong in ["2025-13", "2025", "2025-1", "2025-11-", "é025-11"] {
+            assert_eq!(month(wrong), None, "{wrong}");
+        }
     }
 }

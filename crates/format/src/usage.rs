@@ -58,8 +58,13 @@ impl RequestRow {
         Self::COLUMNS_WITH_KEY_NAME.into_iter().filter(|column| *column != "key_name").collect()
     }
 
-    pub fn with_key_name(record: &RecordedRequest) -> Self {
+    /// For a spreadsheet: no name is a formula.
+    pub fn for_csv(record: &RecordedRequest) -> Self {
         Self { key_name: Some(spreadsheet_safe(&record.key_name)), ..Self::from(record) }
+    }
+
+    pub fn with_key_name(record: &RecordedRequest) -> Self {
+        Self { key_name: Some(record.key_name.clone()), ..Self::from(record) }
     }
 }
 
@@ -178,7 +183,7 @@ mod tests {
     fn what_was_not_measured_is_empty_and_no_name_is_a_formula() {
         let mut text = Vec::new();
         let record = record();
-        write_csv(&mut text, None, [RequestRow::with_key_name(&record)]).unwrap();
+        write_csv(&mut text, None, [RequestRow::for_csv(&record)]).unwrap();
         let text = String::from_utf8(text).unwrap();
         let received = rfc3339_micros(record.request_id.unix_micros());
         let row = format!("{},{received},{},'=1+1,200,,,,,1,,2,3,,,,,\n", record.request_id, record.key);

@@ -49,7 +49,12 @@ async fn record(
     let store = Store::open(&database).await?;
     let mut made = Vec::new();
     for number in 0..keys.max(1) {
-        let new = NewKey { name: chat::KeyName::parse(&format!("key {number}"))?, completions: true, expires_at: None };
+        let new = NewKey {
+            name: chat::KeyName::parse(&format!("key {number}"))?,
+            completions: true,
+            expires_at: None,
+            project: None,
+        };
         made.push(store.create_key(&Viewer::operator(), new).await?);
     }
     let ids: Vec<_> = made.iter().map(chat::ApiKey::id).collect();

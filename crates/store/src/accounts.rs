@@ -8,6 +8,7 @@ use chat::Timestamp;
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
+use crate::second_factors::HAS_SECOND_FACTOR;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
 use crate::{Store, StoreError};
@@ -82,6 +83,8 @@ pub struct Credentials {
     pub account: AccountId,
     /// The hash.
     pub password: String,
+    /// The password alone is not enough.
+    pub has_second_factor: bool,
 }
 
 /// Why a change was declined.
@@ -110,17 +113,22 @@ impl Store {
         self.connection().await?.query_value("SELECT count(*) FROM accounts WHERE deleted_at IS NULL", &[]).await
     }
 
-    /// `None` for an unknown or disabled account.
+    /// `None` for an account that is unknown, disabled or without a password.
     pub async fn credentials(&self, email: &Email) -> Result<Option<Credentials>, StoreError> {
-        let find = "SELECT id, password FROM accounts WHERE email = $1 AND disabled_at IS NULL";
-        let read = |row: &Row<'_>| Ok(Credentials { account: row.get(0)?, password: row.get(1)? });
-        self.connection().await?.query_optional(find, params![email.as_str()], read).await
+        let find = format!(
+            "SELECT id, password, {HAS_SECOND_FACTOR} FROM accounts
+             WHERE email = $1 AND disabled_at IS NULL AND password <> ''"
+        );
+        let read = |row: &Row<'_>| {
+            Ok(Credentials { account: row.get(0)?, password: row.get(1)?, has_second_factor: row.get(2)? })
+        };
+        self.connection().await?.query_optional(&find, params![email.as_str()], read).await
     }
 
-    /// The hash of the viewer's own password.
+    /// The hash of the viewer's own password; `None` for people who sign in at the identity provider.
     pub async fn password(&self, viewer: &Viewer) -> Result<Option<String>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
-        let find = "SELECT password FROM accounts WHERE id = $1";
+        let find = "SELECT password FROM accounts WHERE id = $1 AND password <> ''";
         self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
@@ -153,7 +161,7 @@ impl Store {
         self.connection().await?.query(&list, &[], account).await
     }
 
-    /// Whoever is no administrator any more loses the links that they made.
+    /// Ends the person's sessions. Whoever is no administrator any more loses the links that they made.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
@@ -161,6 +169,9 @@ impl Store {
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;
             require_an_admin(transaction).await?;
+            if role != found.role {
+                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            }
             transaction.audit(admin.0, &format!("gave the role {role} to"), found.email.as_str()).await?;
             let withdrawn_links = match role {
                 Role::Admin => 0,
@@ -239,8 +250,10 @@ pub(crate) async fn insert_account(
     if transaction.execute(insert, params![&id, email, name, password, role.as_str(), now]).await? == 0 {
         return Err(AccountError::EmailTaken);
     }
-    // Set-up links are for the first account only.
-    transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
+    // Set-up links are for the first administrator only.
+    if role == Role::Admin {
+        transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
+    }
     Ok(id)
 }
 

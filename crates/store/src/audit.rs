@@ -3,9 +3,13 @@
 use chat::Timestamp;
 
 use crate::accounts::Email;
-use crate::sql::{Row, Transaction, params};
+use crate::patterns::Patterns;
+use crate::sql::{Row, Transaction, Value, params};
 use crate::viewer::{Admin, Viewer};
-use crate::{Store, StoreError};
+use crate::{Backend, Store, StoreError};
+
+/// Lines that one search looks at: some tens of milliseconds.
+const MAX_SCANNED: u64 = 100_000;
 
 #[derive(Debug, Clone)]
 pub struct AuditRecord {
@@ -20,10 +24,34 @@ pub struct AuditRecord {
     pub subject: String,
 }
 
+/// Which lines of the audit log. Texts match any part of theirs, in upper or lower case; an empty one matches all.
+#[derive(Debug, Clone, Default)]
+pub struct AuditQuery {
+    pub since: Timestamp,
+    /// Only lines before this time.
+    pub until: Option<Timestamp>,
+    /// Only lines before that number.
+    pub before: Option<u64>,
+    pub who: String,
+    pub what: String,
+    pub subject: String,
+    pub limit: u32,
+}
+
+/// Lines that match a query, the newest first.
+#[derive(Debug, Clone)]
+pub struct AuditPage {
+    pub records: Vec<AuditRecord>,
+    /// Where a search stopped that would have taken long: older lines were not looked at.
+    pub searched_to: Option<u64>,
+}
+
 /// Where a password was typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PasswordTry {
     SignIn,
+    /// A code, after the right password.
+    SecondFactor,
     /// The current one, to change it.
     Change,
 }
@@ -50,26 +78,72 @@ impl Store {
         };
         let (who, what) = match wrong.at {
             PasswordTry::SignIn => ("anonymous", format!("failed{times} to sign in as")),
+            PasswordTry::SecondFactor => ("anonymous", format!("failed{times} to give the second factor of")),
             PasswordTry::Change => (subject, format!("failed{times} to change the password")),
         };
         self.change(async |transaction| transaction.audit_as(who, &wrong.address, &what, subject).await).await
     }
 
-    /// Lines before a number, the newest first.
-    pub async fn audit(&self, _admin: Admin<'_>, before: u64, limit: u32) -> Result<Vec<AuditRecord>, StoreError> {
-        let list = "SELECT number, at, who, address, what, subject FROM audit WHERE number < $1
-            ORDER BY number DESC LIMIT $2";
-        let record = |row: &Row<'_>| {
-            Ok(AuditRecord {
-                number: row.get(0)?,
-                at: row.get(1)?,
-                who: row.get(2)?,
-                address: row.get(3)?,
-                what: row.get(4)?,
-                subject: row.get(5)?,
-            })
+    /// Newest first. A search that looks at many lines stops, so that others get their turn.
+    pub async fn audit(&self, _admin: Admin<'_>, query: &AuditQuery) -> Result<AuditPage, StoreError> {
+        let newest: u64 =
+            self.connection().await?.query_value("SELECT coalesce(max(number), 0) FROM audit", &[]).await?;
+        let end = query.before.unwrap_or(u64::MAX).min(newest + 1);
+        let first = end.saturating_sub(MAX_SCANNED);
+        let (query, limit) = (SearchTexts::new(query), query.limit as usize);
+        let records = match &self.backend {
+            Backend::Sqlite(backend) => {
+                let search = move |sqlite: &crate::sqlite::Sqlite| {
+                    sqlite.connection()?.query(SEARCH, &query.parameters(first, end), record)
+                };
+                backend.report(search).await?
+            }
+            Backend::Postgres(backend) => {
+                backend.client().await?.query(SEARCH, &query.parameters(first, end), record).await?
+            }
         };
-        self.connection().await?.query(list, params![before, u64::from(limit)], record).await
+        let searched_to = (first > 1 && records.len() < limit).then_some(first);
+        Ok(AuditPage { records, searched_to })
+    }
+}
+
+const SEARCH: &str = r"SELECT number, at, who, address, what, subject FROM audit
+    WHERE number >= $1 AND number < $2 AND at >= $3 AND at < $4
+        AND (lower(who) LIKE $5 ESCAPE '\' OR who LIKE $6 ESCAPE '\')
+        AND (lower(what) LIKE $7 ESCAPE '\' OR what LIKE $8 ESCAPE '\')
+        AND (lower(subject) LIKE $9 ESCAPE '\' OR subject LIKE $10 ESCAPE '\')
+    ORDER BY number DESC LIMIT $11";
+
+fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
+    Ok(AuditRecord {
+        number: row.get(0)?,
+        at: row.get(1)?,
+        who: row.get(2)?,
+        address: row.get(3)?,
+        what: row.get(4)?,
+        subject: row.get(5)?,
+    })
+}
+
+/// What a query compares.
+struct SearchTexts {
+    since: Timestamp,
+    until: Timestamp,
+    texts: [Patterns; 3],
+    limit: u64,
+}
+
+impl SearchTexts {
+    fn new(query: &AuditQuery) -> Self {
+        let texts = [&query.who, &query.what, &query.subject].map(|text| Patterns::containing(text));
+        Self { since: query.since, until: query.until.unwrap_or(Timestamp::MAX), texts, limit: query.limit.into() }
+    }
+
+    fn parameters(&self, first: u64, end: u64) -> Vec<Value<'_>> {
+        let mut parameters = vec![first.into(), end.into(), self.since.into(), self.until.into()];
+        parameters.extend(self.texts.iter().flat_map(|text| [Value::from(&*text.lower), Value::from(&*text.typed)]));
+        parameters.push(self.limit.into());
+        parameters
     }
 }
 

@@ -159,9 +159,11 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "sessions",
-        source: "SELECT digest, id, account, address, agent, created_at, seen_at FROM sessions",
+        source: "SELECT digest, id, account, address, agent, created_at, seen_at, method, issuer, subject,
+                provider_session FROM sessions",
         columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
-            ("created_at", Number), ("seen_at", Number)],
+            ("created_at", Number), ("seen_at", Number), ("method", Text), ("issuer", Text), ("subject", Text),
+            ("provider_session", Text)],
     },
     Table {
         name: "links",
@@ -169,6 +171,32 @@ pub(crate) const TABLES: &[Table] = &[
         columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text),
             ("note", Text),
             ("made_by", Text), ("created_at", Number), ("expires_at", Number)],
+    },
+    Table {
+        name: "identities",
+        source: "SELECT issuer, subject, account, created_at FROM identities",
+        columns: &[("issuer", Text), ("subject", Text), ("account", Text), ("created_at", Number)],
+    },
+    Table {
+        name: "authenticator_apps",
+        source: "SELECT account, key, last_step, created_at FROM authenticator_apps",
+        columns: &[("account", Text), ("key", Text), ("last_step", Number), ("created_at", Number)],
+    },
+    Table {
+        name: "passkeys",
+        source: "SELECT id, account, name, credential, created_at, used_at FROM passkeys",
+        columns: &[("id", Text), ("account", Text), ("name", Text), ("credential", Text), ("created_at", Number),
+            ("used_at", Number)],
+    },
+    Table {
+        name: "recovery_codes",
+        source: "SELECT account, digest FROM recovery_codes",
+        columns: &[("account", Text), ("digest", Bytes)],
+    },
+    Table {
+        name: "sign_in_policy",
+        source: "SELECT rule, set_at FROM sign_in_policy",
+        columns: &[("rule", Text), ("set_at", Number)],
     },
     Table {
         name: "audit",
@@ -179,10 +207,11 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "keys",
         source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
-                last_used_at, previous_digest, previous_until, note FROM keys",
+                last_used_at, previous_digest, previous_until, note, project FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
             ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
-            ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text)],
+            ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text),
+            ("project", Text)],
     },
     Table {
         name: "commits",
@@ -221,6 +250,24 @@ pub(crate) const TABLES: &[Table] = &[
             ("prompt_tokens", Number),
             ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
             ("total_tokens", Number), ("total_measured", Number), ("last_at", Number), ("succeeded", Number)],
+    },
+    Table {
+        name: "given_keys",
+        source: "SELECT key_id, first_owner FROM given_keys",
+        columns: &[("key_id", Text), ("first_owner", Text)],
+    },
+    Table {
+        name: "person_sums",
+        source: "SELECT span, start, key_id, account, FIGURES, succeeded FROM person_sums",
+        columns: &[("span", Number), ("start", Number), ("key_id", Text), ("account", Text), ("requests", Number),
+            ("prompt_tokens", Number),
+            ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
+            ("total_tokens", Number), ("total_measured", Number), ("last_at", Number), ("succeeded", Number)],
+    },
+    Table {
+        name: "prices",
+        source: "SELECT project, prompt, completion, currency FROM prices",
+        columns: &[("project", Text), ("prompt", Number), ("completion", Number), ("currency", Text)],
     },
     Table {
         name: "limits",

@@ -1,4 +1,4 @@
-//! Keys live: another secret while the one before still works, another expiry, permission, owner or note.
+//! Keys live: another secret while the one before still works, another expiry, permission, owner, note or project.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use chat::{ApiKey, KeyId, Timestamp};
 use crate::accounts::{AccountError, find_account, require_still_admin};
 use crate::id::AccountId;
 use crate::keys::{VISIBLE, label};
+use crate::project::Project;
 use crate::pruning::utc;
 use crate::sql::{Transaction, Value, params};
 use crate::viewer::Viewer;
@@ -20,6 +21,8 @@ pub enum KeyChange {
     /// Whether it has the permission `completions`.
     Completions(bool),
     Note(KeyNote),
+    /// `None`: no project.
+    Project(Option<Project>),
 }
 
 /// What people write about a key, for themselves: at most 500 characters.
@@ -84,6 +87,10 @@ impl Store {
                 ("completions", Value::from(false), "forbade completions to the key".into())
             }
             KeyChange::Note(note) => ("note", Value::from(note.as_str()), "noted something on the key".to_owned()),
+            KeyChange::Project(None) => ("project", Value::from(None::<&str>), "removed the project of the key".into()),
+            KeyChange::Project(Some(project)) => {
+                ("project", Value::from(project.as_str()), format!("set the project to {project} of the key"))
+            }
         };
         let set = format!("UPDATE keys SET {column} = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
@@ -114,6 +121,10 @@ impl Store {
                 },
                 None => "nobody".into(),
             };
+            // From now on its sums are kept by person; those so far are its first owner's.
+            let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
+                WHERE id = $1 AND NOT playground ON CONFLICT (key_id) DO NOTHING";
+            transaction.execute(note, params![&id]).await?;
             let set = "UPDATE keys SET owner = $2 WHERE id = $1 AND NOT playground";
             if transaction.execute(set, params![&id, owner.as_ref()]).await? == 0 {
                 return Ok(false);

@@ -6,6 +6,7 @@ use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
 use crate::limits::CallerLimits;
+use crate::project::Project;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
@@ -44,6 +45,7 @@ pub struct NewKey {
     pub name: KeyName,
     pub completions: bool,
     pub expires_at: Option<Timestamp>,
+    pub project: Option<Project>,
 }
 
 /// A key without its secret.
@@ -64,6 +66,7 @@ pub struct KeyRecord {
     /// Until when the secret before this one works.
     pub previous_until: Option<Timestamp>,
     pub note: String,
+    pub project: Option<Project>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +92,7 @@ impl KeyRecord {
     }
 
     /// Adds what the record lacks. It has to be read before the record, in case it is added there in between.
-    fn add_use(&mut self, unfolded: &HashMap<KeyId, Timestamp>) {
+    pub(crate) fn add_use(&mut self, unfolded: &HashMap<KeyId, Timestamp>) {
         self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
     }
 }
@@ -196,7 +199,7 @@ impl Store {
                 return Ok(found);
             }
             let key = ApiKey::generate()?;
-            let new = NewKey { name: playground_name(), completions: true, expires_at: None };
+            let new = NewKey { name: playground_name(), completions: true, expires_at: None, project: None };
             insert(transaction, &key, &new, Some(account), true).await?;
             Ok(key.id())
         })
@@ -216,12 +219,12 @@ fn playground_name() -> KeyName {
 /// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
 pub(crate) const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
 
-const SELECT_RECORD: &str =
+pub(crate) const SELECT_RECORD: &str =
     "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground,
-        previous_until, note
+        previous_until, note, project
     FROM keys LEFT JOIN accounts ON accounts.id = owner";
 
-fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
+pub(crate) fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
     Ok(KeyRecord {
         id: row.get(0)?,
         name: row.get(1)?,
@@ -234,6 +237,7 @@ fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
         playground: row.get(8)?,
         previous_until: row.get_optional(9)?,
         note: row.get(10)?,
+        project: row.get_optional(11)?,
     })
 }
 
@@ -244,12 +248,21 @@ async fn insert(
     owner: Option<AccountId>,
     playground: bool,
 ) -> Result<(), StoreError> {
-    let insert = "INSERT INTO keys (id, digest, name, completions, created_at, expires_at, owner, playground)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let insert = "INSERT INTO keys (id, digest, name, completions, created_at, expires_at, owner, playground, project)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let (id, digest, now) = (key.id(), key.digest(), transaction.now());
-    let name = new.name.as_str();
-    let parameters =
-        params![&id, digest.as_bytes(), name, new.completions, now, new.expires_at, owner.as_ref(), playground];
+    let (name, project) = (new.name.as_str(), new.project.as_ref().map(Project::as_str));
+    let parameters = params![
+        &id,
+        digest.as_bytes(),
+        name,
+        new.completions,
+        now,
+        new.expires_at,
+        owner.as_ref(),
+        playground,
+        project
+    ];
     transaction.execute(insert, parameters).await?;
     Ok(())
 }

@@ -30,15 +30,20 @@ macro_rules! dispatch_report {
 
 mod accounts;
 mod audit;
+mod challenges;
 mod clock;
 mod commit_id;
 mod copy;
 mod counters;
 mod fold;
 mod fold_schedule;
+mod groups;
 mod health;
 mod id;
+mod identities;
 mod key_changes;
+mod key_expiry;
+mod key_search;
 mod keys;
 mod latency;
 mod ledger;
@@ -46,22 +51,31 @@ mod limit_store;
 mod limits;
 mod links;
 mod notices;
+mod patterns;
 mod people;
 mod person_name;
 mod postgres;
+mod price_store;
+mod prices;
+mod project;
 mod pruning;
 mod quota;
 mod quotas;
 mod replies;
 mod report;
+mod request_search;
 mod retention;
 mod rollup;
 mod scope;
+mod second_factors;
 mod sessions;
+mod sign_in_failures;
 mod spending;
 mod sql;
 mod sqlite;
+mod sum_cache;
 mod token;
+mod unsummed;
 mod usage;
 mod viewer;
 mod writer;
@@ -74,11 +88,15 @@ use std::time::Duration;
 use chat::{RequestId, Timestamp};
 
 pub use accounts::{Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
-pub use audit::{AuditRecord, PasswordTry, WrongPasswords};
+pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use challenges::{Challenge, ChallengePurpose};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
+pub use identities::{ProvidedPerson, ProvidedSignInError};
 pub use key_changes::{KeyChange, KeyNote, KeyNoteError};
+pub use key_expiry::ExpiringKey;
+pub use key_search::{KeyOrder, KeySearch};
 pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
@@ -87,19 +105,24 @@ pub use limits::{
     SpentInPeriods,
 };
 pub use links::{Link, LinkPurpose};
-pub use notices::{ExpiringKey, Notice};
+pub use notices::Notice;
 pub use person_name::{PersonName, PersonNameError};
 pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
+pub use price_store::PriceError;
+pub use prices::{Cost, Currency, CurrencyError, Price, PriceList, TokenPrice, TokenPriceError};
+pub use project::{Project, ProjectError};
 pub use quota::LimitReached;
 pub use quotas::{EnterError, LimitPermit};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use scope::Scope;
-pub use sessions::{Origin, Session, SessionRecord, StartedSession};
+pub use second_factors::{AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactors};
+pub use sessions::{Origin, Session, SessionRecord, SignInMethod, StartedSession};
 pub use spending::{BudgetPeriod, Spending};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
 pub use usage::{
-    KeyUsage, OutcomeUsage, Period, RecordedRequest, RequestQuery, Step, TimeSlice, UsageQuery, UsageReport,
+    Grouping, KeyUsage, OutcomeUsage, Period, Person, PersonUsage, ProjectUsage, RecordedRequest, RequestPage,
+    RequestQuery, StatusFilter, Step, TimeSlice, UsageQuery, UsageReport,
 };
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
@@ -250,9 +273,23 @@ impl Store {
         }
     }
 
-    /// Newest first.
+    /// Newest first, however long the search takes.
     pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
-        dispatch_report!(self, requests(viewer, query))
+        let (mut rows, mut query) = (Vec::new(), query.clone());
+        loop {
+            let page = self.search_requests(viewer, &query).await?;
+            query.limit = query.limit.saturating_sub(page.rows.len() as u32);
+            rows.extend(page.rows);
+            match page.searched_to {
+                Some(_) if query.limit > 0 => query.before = page.searched_to,
+                _ => return Ok(rows),
+            }
+        }
+    }
+
+    /// Newest first. A search that looks at many rows stops, so that others get their turn.
+    pub async fn search_requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<RequestPage, StoreError> {
+        dispatch_report!(self, search_requests(viewer, query))
     }
 
     pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {

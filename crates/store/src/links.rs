@@ -16,7 +16,7 @@ const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkPurpose {
-    /// Create the first account, an administrator.
+    /// Create the first administrator.
     SetUp,
     /// Create an account with that role.
     Join(Role),
@@ -38,10 +38,10 @@ pub struct Link {
 }
 
 impl Store {
-    /// `None` once there is an account. Several such links may be valid; the first account voids them all.
+    /// `None` once there is an administrator. Several such links may be valid; the first administrator voids them all.
     pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
         self.change(async |transaction| {
-            if transaction.query_value("SELECT count(*) > 0 FROM accounts", &[]).await? {
+            if transaction.query_value("SELECT count(*) > 0 FROM accounts WHERE role = 'admin'", &[]).await? {
                 return Ok(None);
             }
             Ok(Some(insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chat::{KeyId, Timestamp};
+use chat::Timestamp;
 
 use crate::sql::{Row, params};
 use crate::{Store, StoreError};
@@ -18,16 +18,6 @@ pub struct Notice {
     pub body: String,
     /// How often it was tried to be sent.
     pub attempts: u64,
-}
-
-/// A key that expires soon.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExpiringKey {
-    pub id: KeyId,
-    pub name: String,
-    pub expires_at: Timestamp,
-    /// The owner's e-mail address.
-    pub owner: Option<String>,
 }
 
 impl Store {
@@ -81,17 +71,6 @@ impl Store {
             transaction.execute("UPDATE notices SET next_at = $2 WHERE id = $1", params![id, next]).await.map(drop)
         })
         .await
-    }
-
-    /// Active keys that expire within that time.
-    pub async fn expiring_keys(&self, within: Duration) -> Result<Vec<ExpiringKey>, StoreError> {
-        let find = "SELECT keys.id, keys.name, expires_at, email FROM keys LEFT JOIN accounts ON accounts.id = owner
-            WHERE revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2 ORDER BY expires_at";
-        let now = self.now();
-        let key = |row: &Row<'_>| {
-            Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
-        };
-        self.connection().await?.query(find, params![now, now + within], key).await
     }
 }
 

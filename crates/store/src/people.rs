@@ -1,6 +1,6 @@
 //! People who come and go: their names and addresses, their keys when they leave, and what stays of them.
 //!
-//! A deleted account loses its name, address, password, sessions, links, limits and keys. Its id stays, so that what was
+//! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that what was
 //! recorded for it is still counted, and the audit log says what it said.
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
@@ -9,6 +9,7 @@ use crate::limit_store::COUNT_UP;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
 use crate::scope::Scope;
+use crate::second_factors::forget_factors;
 use crate::sql::{Transaction, params};
 use crate::viewer::Admin;
 use crate::{Store, StoreError};
@@ -30,6 +31,18 @@ impl Store {
             let what = format!("revoked {revoked} keys of");
             transaction.audit(admin.0, &what, found.email.as_str()).await?;
             Ok(revoked)
+        })
+        .await
+    }
+
+    /// Signs a person out everywhere; returns of how many sessions.
+    pub async fn end_sessions_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let ended = transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            transaction.audit(admin.0, &format!("ended {ended} sessions of"), found.email.as_str()).await?;
+            Ok(ended)
         })
         .await
     }
@@ -66,6 +79,8 @@ impl Store {
             withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
             withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
+            forget_factors(transaction, of).await?;
             let revoked = revoke_keys(transaction, of).await?;
             let scope = Scope::Owner(of).to_string();
             for table in ["limits", "counted_scopes"] {

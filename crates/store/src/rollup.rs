@@ -1,7 +1,7 @@
 //! What one recorded request adds to which roll-ups. Pure and commutative: rows may arrive in any order and group, and
 //! every way of summing gives the same figure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -197,6 +197,14 @@ pub(crate) struct SumKey {
     pub(crate) key: KeyId,
 }
 
+/// The part of a key's sums that belongs to one person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PersonSumKey {
+    pub(crate) of_key: SumKey,
+    /// The key's owner at the time of the request.
+    pub(crate) person: Option<AccountId>,
+}
+
 /// Sums over requests of any outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeySum {
@@ -222,9 +230,21 @@ impl KeySum {
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
     sums: BTreeMap<SumKey, KeySum>,
+    people: BTreeMap<PersonSumKey, KeySum>,
+    given_keys: HashSet<KeyId>,
 }
 
 impl Rollups {
+    /// Sums by person are made for keys that were given to somebody else: all others have had one owner only.
+    pub(crate) fn new(given_keys: HashSet<KeyId>) -> Self {
+        Self { given_keys, ..Self::default() }
+    }
+
+    /// Without sums yet.
+    pub(crate) fn same_keys(&self) -> Self {
+        Self::new(self.given_keys.clone())
+    }
+
     pub(crate) fn add(&mut self, row: &LedgerRow) {
         let figures = Figures {
             requests: 1,
@@ -242,8 +262,12 @@ impl Rollups {
         }
         let seconds = row.request_id.unix_seconds();
         for span in Resolution::ALL {
-            let sum = self.sums.entry(SumKey { span, start: span.start_of(seconds), key: row.key }).or_default();
-            sum.merge(&KeySum { figures, succeeded: row.code.is_empty().into() });
+            let of_key = SumKey { span, start: span.start_of(seconds), key: row.key };
+            let part = KeySum { figures, succeeded: row.code.is_empty().into() };
+            self.sums.entry(of_key).or_default().merge(&part);
+            if self.given_keys.contains(&row.key) {
+                self.people.entry(PersonSumKey { of_key, person: row.owner }).or_default().merge(&part);
+            }
         }
     }
 
@@ -255,6 +279,11 @@ impl Rollups {
     /// Sums by key.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
         self.sums.iter()
+    }
+
+    /// Sums by key and person, of keys that were given to somebody else.
+    pub(crate) fn people(&self) -> impl Iterator<Item = (&PersonSumKey, &KeySum)> {
+        self.people.iter()
     }
 
     /// When each key was used last.

@@ -113,18 +113,11 @@ fn timestamp(time: Result<Zoned, jiff::Error>) -> Timestamp {
     Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-/// One sum of the table `spending`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SpendingKey {
-    pub(crate) scope: Scope,
-    pub(crate) period: BudgetPeriod,
-    pub(crate) start: Timestamp,
-}
-
-/// What a commit adds to the sums, in the order of writing.
+/// What a commit adds to the sums of scopes, each in a day and in its month.
 #[derive(Default)]
 pub(crate) struct SpendingSums {
-    sums: BTreeMap<SpendingKey, Spending>,
+    /// By scope and the beginnings of day and month.
+    sums: BTreeMap<(Scope, [Timestamp; 2]), Spending>,
     starts: PeriodStarts,
 }
 
@@ -138,15 +131,17 @@ impl SpendingSums {
         spending: Spending,
         is_counted: impl Fn(&Scope) -> bool,
     ) {
+        if spending == Spending::default() {
+            return;
+        }
         for scope in Scope::all_of(key, owner).filter(is_counted) {
-            for (period, start) in BudgetPeriod::ALL.into_iter().zip(self.starts.of(request.timestamp())) {
-                self.sums.entry(SpendingKey { scope, period, start }).or_default().add(spending);
-            }
+            let starts = self.starts.of(request.timestamp());
+            self.sums.entry((scope, starts)).or_default().add(spending);
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SpendingKey, &Spending)> {
-        self.sums.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Scope, [Timestamp; 2], Spending)> {
+        self.sums.iter().map(|(&(scope, starts), &spending)| (scope, starts, spending))
     }
 }
 

@@ -11,6 +11,7 @@ use chat::{KeyId, Timestamp};
 use crate::accounts::Email;
 use crate::id::Id;
 use crate::postgres::PooledClient;
+use crate::project::Project;
 use crate::sqlite::PooledConnection;
 use crate::viewer::Role;
 use crate::{Backend, Store, StoreError};
@@ -306,6 +307,12 @@ impl<Of> FromColumn for Id<Of> {
 impl FromColumn for Role {
     fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
         row.parse(column, "role")
+    }
+}
+
+impl FromColumn for Project {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(String::from_column(row, column)?.map(Self::stored))
     }
 }
 

@@ -1,13 +1,21 @@
 //! What can be read from the ledger: sums from the roll-ups, and single rows.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 
+use crate::accounts::Email;
+use crate::id::AccountId;
 use crate::latency::Latencies;
+use crate::prices::{Cost, Currency};
+use crate::project::Project;
 use crate::rollup::{Figures, GroundingRecord, Resolution};
+use crate::viewer::Viewer;
 
-/// A range of time in whole hours.
+const HOUR: u64 = Resolution::Hour.seconds();
+
+/// A range of time in seconds. Roll-ups hold its whole hours; of hours that it cuts the rows are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
     from: u64,
@@ -22,15 +30,18 @@ impl Period {
 
     /// From the hour of one time to the end of the hour of another.
     pub fn between(from: Timestamp, to: Timestamp) -> Self {
-        let hour = Resolution::Hour.seconds();
         let from = Resolution::Hour.start_of(from.as_seconds());
-        Self { from, to: (Resolution::Hour.start_of(to.as_seconds()) + hour).max(from + hour) }
+        Self { from, to: (Resolution::Hour.start_of(to.as_seconds()) + HOUR).max(from + HOUR) }
     }
 
-    /// The period of that length, in whole hours, that ends where this one starts.
+    /// From one second to another, of a second at least.
+    pub fn exactly(from: Timestamp, to: Timestamp) -> Self {
+        Self { from: from.as_seconds(), to: to.as_seconds().max(from.as_seconds() + 1) }
+    }
+
+    /// The period of that length that ends where this one starts.
     pub fn before(&self, length: Duration) -> Self {
-        let length = length.as_secs().next_multiple_of(Resolution::Hour.seconds());
-        Self { from: self.from.saturating_sub(length), to: self.from }
+        Self { from: self.from.saturating_sub(length.as_secs()), to: self.from }
     }
 
     pub fn start(&self) -> Timestamp {
@@ -51,8 +62,26 @@ impl Period {
         (first..self.to).step_by(step.resolution().seconds() as usize).map(Timestamp::from_seconds)
     }
 
-    pub(crate) fn seconds(&self) -> std::ops::Range<u64> {
-        self.from..self.to
+    /// The hours that lie in the period from their first second to their last.
+    pub(crate) fn whole_hours(&self) -> Range<u64> {
+        let from = self.from.next_multiple_of(HOUR);
+        from..Resolution::Hour.start_of(self.to).max(from)
+    }
+
+    /// The starts of the hours of which it holds a part only: none, one or two.
+    pub(crate) fn cut_hours(&self) -> impl Iterator<Item = u64> + use<> {
+        let [first, last] = [self.from, self.to].map(|end| (end % HOUR != 0).then(|| Resolution::Hour.start_of(end)));
+        [first, last.filter(|_| first != last)].into_iter().flatten()
+    }
+
+    /// Its part of an hour.
+    pub(crate) fn part_of(&self, hour: u64) -> Range<u64> {
+        self.from.max(hour)..self.to.min(hour + HOUR)
+    }
+
+    /// With all of an hour that it cuts.
+    pub(crate) fn widened(&self, hour: u64) -> Self {
+        Self { from: self.from.min(hour), to: self.to.max(hour + HOUR) }
     }
 }
 
@@ -63,14 +92,38 @@ pub struct UsageQuery {
     pub key: Option<KeyId>,
     /// The length of a time slice.
     pub step: Step,
-    /// Whether to sum by key, too.
-    pub by_key: bool,
+    /// Only requests of keys that were this person's at the time. For administrators: others see their own anyway.
+    pub person: Option<AccountId>,
+    pub group: Option<Grouping>,
+}
+
+/// What figures are grouped by, beside the outcome. Every grouping has the same total, and its cost if there are prices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grouping {
+    /// Slices of time; their costs are computed for days only.
+    Time,
+    Key,
+    /// The key's owner at the time of the request.
+    Person,
+    /// The label that the key has now.
+    Project,
 }
 
 impl UsageQuery {
+    /// Whose requests alone are counted.
+    pub(crate) fn person_for(&self, viewer: &Viewer) -> Option<AccountId> {
+        viewer.scope().copied().or(self.person)
+    }
+
     /// Everything, in the finest steps.
     pub(crate) fn everything() -> Self {
-        Self { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true }
+        Self {
+            period: Period::since(Timestamp::default()),
+            key: None,
+            step: Step::Hour,
+            person: None,
+            group: Some(Grouping::Key),
+        }
     }
 }
 
@@ -93,10 +146,12 @@ impl Step {
 /// Sums of one period. All groupings come from the same roll-ups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageReport {
-    /// The start of the first hour counted.
+    /// The first second counted.
     pub since: Timestamp,
-    /// When the report was made.
+    /// The end of the period, or when the report was made if that was earlier.
     pub until: Timestamp,
+    /// Whether hours that the period cuts were counted whole, because their rows are not kept any more.
+    pub is_widened: bool,
     pub totals: Figures,
     /// Successful requests.
     pub succeeded: u64,
@@ -104,8 +159,14 @@ pub struct UsageReport {
     pub by_outcome: Vec<OutcomeUsage>,
     /// The oldest first; slices without requests are left out.
     pub by_time: Vec<TimeSlice>,
-    /// The most used first; empty unless asked for.
+    /// The most used first, as the other groups; empty unless asked for.
     pub by_key: Vec<KeyUsage>,
+    pub by_person: Vec<PersonUsage>,
+    pub by_project: Vec<ProjectUsage>,
+    /// `None` if there are no prices.
+    pub currency: Option<Currency>,
+    /// Of all; `None` if there are no prices, or no grouping was asked for.
+    pub cost: Option<Cost>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,6 +176,7 @@ pub struct TimeSlice {
     /// Successful requests.
     pub succeeded: u64,
     pub latencies: Latencies,
+    pub cost: Option<Cost>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,22 +191,75 @@ pub struct OutcomeUsage {
 pub struct KeyUsage {
     pub key: KeyId,
     pub name: String,
+    pub project: Option<Project>,
+    /// Whether the viewer may see the key itself: it may be somebody else's by now.
+    pub is_visible: bool,
     /// Here `last_at` is when the key was last used at all.
     pub figures: Figures,
     /// Successful requests.
     pub succeeded: u64,
+    pub cost: Option<Cost>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersonUsage {
+    /// `None` for keys that were nobody's at the time.
+    pub person: Option<Person>,
+    pub figures: Figures,
+    /// Successful requests.
+    pub succeeded: u64,
+    pub cost: Option<Cost>,
+}
+
+/// Somebody with an account, as reports name them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    pub id: AccountId,
+    pub name: String,
+    pub email: Email,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectUsage {
+    /// `None` for keys without a label.
+    pub project: Option<Project>,
+    pub figures: Figures,
+    /// Successful requests.
+    pub succeeded: u64,
+    pub cost: Option<Cost>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct RequestQuery {
     pub since: Timestamp,
+    /// Only requests that arrived before this time.
+    pub until: Option<Timestamp>,
     /// Only requests before that one.
     pub before: Option<RequestId>,
     /// Only this key.
     pub key: Option<KeyId>,
-    /// Only this HTTP status.
-    pub status: Option<u16>,
+    /// Only requests of keys that were this person's at the time.
+    pub person: Option<AccountId>,
+    pub status: Option<StatusFilter>,
+    /// Only requests that took at least so long.
+    pub min_latency: Option<Duration>,
     pub limit: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusFilter {
+    /// This HTTP status.
+    Is(u16),
+    /// Any other than 200.
+    Failed,
+}
+
+/// Requests that match a query, the newest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestPage {
+    pub rows: Vec<RecordedRequest>,
+    /// Where a search stopped that would have taken long: older requests were not looked at.
+    pub searched_to: Option<RequestId>,
 }
 
 /// One recorded request. Times are microseconds.

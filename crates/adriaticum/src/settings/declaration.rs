@@ -168,7 +168,7 @@ settings! {
     /// which GPUs compute: auto (those that there are, as much as fits), off, a device such as CUDA0, or a number of layers
     gpu: GpuChoice = "auto" => gpu;
     /// form of the model's weights: auto (that of model.gguf in data_dir is changed if another one is faster on this
-    /// machine and as good), file (as they are in the file) or q8_0; the changed copy lies beside the file
+    /// machine and as good), file (as they are in the file), q8_0 or bf16; the changed copy lies beside the file
     weights: WeightsChoice = "auto" => weights;
 
     [ledger: LedgerSection]
@@ -180,6 +180,8 @@ settings! {
     base_url: BaseUrl = "http://localhost:8081" => console_base_url;
     /// where the console listens; may be the API's address if their hosts differ; or none
     listen: Option<SocketAddr> = "127.0.0.1:8081" => address_or_none;
+    /// whether people can sign in with a password or passkey that is kept here: on, or off if all sign in at oidc.issuer
+    passwords: bool = "on" => on_or_off;
 
     [ops: OpsSection]
     /// where health and metrics are served, or none
@@ -193,6 +195,25 @@ settings! {
     timeout: Duration = "5s" => duration;
     /// max. tokens of search results in a prompt
     tokens: usize = "1000" => count;
+
+    [oidc: OidcSection]
+    /// the identity provider at which people sign in to the console, by OpenID Connect: its issuer, such as
+    /// https://login.example.com; none unless set
+    issuer: Option<Url> = "" => endpoint;
+    /// the console's client id there
+    client_id: String = "adriaticum" => from_str;
+    /// the client's password there, if it has one
+    client_secret: Option<String> = "" => optional, is_secret;
+    /// the provider's name, for the button "Sign in with NAME"
+    name: String = "single sign-on" => from_str;
+    /// what is asked for, beside openid
+    scopes: Vec<String> = "profile,email" => texts;
+    /// the claim with a person's groups; a path such as realm_access.roles is possible
+    groups_claim: String = "groups" => from_str;
+    /// groups whose members may sign in; unless set, everybody whom the provider knows
+    allowed_groups: Vec<String> = "" => texts;
+    /// groups whose members are administrators; unless set, roles are given in the console
+    admin_groups: Vec<String> = "" => texts;
 
     [webhook: WebhookSection]
     /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set

@@ -44,6 +44,7 @@ impl Settings {
         let settings = Self::parse(values, warnings)?;
         settings.check_addresses()?;
         settings.check_tls()?;
+        settings.check_sign_in()?;
         Ok(settings)
     }
 
@@ -76,6 +77,16 @@ impl Settings {
         match base_urls.into_iter().flatten().find(|name| certificates > 0 && !is_https(name)) {
             Some(name) => Err(self.values.error(name, "it must begin with https://, because `tls.certificate` is set")),
             None => Ok(()),
+        }
+    }
+
+    /// Somebody must be able to sign in.
+    fn check_sign_in(&self) -> Result<(), CliError> {
+        match (self.console.passwords, &self.oidc.issuer) {
+            (false, None) => {
+                Err(self.values.error("console.passwords", "nobody could sign in, unless `oidc.issuer` is set"))
+            }
+            _ => Ok(()),
         }
     }
 

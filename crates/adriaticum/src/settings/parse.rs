@@ -45,6 +45,10 @@ pub(super) fn folder(text: &str) -> Parsed<PathBuf> {
     }
 }
 
+pub(super) fn texts(text: &str) -> Parsed<Vec<String>> {
+    Ok(list(text).map(str::to_owned).collect())
+}
+
 pub(super) fn paths(text: &str) -> Parsed<Vec<PathBuf>> {
     Ok(list(text).map(PathBuf::from).collect())
 }
@@ -156,7 +160,8 @@ pub(super) fn weights(text: &str) -> Parsed<WeightsChoice> {
         "auto" => Ok(WeightsChoice::Auto),
         "file" => Ok(WeightsChoice::File),
         "q8_0" => Ok(WeightsChoice::Q8_0),
-        _ => Err("it must be auto, file or q8_0".into()),
+        "bf16" => Ok(WeightsChoice::Bf16),
+        _ => Err("it must be auto, file, q8_0 or bf16".into()),
     }
 }
 

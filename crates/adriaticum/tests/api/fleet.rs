@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use testbed::{Behaviour, FakeRuntime, Request, TIMEOUT, all_at_once, chat_body, unreachable_url, wait_for};
+use testbed::{Behaviour, EndOnDrop, FakeRuntime, Request, TIMEOUT, all_at_once, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -26,7 +26,7 @@ fn members_come_and_go_without_a_failed_request() {
     let key = service.key();
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let _stop = StopAtEnd(&stop);
+        let _stop = EndOnDrop(&stop);
         for thread in 0..4 {
             let (service, key, stop, sent) = (&service, &key, &stop, &sent);
             scope.spawn(move || {
@@ -52,15 +52,6 @@ fn members_come_and_go_without_a_failed_request() {
         service.reload();
         old.wait_for_requests(before.0 + 20);
     });
-}
-
-/// Stops the threads, also when the test fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

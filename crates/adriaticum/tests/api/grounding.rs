@@ -189,7 +189,7 @@ fn opensearch_is_queried_in_its_own_format() {
     ]}});
     let (runtime, search) =
         (FakeRuntime::start(Behaviour::Echo), FakeSearch::start(Behaviour::Respond(200, hits.to_string())));
-    let url = format!("opensearch+http://reader:secret@{}/docs", search.address());
+    let url = format!("opensearch+http://reader:Quagga@{}/docs", search.address());
     let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &url).start();
     let response = service.chat(&service.key(), FACTUAL);
     response.completion();
@@ -197,7 +197,7 @@ fn opensearch_is_queried_in_its_own_format() {
     assert!(instructions(&runtime).contains("[1] Split (2021-08-31)\nSplit has 160,577 inhabitants."));
     let head = &search.heads()[0];
     assert!(head.starts_with("POST /docs/_search"), "{head}");
-    assert!(!service.banner().contains("secret") && !service.run_ok(&["config"]).contains("secret"));
+    assert!(!service.banner().contains("Quagga") && !service.run_ok(&["config"]).contains("Quagga"));
 }
 
 #[test]

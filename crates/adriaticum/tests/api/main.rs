@@ -26,6 +26,7 @@ mod ledger;
 mod limits;
 mod ops;
 mod proxies;
+mod reports;
 mod resources;
 mod runtimes;
 mod sign_in;

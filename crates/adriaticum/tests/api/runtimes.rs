@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testbed::{Behaviour, FakeRuntime, Http2Client, Request, TIMEOUT, chat_body, unreachable_url, wait_for};
+use testbed::{Behaviour, EndOnDrop, FakeRuntime, Http2Client, Request, TIMEOUT, chat_body, unreachable_url, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -119,6 +119,7 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
         let (good, hostile) = (service.key(), [service.key(), service.key(), service.key(), service.key()]);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _end = EndOnDrop(&done);
             for key in &hostile {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
@@ -127,7 +128,6 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
                 });
             }
             let responses: Vec<_> = (0..40).map(|number| service.chat(&good, &format!("Question {number}"))).collect();
-            done.store(true, Ordering::Relaxed);
             let failed = responses.iter().filter(|response| response.status != 200).count();
             assert_eq!(failed, 0, "of 40 good requests beside `{bad}`, with {count} runtimes");
         });

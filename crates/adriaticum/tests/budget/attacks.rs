@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Connection, Http2Client, PendingResponse, Request, Service, Visitor, all_at_once, chat_body, wait_for};
+use testbed::{
+    Background, Connection, Http2Client, PendingResponse, Request, Service, Visitor, all_at_once, chat_body, wait_for,
+};
 
 const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia have?";
 /// A little less than a body may have.
@@ -150,30 +151,4 @@ pub(crate) fn hostile_results() -> Vec<Value> {
         json!({ "title": page(number), "url": format!("https://a.example/{number}"), "content": content })
     };
     (0..20).map(result).collect()
-}
-
-/// A thread that works until this is dropped.
-struct Background {
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Background {
-    fn start(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
-        let is_over = Arc::<AtomicBool>::default();
-        let thread = thread::spawn({
-            let is_over = is_over.clone();
-            move || work(&is_over)
-        });
-        Self { is_over, thread: Some(thread) }
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
 }

@@ -90,6 +90,7 @@ impl Page {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             page.command(&format!("{domain}.enable"), json!({}));
         }
+        page.command("Page.setLifecycleEventsEnabled", json!({ "enabled": true }));
         page.desktop();
         page
     }
@@ -128,6 +129,16 @@ impl Page {
         self.command("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     }
 
+    /// A device with passkeys, whose user says yes to everything.
+    pub(crate) fn add_authenticator(&mut self) {
+        self.command("WebAuthn.enable", json!({}));
+        let options = json!({
+            "protocol": "ctap2", "transport": "internal", "hasResidentKey": true, "hasUserVerification": true,
+            "isUserVerified": true, "automaticPresenceSimulation": true,
+        });
+        self.command("WebAuthn.addVirtualAuthenticator", json!({ "options": options }));
+    }
+
     /// Changes the origin that paths are relative to.
     pub(crate) fn set_origin(&mut self, origin: &str) {
         self.origin = origin.to_owned();
@@ -139,27 +150,46 @@ impl Page {
         self.events.clear();
         let gone = self.command("Page.navigate", json!({ "url": url }));
         assert!(gone["errorText"].is_null(), "{path}: {gone}");
-        self.wait_for_load();
+        self.wait_for_load(|loader| *loader == gone["loaderId"]);
     }
 
-    fn wait_for_load(&mut self) {
+    /// Opens a path again and again until the page says that.
+    pub(crate) fn go_until(&mut self, path: &str, part: &str) {
         let began = Instant::now();
-        loop {
-            if self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
-                self.events.clear();
-                return;
-            }
+        self.go(path);
+        while !self.text().contains(part) && began.elapsed() < ADRIATICUM.timeout() {
+            std::thread::sleep(POLL_INTERVAL);
+            self.go(path);
+        }
+        self.assert_says(part);
+    }
+
+    /// Waits until a document is loaded: each has a loader of its own, so that one that was left is not taken for it.
+    fn wait_for_load(&mut self, expected: impl Fn(&Value) -> bool) {
+        let loaded = |event: &Value| {
+            event["method"] == "Page.lifecycleEvent"
+                && event["params"]["name"] == "load"
+                && expected(&event["params"]["loaderId"])
+        };
+        let began = Instant::now();
+        while !self.events.iter().any(loaded) {
             assert!(began.elapsed() < ADRIATICUM.timeout(), "the page does not load");
             self.receive();
         }
+        self.events.clear();
     }
 
     /// The value of a JavaScript expression.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
+        self.try_eval(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// An error if the page was left meanwhile.
+    fn try_eval(&mut self, expression: &str) -> Result<Value, Value> {
         let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let response = self.command("Runtime.evaluate", asked);
+        let response = self.try_command("Runtime.evaluate", asked)?;
         assert!(response["exceptionDetails"].is_null(), "{expression}: {response}");
-        response["result"]["value"].clone()
+        Ok(response["result"]["value"].clone())
     }
 
     /// The visible text of the page.
@@ -179,7 +209,22 @@ impl Page {
             json!(selector)
         );
         self.eval(&script);
+        self.insert(text);
+    }
+
+    /// Types or pastes where the focus is.
+    pub(crate) fn insert(&mut self, text: &str) {
         self.command("Input.insertText", json!({ "text": text }));
+    }
+
+    /// Puts text into a field as a script would, and tells the page: it may contain anything.
+    pub(crate) fn put(&mut self, selector: &str, text: &str) {
+        self.eval(&format!(
+            "(() => {{ const field = document.querySelector({}); field.value = {};
+                field.dispatchEvent(new InputEvent('input', {{ bubbles: true }})); }})()",
+            json!(selector),
+            json!(text)
+        ));
     }
 
     /// Sets the value of a field that is chosen and not typed.
@@ -194,9 +239,10 @@ impl Page {
 
     /// Clicks on an element that leads to another page, and waits for it to load.
     pub(crate) fn click(&mut self, selector: &str) {
+        let tree = self.command("Page.getFrameTree", json!({}));
         self.events.clear();
         self.press(selector);
-        self.wait_for_load();
+        self.wait_for_load(|loader| *loader != tree["frameTree"]["frame"]["loaderId"]);
     }
 
     /// Clicks on an element that stays on the page.
@@ -210,14 +256,25 @@ impl Page {
 
     /// Presses a key on the keyboard.
     pub(crate) fn key(&mut self, name: &str) {
+        self.key_with(name, 0);
+    }
+
+    /// Presses a key together with Control.
+    pub(crate) fn control_key(&mut self, name: &str) {
+        self.key_with(name, 2);
+    }
+
+    fn key_with(&mut self, name: &str, modifiers: u8) {
         for kind in ["keyDown", "keyUp"] {
-            self.command("Input.dispatchKeyEvent", json!({ "type": kind, "key": name, "code": name }));
+            let event = json!({ "type": kind, "key": name, "code": name, "modifiers": modifiers });
+            self.command("Input.dispatchKeyEvent", event);
         }
     }
 
+    /// Also while one page makes way for another.
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
-        while self.eval(&format!("!!({expression})")) != true {
+        while self.try_eval(&format!("!!({expression})")) != Ok(true.into()) {
             assert!(began.elapsed() < ADRIATICUM.timeout(), "never true: {expression}\n{}", self.text());
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -248,6 +305,10 @@ impl Page {
     }
 
     fn command(&mut self, method: &str, parameters: Value) -> Value {
+        self.try_command(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn try_command(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.next += 1;
         let number = self.next;
         let mut message = json!({ "id": number, "method": method, "params": parameters });
@@ -257,8 +318,8 @@ impl Page {
         self.socket.send(Message::text(message.to_string())).unwrap();
         loop {
             if let Some(mut response) = self.receive().filter(|response| response["id"] == number) {
-                assert!(response["error"].is_null(), "{method}: {response}");
-                return response["result"].take();
+                let error = response["error"].take();
+                return if error.is_null() { Ok(response["result"].take()) } else { Err(error) };
             }
         }
     }

@@ -32,7 +32,6 @@ fn who_leaves_loses_their_keys_and_what_they_used_stays() {
 
     // Disabling leads to the keys that still work.
     let id = path.rsplit('/').next().unwrap().to_owned();
-    admin.go("/team");
     admin.click(&format!("form[action='/team/{id}/disable'] button"));
     admin.assert_says("Grace Hopper can no longer sign in.");
     assert_eq!(admin.path(), path);

@@ -110,3 +110,30 @@ fn a_key_is_rotated_changed_and_given_away_on_its_page() {
     assert_eq!(admin.errors(), Vec::<String>::new());
     assert_eq!(developer.errors(), Vec::<String>::new());
 }
+
+#[test]
+fn people_are_told_of_keys_that_expire_soon() {
+    let console = Console::start();
+    let mut admin = console.person("Ada", "admin");
+    let mut developer = console.person("Grace", "developer");
+    let warning = "An API key expires within a week.";
+    console.service.run_ok(&["keys", "create", "for a year", "--expires", "365d"]);
+    admin.go("/");
+    assert!(!admin.text().contains("expires within"), "{}", admin.text());
+    let key = console.service.run_ok(&["keys", "create", "for a demo", "--expires", "3d"]);
+    admin.go("/");
+    admin.assert_says(warning);
+    developer.go("/");
+    assert!(!developer.text().contains("expires within"), "somebody else's: {}", developer.text());
+    admin.click(".warning a");
+    let first = admin.eval("document.querySelector('.key-list tbody tr').textContent");
+    assert!(first.as_str().unwrap().contains("for a demo"), "{first}");
+    assert_eq!(admin.eval("[...document.querySelectorAll('.badge.soon')].length"), 1);
+    admin.go(&format!("/keys/{}", public_id(key.trim())));
+    admin.assert_says("expires soon");
+    admin.choose("#settings [name=expires]", "2060-01-31");
+    admin.click("#settings button");
+    admin.go("/");
+    assert!(!admin.text().contains("expires within"), "{}", admin.text());
+    assert_eq!(admin.errors(), Vec::<String>::new());
+}

@@ -37,14 +37,22 @@ fn pages(key: &str, request: &str, member: &str) -> Vec<(&'static str, String)> 
         ("revoke", format!("/keys/{public}/revoke")),
         ("usage", "/usage?range=24h&group=key".into()),
         ("usage-days", "/usage?range=30d&group=time".into()),
+        ("usage-people", "/usage?range=7d&by=hour&group=person".into()),
+        ("usage-projects", "/usage?range=24h&group=project".into()),
+        ("usage-wrong-range", "/usage?range=custom&from=2026-02-01T00:00&to=2026-01-01T00:00".into()),
+        ("prices", "/prices".into()),
         ("requests", "/requests".into()),
+        ("requests-none", "/requests?status=failed&slower=100000".into()),
         ("request", format!("/requests/{request}")),
         ("limits", "/limits".into()),
         ("playground", "/playground".into()),
         ("team", "/team".into()),
         ("member", member.into()),
         ("audit", "/audit".into()),
+        ("audit-found", "/audit?action=key&actor=ada".into()),
         ("account", "/account".into()),
+        ("second-factor", "/account/second-factor".into()),
+        ("authenticator-app", "/account/second-factor/app".into()),
         ("not-found", "/nothing".into()),
     ]
 }
@@ -67,6 +75,10 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
         let arguments: Vec<_> = ["limits", "set"].into_iter().chain(limit).filter(|part| !part.is_empty()).collect();
         console.service.run_ok(&arguments);
     }
+    let price = ["--prompt", "0.20", "--completion", "0.80"];
+    console.service.run_ok(&[&["prices", "set", "--project", "search", "--currency", "EUR"], &price[..]].concat());
+    console.service.run_ok(&[&["prices", "set", "--default"], &price[..]].concat());
+    console.service.run_ok(&["keys", "set", &key["adria_".len()..][..12], "--project", "search", "--expires", "3d"]);
     console.person("Grace", "developer");
     page.go("/team");
     let member = page.eval("document.querySelector('tbody tr:last-child th a').getAttribute('href')");
@@ -81,6 +93,30 @@ fn every_page_is_sound_at_every_width_and_in_both_themes() {
             look_at(&mut page, &path, &format!("{name}-{width}-{theme}"));
         }
         look_at(&mut guest, "/sign-in", &format!("sign-in-{width}-{theme}"));
+        look_at(&mut guest, "/sign-in/second-factor", &format!("second-step-{width}-{theme}"));
+    }
+}
+
+#[test]
+fn a_conversation_is_sound_to_look_at() {
+    let console = Console::start();
+    let mut page = console.person("Ada", "developer");
+    for (theme, width) in [("light", "desktop"), ("light", "phone"), ("dark", "desktop"), ("dark", "phone")] {
+        page.set_theme(theme);
+        if width == "phone" {
+            page.phone()
+        } else {
+            page.desktop()
+        }
+        page.go("/playground");
+        page.fill(".turn:nth-child(1) textarea", "You are a librarian. Answer in one paragraph.");
+        page.fill(".turn:nth-child(2) textarea", &"What does a long question look like? ".repeat(12));
+        page.press("#run");
+        page.wait_until("document.querySelectorAll('.turn').length == 4");
+        page.press("#run"); // with an empty message
+        page.press("[name=language][value=Python]");
+        assert_sound(&mut page, &format!("conversation-{width}-{theme}"));
+        page.press("#clear");
     }
 }
 
@@ -131,6 +167,10 @@ fn assert_unmoved(page: &mut Page, name: &str) {
 fn look_at(page: &mut Page, path: &str, name: &str) {
     page.go(path);
     assert_unmoved(page, name);
+    assert_sound(page, name);
+}
+
+fn assert_sound(page: &mut Page, name: &str) {
     if let Some(folder) = std::env::var_os(PICTURES) {
         page.screenshot(&PathBuf::from(folder).join(format!("{name}.png")));
     }

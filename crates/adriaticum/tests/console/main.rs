@@ -5,9 +5,16 @@ mod browser;
 mod journey;
 mod leaving;
 mod limits;
+mod lists;
 mod look;
 mod people;
+mod playground;
+mod provider;
+mod second_factors;
 mod security;
+mod single_sign_on;
+mod snippets;
+mod usage;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use testbed::{Behaviour, Cluster, FakeRuntime, Output, Request, Service, chat_body};
+use testbed::{Behaviour, Cluster, EndOnDrop, FakeRuntime, Output, Request, Service, chat_body};
 
 use crate::ADRIATICUM;
 
@@ -30,22 +30,13 @@ fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTr
                 }
             });
         }
-        let _end = End(&over); // also if what is done fails: the others would go on for ever
+        let _end = EndOnDrop(&over);
         wait_for(ENOUGH);
         let before = acknowledged.lock().unwrap().clone();
         done();
         wait_for(before.len() + ENOUGH); // it went on all the while, and goes on
         before
     })
-}
-
-/// Ends the load when it is dropped.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn assert_holds(restored: &Service, before: &BTreeSet<String>, key: &str) {

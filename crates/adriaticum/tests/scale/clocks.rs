@@ -18,7 +18,8 @@ use std::thread;
 
 use serde_json::Value;
 use testbed::{
-    Behaviour, Cluster, Connection, FakeRuntime, Installation, Request, Service, ShiftedClock, chat_body, seeded_rng,
+    Behaviour, Cluster, Connection, EndOnDrop, FakeRuntime, Installation, Request, Service, ShiftedClock, chat_body,
+    seeded_rng,
 };
 
 use crate::ADRIATICUM;
@@ -161,15 +162,6 @@ fn operator(database: &str) -> Installation {
 fn rows(installation: &Installation) -> Vec<Value> {
     let rows = installation.run_ok(&["usage", "--requests", "--json", "--limit", "1000000", "--since", EVERYTHING]);
     serde_json::from_str(&rows).unwrap()
-}
-
-/// Ends a loop, also by a panic: a scope waits for its threads.
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Keys that are made, used at all replicas, revoked, and tried again.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
-use testbed::{Behaviour, FakeRuntime, FakeSearch, Program, Service, Visitor, on_postgres, seeded_rng};
+use testbed::{Behaviour, EndOnDrop, FakeRuntime, FakeSearch, Program, Service, Visitor, on_postgres, seeded_rng};
 
 use crate::callers::{Crowd, Told};
 use crate::vitals::{Life, Vitals};
@@ -87,7 +87,7 @@ fn soak(schedule: Schedule) {
             let over = AtomicBool::new(false);
             let crowd = Crowd { service: &service, told: &told, over: &over };
             thread::scope(|scope| {
-                let _end = End(&over);
+                let _end = EndOnDrop(&over);
                 for key in &keys[1..] {
                     let rng = rng.fork();
                     scope.spawn(|| crowd.behave(key, rng));
@@ -143,7 +143,7 @@ fn soak_engine(schedule: Schedule) {
         let over = AtomicBool::new(false);
         let crowd = Crowd { service: &service, told: &told, over: &over };
         thread::scope(|scope| {
-            let _end = End(&over);
+            let _end = EndOnDrop(&over);
             for key in &keys {
                 let rng = rng.fork();
                 scope.spawn(|| crowd.converse(key, rng));
@@ -160,15 +160,6 @@ fn soak_engine(schedule: Schedule) {
     println!("serve: {:?}\nengine: {:?}", serve.first_and_last(), engine.first_and_last());
     assert_eq!((serve.growth(), engine.growth()), (None, None), "{serve:?} {engine:?}");
     Ledger::default().check(&service, &told);
-}
-
-/// Ends everybody's work when it is dropped.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn child_of(serve: Pid) -> Pid {

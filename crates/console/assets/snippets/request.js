@@ -1,10 +1,5 @@
-const response = await fetch("{base_url}/chat/completions", {
-  method: "POST",
-  headers: {
-    "Authorization": `Bearer ${process.env.ADRIATICUM_API_KEY}`,
-    "Content-Type": "application/json",
-  },
-  body: JSON.stringify({"model": "{model}", "messages": [{"role": "user", "content": "Hello!"}]}),
-});
-const answer = await response.json();
+import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: "{base_url}", apiKey: process.env.ADRIATICUM_API_KEY });
+const answer = await client.chat.completions.create({request});
 console.log(answer.choices[0].message.content);

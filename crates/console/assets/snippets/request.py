@@ -1,8 +1,9 @@
+import os
+
 from openai import OpenAI
 
-client = OpenAI(base_url="{base_url}", api_key="…")
+client = OpenAI(base_url="{base_url}", api_key=os.environ["ADRIATICUM_API_KEY"])
 answer = client.chat.completions.create(
-    model="{model}",
-    messages=[{"role": "user", "content": "Hello!"}],
+{arguments}
 )
 print(answer.choices[0].message.content)

@@ -1,4 +1,4 @@
 curl {base_url}/chat/completions \
   -H "Authorization: Bearer {key}" \
   -H "Content-Type: application/json" \
-  -d '{"model": "{model}", "messages": [{"role": "user", "content": "Hello!"}]}'
+  -d '{request}'

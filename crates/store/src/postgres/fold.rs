@@ -4,14 +4,14 @@
 //! A commit is folded once it can be seen, in whatever order that happens. Replicas of earlier versions update the same
 //! sums in their own transactions, so they are written in the same order as there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use chat::{RequestId, TokenUsage};
+use chat::{KeyId, RequestId, TokenUsage};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
@@ -26,7 +26,7 @@ use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
 use crate::counters::LedgerCounters;
 use crate::fold::{Backlog, UnfoldedCommit, take_ready};
-use crate::rollup::{KeySum, LedgerRow, Rollups};
+use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
 /// Rows in one transaction.
@@ -109,6 +109,7 @@ struct FoldConnection {
     client: Session,
     touch_keys: Statement,
     add_sums: Statement,
+    add_people: Statement,
     add_hours: Statement,
 }
 
@@ -118,6 +119,7 @@ impl FoldConnection {
         Ok(Self {
             touch_keys: client.prepare(TOUCH_KEYS).await?,
             add_sums: client.prepare(&ADD_SUMS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
+            add_people: client.prepare(&ADD_PEOPLE.replace("ADD_FIGURES", ADD_FIGURES)).await?,
             add_hours: client.prepare(&ADD_HOURS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
             client,
         })
@@ -137,6 +139,7 @@ impl FoldConnection {
             let rollups = roll_up(&self.client, &ready).await?;
             self.touch_keys(&rollups).await?;
             self.add_sums(&rollups).await?;
+            self.add_people(&rollups).await?;
             self.add_hours(&rollups).await?;
             let commits: Vec<_> = ready.iter().map(|commit| commit.id.number()).collect();
             self.client.execute("DELETE FROM unfolded WHERE commit_id = ANY ($1)", &[&commits]).await?;
@@ -170,6 +173,26 @@ impl FoldConnection {
             parameters.extend(figures.parameters());
             parameters.push(&succeeded);
             self.client.execute(&self.add_sums, &parameters).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_people(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (mut spans, mut starts, mut keys, mut people, mut succeeded) = (vec![], vec![], vec![], vec![], vec![]);
+        let mut figures = FigureColumns::default();
+        for (PersonSumKey { of_key, person }, KeySum { figures: sums, succeeded: count }) in rollups.people() {
+            spans.push(of_key.span.seconds() as i64);
+            starts.push(of_key.start as i64);
+            keys.push(of_key.key.to_string());
+            people.push(person.map_or_else(String::new, |person| person.to_string()));
+            succeeded.push(*count as i64);
+            figures.push(sums);
+        }
+        if !keys.is_empty() {
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&spans, &starts, &keys, &people];
+            parameters.extend(figures.parameters());
+            parameters.push(&succeeded);
+            self.client.execute(&self.add_people, &parameters).await?;
         }
         Ok(())
     }
@@ -221,7 +244,8 @@ async fn unfolded(client: &Client) -> Result<Vec<UnfoldedCommit>, StoreError> {
 
 /// Reads so many rows at a time: if folding lags, there may be millions.
 async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<Rollups, StoreError> {
-    let mut rollups = Rollups::default();
+    // After the commits were listed: a key that was given away before one of their rows is seen.
+    let mut rollups = Rollups::new(given_keys(client).await?);
     let listed = |commit: &UnfoldedCommit| {
         let persisted = commit.persisted_at_micros.map(|at| at as i64);
         commit.requests.iter().map(move |id| (Uuid::from_bytes(id.to_bytes()), persisted)).collect::<Vec<_>>()
@@ -234,6 +258,14 @@ async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<Rollups,
     Ok(rollups)
 }
 
+pub(super) async fn given_keys(client: &Client) -> Result<HashSet<KeyId>, StoreError> {
+    client.query_typed("SELECT key_id FROM given_keys", &[]).await?.iter().map(|row| key_id(row, 0)).collect()
+}
+
+/// What `ledger_row` reads after a row's id and the time of its commit.
+const LEDGER_ROW: &str = "key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us,
+    queue_us, search_us, inference_us";
+
 /// Adds rows with the times at which they became durable.
 async fn add_rows(
     client: &Client,
@@ -241,12 +273,12 @@ async fn add_rows(
     ids: &[Uuid],
     persisted: &[Option<i64>],
 ) -> Result<(), StoreError> {
-    let find =
-        "SELECT id, persisted_at_us, key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens,
-            total_us, queue_us, search_us, inference_us
-        FROM unnest($1::uuid[], $2::bigint[]) AS listed (id, persisted_at_us) JOIN requests USING (id)";
+    let find = format!(
+        "SELECT id, persisted_at_us, {LEDGER_ROW}
+         FROM unnest($1::uuid[], $2::bigint[]) AS listed (id, persisted_at_us) JOIN requests USING (id)"
+    );
     let parameters = [(&ids as _, Type::UUID_ARRAY), (&persisted as _, Type::INT8_ARRAY)];
-    let rows = client.query_typed(find, &parameters).await?;
+    let rows = client.query_typed(&find, &parameters).await?;
     if rows.len() != ids.len() {
         return Err(StoreError::Corrupt("commit"));
     }
@@ -254,6 +286,27 @@ async fn add_rows(
         rollups.add(&ledger_row(&row)?);
     }
     Ok(())
+}
+
+/// Reads the rows of a range of ids, so many at a time.
+pub(super) async fn rows_between(
+    client: &Client,
+    mut first: Uuid,
+    end: Uuid,
+    mut take: impl FnMut(&LedgerRow),
+) -> Result<(), StoreError> {
+    let scan = format!(
+        "SELECT requests.id, persisted_at_us, {LEDGER_ROW} FROM requests LEFT JOIN commits ON commits.id = commit_id
+         WHERE requests.id >= $1 AND requests.id < $2 ORDER BY requests.id LIMIT {MAX_ROWS}"
+    );
+    loop {
+        let rows = client.query_typed(&scan, &[(&first as _, Type::UUID), (&end as _, Type::UUID)]).await?;
+        for row in &rows {
+            take(&ledger_row(row)?);
+        }
+        let Some(last) = rows.last().filter(|_| rows.len() == MAX_ROWS) else { return Ok(()) };
+        first = Uuid::from_u128(last.try_get::<_, Uuid>(0)?.as_u128() + 1);
+    }
 }
 
 fn ledger_row(row: &Row) -> Result<LedgerRow, StoreError> {
@@ -292,6 +345,14 @@ const ADD_SUMS: &str = r#"INSERT INTO key_sums AS sums SELECT * FROM unnest($1::
         $11::bigint[], $12::bigint[]) AS new (span, start, key_id)
     ORDER BY span, start, key_id COLLATE "C"
     ON CONFLICT (span, start, key_id) DO UPDATE SET
+        ADD_FIGURES,
+        succeeded = sums.succeeded + excluded.succeeded"#;
+
+const ADD_PEOPLE: &str = r#"INSERT INTO person_sums AS sums SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[],
+        $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
+        $11::bigint[], $12::bigint[], $13::bigint[]) AS new (span, start, key_id, account)
+    ORDER BY span, start, key_id COLLATE "C", account COLLATE "C"
+    ON CONFLICT (span, start, key_id, account) DO UPDATE SET
         ADD_FIGURES,
         succeeded = sums.succeeded + excluded.succeeded"#;
 

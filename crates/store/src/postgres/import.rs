@@ -133,20 +133,28 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
 
 /// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
 /// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
-const LOCK_ORDER: [&str; 13] = [
+const LOCK_ORDER: [&str; 21] = [
     "commits",
     "requests",
     "spending",
     "counted_scopes",
     "unfolded",
     "keys",
+    "given_keys",
     "key_sums",
+    "person_sums",
     "rollups",
     "accounts",
     "sessions",
     "links",
+    "identities",
+    "authenticator_apps",
+    "passkeys",
+    "recovery_codes",
+    "sign_in_policy",
     "audit",
     "limits",
+    "prices",
 ];
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests, 0 commits";

@@ -11,6 +11,7 @@ mod import;
 mod key_lookup;
 mod ledger;
 mod quotas;
+mod requests;
 mod schema;
 mod server;
 mod spending;

@@ -229,6 +229,88 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE keys ADD COLUMN previous_until bigint;
     ALTER TABLE keys ADD COLUMN note text NOT NULL DEFAULT '';
     ALTER TABLE accounts ADD COLUMN deleted_at bigint",
+    // Sign-in by a provider or with a passkey, and second factors.
+    "ALTER TABLE sessions ADD COLUMN method text NOT NULL DEFAULT 'password';
+    ALTER TABLE sessions ADD COLUMN issuer text;
+    ALTER TABLE sessions ADD COLUMN subject text;
+    ALTER TABLE sessions ADD COLUMN provider_session text;
+    CREATE TABLE identities (
+        issuer text COLLATE \"C\" NOT NULL,
+        subject text COLLATE \"C\" NOT NULL,
+        account text COLLATE \"C\" NOT NULL REFERENCES accounts,
+        created_at bigint NOT NULL,
+        PRIMARY KEY (issuer, subject)
+    );
+    CREATE INDEX identities_by_account ON identities (account);
+    CREATE TABLE authenticator_apps (
+        account text COLLATE \"C\" NOT NULL PRIMARY KEY REFERENCES accounts,
+        key text NOT NULL,
+        last_step bigint NOT NULL,
+        created_at bigint NOT NULL
+    );
+    CREATE TABLE passkeys (
+        id text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        account text COLLATE \"C\" NOT NULL REFERENCES accounts,
+        name text NOT NULL,
+        credential text NOT NULL,
+        created_at bigint NOT NULL,
+        used_at bigint
+    );
+    CREATE INDEX passkeys_by_account ON passkeys (account);
+    CREATE TABLE recovery_codes (
+        account text COLLATE \"C\" NOT NULL REFERENCES accounts,
+        digest bytea NOT NULL,
+        PRIMARY KEY (account, digest)
+    );
+    CREATE TABLE challenges (
+        digest bytea NOT NULL PRIMARY KEY,
+        purpose text NOT NULL,
+        account text COLLATE \"C\",
+        network text COLLATE \"C\" NOT NULL,
+        body text NOT NULL,
+        tries bigint NOT NULL,
+        created_at bigint NOT NULL,
+        expires_at bigint NOT NULL
+    );
+    CREATE INDEX challenges_by_network ON challenges (network, created_at);
+    CREATE TABLE sign_in_failures (
+        subject text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        thousandths bigint NOT NULL,
+        at bigint NOT NULL
+    );
+    CREATE TABLE sign_in_policy (
+        rule text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        set_at bigint NOT NULL
+    )",
+    // Projects and prices, as in SQLite's tables. Give keys to others once all replicas have this version: earlier ones do
+    // not note it.
+    "ALTER TABLE keys ADD COLUMN project text;
+    CREATE TABLE prices (
+        project text NOT NULL PRIMARY KEY,
+        prompt bigint NOT NULL,
+        completion bigint NOT NULL,
+        currency text NOT NULL
+    );
+    CREATE TABLE given_keys (
+        key_id text COLLATE \"C\" NOT NULL PRIMARY KEY,
+        first_owner text COLLATE \"C\" NOT NULL
+    );
+    CREATE TABLE person_sums (
+        span bigint NOT NULL,
+        start bigint NOT NULL,
+        key_id text COLLATE \"C\" NOT NULL,
+        account text COLLATE \"C\" NOT NULL,
+        requests bigint NOT NULL,
+        prompt_tokens bigint NOT NULL,
+        prompt_measured bigint NOT NULL,
+        completion_tokens bigint NOT NULL,
+        completion_measured bigint NOT NULL,
+        total_tokens bigint NOT NULL,
+        total_measured bigint NOT NULL,
+        last_at bigint NOT NULL,
+        succeeded bigint NOT NULL,
+        PRIMARY KEY (span, start, key_id, account)
+    ) WITH (fillfactor = 50)",
 ];
 
 /// Advisory locks, with numbers that nobody else is likely to use.

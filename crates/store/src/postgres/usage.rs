@@ -1,21 +1,29 @@
-//! Reads the ledger: sums from the roll-ups and the rows that they lack, and rows from the end of `requests`.
+//! Reads sums from the roll-ups, and the rows that they lack.
 
 use std::collections::HashMap;
 
-use chat::{KeyId, RequestId, Timestamp, TokenUsage};
+use chat::{KeyId, RequestId, Timestamp};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::fold::unfolded_sums;
-use super::{Postgres, count, count_if_any, key_id, number, signed, text};
+use super::fold::{rows_between, unfolded_sums};
+use super::{Parameter, Postgres, count, key_id, number, signed, text};
+use crate::groups::{ReportKey, SumTable, day_range, parse_person};
+use crate::id::AccountId;
 use crate::latency::Latencies;
-use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Rollups, SumRange, sum_ranges};
+use crate::price_store::{SELECT_PRICES, price_list, price_row};
+use crate::report::{ReportBuilder, RollupRow};
+use crate::rollup::{Figures, KeySum, Measured, SumRange, sum_ranges};
 use crate::scope::Scope;
-use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
+use crate::unsummed::Unsummed;
+use crate::usage::{Grouping, Period, Person, Step, UsageQuery};
 use crate::viewer::Viewer;
-use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
+use crate::{KeyUsage, PriceList, StoreError, UsageReport, sql};
+
+/// The columns of `KeySum`.
+const SUMS: &str = "requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
+    total_tokens, total_measured";
 
 impl Postgres {
     pub(crate) async fn usage(
@@ -26,17 +34,15 @@ impl Postgres {
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
         let report = self.snapshot(async |client| {
-            let scope = match (query.key, viewer.scope()) {
+            let scope = match (query.key, query.person_for(viewer)) {
                 (Some(key), _) if !is_visible(client, viewer, key).await? => return Ok(None),
                 (Some(key), _) => Scope::Key(key),
-                (None, Some(account)) => Scope::Owner(*account),
+                (None, Some(account)) => Scope::Owner(account),
                 (None, None) => Scope::Everyone,
             };
-            let unfolded = unfolded_sums(client).await?;
-            let mut report = read(client, &unfolded, scope, query, now).await?;
-            if query.by_key {
-                report.by_key = by_key(client, &unfolded, viewer, query.period, query.key).await?;
-            }
+            let unsummed = unsummed(client, query.period).await?;
+            let mut report = read(client, &unsummed, scope, query, now).await?;
+            group(client, &unsummed, viewer, query, &mut report).await?;
             Ok(Some(report))
         });
         report.await
@@ -44,8 +50,10 @@ impl Postgres {
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         let report = self.snapshot(async |client| {
-            let unfolded = unfolded_sums(client).await?;
-            by_key(client, &unfolded, viewer, period, None).await
+            let unsummed = unsummed(client, period).await?;
+            let keys = keys(client, viewer.scope(), None).await?;
+            let parts = sum_up(client, &unsummed, &keys, None).await?.into_parts(None);
+            Ok(parts.by_key(viewer, &PriceList::default(), &unsummed))
         });
         report.await
     }
@@ -54,61 +62,14 @@ impl Postgres {
     pub(crate) async fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
         self.snapshot(async |client| Ok(unfolded_sums(client).await?.last_uses().collect())).await
     }
-
-    pub(crate) async fn requests(
-        &self,
-        viewer: &Viewer,
-        query: &RequestQuery,
-    ) -> Result<Vec<RecordedRequest>, StoreError> {
-        let first = uuid(RequestId::first_at(query.since));
-        let before = query.before.map_or(Uuid::max(), uuid);
-        // The planner uses the index on failed requests only if the condition says so literally.
-        let status = match query.status {
-            None => "$3::bigint IS NULL",
-            Some(200) => "status = $3",
-            Some(_) => "status = $3 AND status <> 200",
-        };
-        let within = format!("requests.id >= $1 AND requests.id < $2 AND {status}");
-        let (wanted, limit) = (query.status.map(i64::from), i64::from(query.limit));
-        let mut parameters =
-            vec![(&first as _, Type::UUID), (&before as _, Type::UUID), number(&wanted), number(&limit)];
-        let (scope, key) = (viewer.scope_text(), query.key.map(|key| key.to_string()));
-        let newest = if query.key.is_none() && viewer.scope().is_none() {
-            format!("SELECT * FROM requests WHERE {within} ORDER BY id DESC LIMIT $4")
-        } else {
-            parameters.extend([text(&scope), text(&key)]);
-            // The newest requests of each key, by the index on keys; of these, the newest.
-            format!(
-                "SELECT requests.* FROM keys CROSS JOIN LATERAL (
-                     SELECT * FROM requests WHERE key_id = keys.id AND {within} ORDER BY id DESC LIMIT $4
-                 ) AS requests
-                 WHERE ($5 IS NULL OR owner = $5) AND ($6 IS NULL OR keys.id = $6) ORDER BY id DESC LIMIT $4"
-            )
-        };
-        let rows = self.client().await?.query_typed(&rows_of(&newest), &parameters).await?;
-        rows.iter().map(request).collect()
-    }
-
-    pub(crate) async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
-        let find = format!(
-            "{} WHERE $2 IS NULL OR keys.owner = $2",
-            ROWS.replace("{requests}", "SELECT * FROM requests WHERE id = $1")
-        );
-        let found = self
-            .client()
-            .await?
-            .query_typed(&find, &[(&uuid(id) as _, Type::UUID), text(&viewer.scope_text())])
-            .await?;
-        found.first().map(request).transpose()
-    }
 }
 
 /// Everyone's sums, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let unfolded = unfolded_sums(client).await?;
-    let mut report = read(client, &unfolded, Scope::Everyone, &query, Timestamp::default()).await?;
-    report.by_key = by_key(client, &unfolded, &Viewer::operator(), query.period, None).await?;
+    let unsummed = unsummed(client, query.period).await?;
+    let mut report = read(client, &unsummed, Scope::Everyone, &query, Timestamp::default()).await?;
+    group(client, &unsummed, &Viewer::operator(), &query, &mut report).await?;
     Ok(report)
 }
 
@@ -117,10 +78,10 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
     Ok(client.query_typed_one(find, &[text(&key.as_str()), text(&viewer.scope_text())]).await?.try_get(0)?)
 }
 
-/// Sums the roll-ups of one scope in one pass, by everything except the key.
+/// Sums the roll-ups of one scope in one pass, by time and outcome.
 async fn read(
     client: &Client,
-    unfolded: &Rollups,
+    unsummed: &Unsummed,
     scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
@@ -128,13 +89,13 @@ async fn read(
     let rollups =
         "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
             total_measured, last_at, start, status, code, latencies FROM rollups
-        WHERE party = $1 AND start >= $2 AND start < $3 ORDER BY start";
-    let hours = query.period.seconds();
+        WHERE party = $1 AND start >= $2 AND start < $3";
+    let hours = unsummed.period().whole_hours();
     let (party, from, to) = (scope.to_string(), signed(hours.start), signed(hours.end));
     let stored = client.query_typed(rollups, &[text(&party), number(&from), number(&to)]).await?;
-    let mut sums = ReportBuilder::new(query);
-    sums.add_all(scope, stored.iter().map(rollup), unfolded)?;
-    Ok(sums.finish(now))
+    let mut sums = ReportBuilder::new(query.step);
+    sums.add_all(scope, stored.iter().map(rollup), unsummed)?;
+    Ok(sums.finish(unsummed, now))
 }
 
 fn rollup(row: &Row) -> Result<RollupRow, StoreError> {
@@ -148,37 +109,124 @@ fn rollup(row: &Row) -> Result<RollupRow, StoreError> {
     })
 }
 
-/// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges.
-async fn by_key(
-    client: &Client,
-    unfolded: &Rollups,
-    viewer: &Viewer,
-    period: Period,
-    only: Option<KeyId>,
-) -> Result<Vec<KeyUsage>, StoreError> {
-    let names = "SELECT id, name, last_used_at FROM keys
-        WHERE ($1 IS NULL OR owner = $1) AND ($2 IS NULL OR id = $2) ORDER BY id";
-    let only = only.map(|key| key.to_string());
-    let mut keys = Vec::new();
-    for row in client.query_typed(names, &[text(&viewer.scope_text()), text(&only)]).await? {
-        keys.push(NamedKey {
-            id: key_id(&row, 0)?,
-            name: row.try_get(1)?,
-            last_used_at: count_if_any(&row, 2)?.map(Timestamp::from_millis),
-        });
-    }
-    let mut sums = KeyUsageBuilder::new(keys);
-    let scan = "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens,
-            completion_measured, total_tokens, total_measured FROM key_sums
-        WHERE span = $1 AND start >= $2 AND start < $3 AND ($4 IS NULL OR key_id = $4) ORDER BY start, key_id";
-    for SumRange { span, starts, added } in sum_ranges(&period.seconds()) {
-        let [span, from, to] = [span.seconds(), starts.start, starts.end].map(signed);
-        for row in client.query_typed(scan, &[number(&span), number(&from), number(&to), text(&only)]).await? {
-            sums.add(row.try_get::<_, &str>(0)?.as_bytes(), added, || key_sum(&row))?;
+/// What the sums of a period lack.
+async fn unsummed(client: &Client, period: Period) -> Result<Unsummed, StoreError> {
+    let mut unsummed = Unsummed::new(period, unfolded_sums(client).await?);
+    for hour in period.cut_hours() {
+        let [first, end] = [hour, hour + 3600].map(first_at);
+        let rows = "SELECT count(*), (SELECT coalesce(sum(requests), 0)::bigint FROM rollups
+                WHERE party = '' AND start = $3) FROM requests WHERE id >= $1 AND id < $2";
+        let start = signed(hour);
+        let parameters = [(&first as _, Type::UUID), (&end as _, Type::UUID), number(&start)];
+        let counted = client.query_typed_one(rows, &parameters).await?;
+        if unsummed.require_rows(hour, count(&counted, 0)?, count(&counted, 1)?) {
+            let part = period.part_of(hour);
+            rows_between(client, first_at(part.start), first_at(part.end), |row| unsummed.add(row)).await?;
         }
     }
-    sums.add_unfolded(unfolded, period);
-    Ok(sums.finish())
+    Ok(unsummed)
+}
+
+fn first_at(second: u64) -> Uuid {
+    Uuid::from_bytes(RequestId::first_at(Timestamp::from_seconds(second)).to_bytes())
+}
+
+/// Adds groups and costs to a report.
+async fn group(
+    client: &Client,
+    unsummed: &Unsummed,
+    viewer: &Viewer,
+    query: &UsageQuery,
+    report: &mut UsageReport,
+) -> Result<(), StoreError> {
+    let Some(grouping) = query.group else { return Ok(()) };
+    let prices = price_list(all(client, SELECT_PRICES, &[], price_row).await?);
+    report.currency = prices.currency;
+    if grouping == Grouping::Time && prices.projects.is_empty() {
+        report.set_uniform_cost(prices.default);
+        return Ok(());
+    }
+    let keys = keys(client, None, query.key).await?;
+    let person = query.person_for(viewer).filter(|_| query.key.is_none());
+    let parts = sum_up(client, unsummed, &keys, query.key).await?.into_parts(person);
+    report.cost = parts.cost(&prices);
+    match grouping {
+        Grouping::Time if query.step == Step::Day => {
+            for slice in &mut report.by_time {
+                let day = slice.start.as_seconds();
+                let mut table = SumTable::new(&keys);
+                add_sums(client, &mut table, &day_range(unsummed.period(), day), query.key).await?;
+                table.add_unsummed(unsummed, &(day..day + 86_400));
+                slice.cost = table.into_parts(person).cost(&prices);
+            }
+        }
+        Grouping::Time => {}
+        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, unsummed),
+        Grouping::Person => {
+            let people = all(client, Person::SELECT, &[], Person::read).await?;
+            let people = people.into_iter().map(|person| (person.id, person)).collect();
+            report.by_person = parts.by_person(&people, &prices);
+        }
+        Grouping::Project => report.by_project = parts.by_project(&prices),
+    }
+    Ok(())
+}
+
+async fn keys(client: &Client, owner: Option<&AccountId>, only: Option<KeyId>) -> Result<Vec<ReportKey>, StoreError> {
+    let (owner, only) = (owner.map(AccountId::as_str), only.map(|key| key.to_string()));
+    let mut keys = all(client, ReportKey::SELECT, &[text(&owner), text(&only)], ReportKey::read).await?;
+    ReportKey::set_first_owners(&mut keys, all(client, ReportKey::SELECT_GIVEN, &[], ReportKey::read_given).await?);
+    Ok(keys)
+}
+
+async fn all<T>(
+    client: &Client,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+    read: impl Fn(&sql::Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    client.query_typed(sql, parameters).await?.iter().map(|row| read(&sql::Row::Postgres(row))).collect()
+}
+
+/// Sums by key, from the narrow tables: coarse ranges of time in the middle, finer ones at the edges.
+async fn sum_up<'k>(
+    client: &Client,
+    unsummed: &Unsummed,
+    keys: &'k [ReportKey],
+    only: Option<KeyId>,
+) -> Result<SumTable<'k>, StoreError> {
+    let mut table = SumTable::new(keys);
+    for range in sum_ranges(&unsummed.period().whole_hours()) {
+        add_sums(client, &mut table, &range, only).await?;
+    }
+    table.add_unsummed(unsummed, &(0..u64::MAX));
+    Ok(table)
+}
+
+async fn add_sums(
+    client: &Client,
+    table: &mut SumTable<'_>,
+    range: &SumRange,
+    only: Option<KeyId>,
+) -> Result<(), StoreError> {
+    let [span, from, to] = [range.span.seconds(), range.starts.start, range.starts.end].map(signed);
+    let only = only.map(|key| key.to_string());
+    let within = [number(&span), number(&from), number(&to), text(&only)];
+    let scan = format!(
+        "SELECT key_id, {SUMS} FROM key_sums
+         WHERE span = $1 AND start >= $2 AND start < $3 AND ($4 IS NULL OR key_id = $4) ORDER BY start, key_id"
+    );
+    for row in client.query_typed(&scan, &within).await? {
+        table.add(row.try_get::<_, &str>(0)?.as_bytes(), range.added, || key_sum(&row))?;
+    }
+    let scan = format!(
+        "SELECT key_id, {SUMS}, account FROM person_sums
+         WHERE span = $1 AND start >= $2 AND start < $3 AND ($4 IS NULL OR key_id = $4)"
+    );
+    for row in client.query_typed(&scan, &within).await? {
+        table.add_person(key_id(&row, 0)?, parse_person(row.try_get(9)?)?, range.added, &key_sum(&row)?);
+    }
+    Ok(())
 }
 
 /// Reads a key's sums from the columns after its id.
@@ -208,44 +256,6 @@ fn measured(row: &Row, column: usize) -> Result<Measured, StoreError> {
     Ok(Measured { sum: count(row, column)?, count: count(row, column + 1)? })
 }
 
-const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''),
-        score, scorer, sources
-    FROM ({requests}) AS requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
-
-/// The records of some requests, newest first. Limits apply before anything is joined.
-fn rows_of(requests: &str) -> String {
-    format!("{} ORDER BY requests.id DESC", ROWS.replace("{requests}", requests))
-}
-
-fn request(row: &Row) -> Result<RecordedRequest, StoreError> {
-    let request_id = RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes());
-    let total_us = count(row, 10)?;
-    Ok(RecordedRequest {
-        request_id,
-        key: key_id(row, 1)?,
-        key_name: row.try_get(12)?,
-        status: status(row, 2)?,
-        code: row.try_get(3)?,
-        usage: TokenUsage { prompt: tokens(row, 4)?, completion: tokens(row, 5)?, total: tokens(row, 6)? },
-        queue_us: count_if_any(row, 7)?,
-        search_us: count_if_any(row, 8)?,
-        inference_us: count_if_any(row, 9)?,
-        total_us,
-        persist_us: count_if_any(row, 11)?.and_then(|at| persist_us(request_id, total_us, at)),
-        grounding: grounding(row)?,
-    })
-}
-
-fn grounding(row: &Row) -> Result<Option<GroundingRecord>, StoreError> {
-    let small = |column| {
-        let number: Option<i32> = row.try_get(column)?;
-        number.map(u16::try_from).transpose().map_err(|_| StoreError::Corrupt("request"))
-    };
-    let (score, scorer, sources): (Option<f32>, _, _) = (row.try_get(13)?, small(14)?, small(15)?);
-    Ok(score.zip(scorer).map(|(score, scorer)| GroundingRecord { score, scorer, sources }))
-}
-
 pub(super) fn status(row: &Row, column: usize) -> Result<u16, StoreError> {
     u16::try_from(row.try_get::<_, i16>(column)?).map_err(|_| StoreError::Corrupt("status"))
 }
@@ -253,8 +263,4 @@ pub(super) fn status(row: &Row, column: usize) -> Result<u16, StoreError> {
 pub(super) fn tokens(row: &Row, column: usize) -> Result<Option<u32>, StoreError> {
     let figure: Option<i64> = row.try_get(column)?;
     figure.map(u32::try_from).transpose().map_err(|_| StoreError::Corrupt("request"))
-}
-
-fn uuid(id: RequestId) -> Uuid {
-    Uuid::from_bytes(id.to_bytes())
 }

@@ -1,8 +1,9 @@
 //! SQLite's side of folding: the ledger's writer folds between two commits, because a file has one writer at a time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-use chat::{RequestId, TokenUsage};
+use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 
@@ -10,8 +11,9 @@ use super::usage::key_id;
 use crate::StoreError;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime, UnfoldedCommit, take_ready};
+use crate::id::AccountId;
 use crate::latency::merge_encoded;
-use crate::rollup::{Entry, KeySum, LedgerRow, Resolution, Rollups};
+use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Resolution, Rollups};
 use crate::usage::persist_us;
 
 /// Rows in one transaction: new rows wait while it runs.
@@ -62,7 +64,7 @@ pub(super) fn fold(
         }
     }
     let (ready, backlog) = take_ready(unfolded(&transaction)?, now_micros, MAX_ROWS);
-    let mut rollups = Rollups::default();
+    let mut rollups = Rollups::new(given_keys(&transaction)?);
     let mut by_key = Vec::new();
     each_row(&transaction, &ready, recent, |row| {
         rollups.add(row);
@@ -90,9 +92,14 @@ pub(super) fn fold(
 
 /// What the sums lack.
 pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
-    let mut rollups = Rollups::default();
+    let mut rollups = Rollups::new(given_keys(connection)?);
     each_row(connection, &unfolded(connection)?, &RecentRows::default(), |row| rollups.add(row))?;
     Ok(rollups)
+}
+
+pub(super) fn given_keys(connection: &Connection) -> Result<HashSet<KeyId>, rusqlite::Error> {
+    let mut list = connection.prepare_cached("SELECT key_id FROM given_keys")?;
+    list.query_map([], |row| key_id(row, 0))?.collect()
 }
 
 /// The commits that are not folded, the oldest first.
@@ -117,16 +124,17 @@ pub(super) fn unfolded(connection: &Connection) -> Result<Vec<UnfoldedCommit>, S
     Ok(commits)
 }
 
+/// What `ledger_row` reads.
+const LEDGER_ROW: &str = "key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us,
+    queue_us, search_us, inference_us";
+
 fn each_row(
     connection: &Connection,
     commits: &[UnfoldedCommit],
     recent: &RecentRows,
     mut take: impl FnMut(&LedgerRow),
 ) -> Result<(), StoreError> {
-    let mut find = connection.prepare_cached(
-        "SELECT key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us, queue_us,
-             search_us, inference_us FROM requests WHERE id = ?1",
-    )?;
+    let mut find = connection.prepare_cached(&format!("SELECT {LEDGER_ROW} FROM requests WHERE id = ?1"))?;
     for commit in commits {
         if let Some(rows) = recent.of(commit) {
             rows.iter().for_each(|row| take(&LedgerRow::new(row, commit.persisted_at_micros)));
@@ -137,6 +145,24 @@ fn each_row(
             let row = rows.next()?.ok_or(StoreError::Corrupt("commit"))?;
             take(&ledger_row(row, request, commit.persisted_at_micros)?);
         }
+    }
+    Ok(())
+}
+
+/// Reads the rows of a range of seconds.
+pub(super) fn rows_between(
+    connection: &Connection,
+    seconds: Range<u64>,
+    mut take: impl FnMut(&LedgerRow),
+) -> Result<(), StoreError> {
+    let mut scan = connection.prepare_cached(&format!(
+        "SELECT {LEDGER_ROW}, requests.id, persisted_at_us FROM requests LEFT JOIN commits ON commits.id = commit_id
+         WHERE requests.id >= ?1 AND requests.id < ?2"
+    ))?;
+    let ids = [seconds.start, seconds.end].map(|at| RequestId::first_at(Timestamp::from_seconds(at)).to_bytes());
+    let mut rows = scan.query(ids)?;
+    while let Some(row) = rows.next()? {
+        take(&ledger_row(row, RequestId::from_bytes(row.get(11)?), row.get(12)?)?);
     }
     Ok(())
 }
@@ -212,6 +238,29 @@ fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(),
             key.span.seconds(),
             key.start,
             key.key.as_str(),
+            figures.requests,
+            figures.prompt.sum,
+            figures.prompt.count,
+            figures.completion.sum,
+            figures.completion.count,
+            figures.total.sum,
+            figures.total.count,
+            figures.last_at.as_millis(),
+            succeeded,
+        ])?;
+    }
+    let mut upsert = transaction.prepare_cached(&format!(
+        "INSERT INTO person_sums VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         ON CONFLICT DO UPDATE SET
+             {ADD_FIGURES},
+             succeeded = succeeded + excluded.succeeded",
+    ))?;
+    for (PersonSumKey { of_key, person }, KeySum { figures, succeeded }) in rollups.people() {
+        upsert.execute(params![
+            of_key.span.seconds(),
+            of_key.start,
+            of_key.key.as_str(),
+            person.as_ref().map_or("", AccountId::as_str),
             figures.requests,
             figures.prompt.sum,
             figures.prompt.count,

@@ -10,7 +10,7 @@ use super::connect;
 use super::fold::{RecentRows, create_merge_function, fold, unfolded};
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
-use super::spending;
+use super::spending::CountedScopes;
 use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
@@ -19,7 +19,7 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{limit_store, links, notices, sessions};
+use crate::{challenges, limit_store, links, notices, sessions, sign_in_failures};
 
 /// How many commits go by between two looks at the length of the log.
 const COMMITS_PER_LOOK: u32 = 16;
@@ -38,6 +38,7 @@ pub(crate) struct SqliteLedger {
     /// opens another.
     connection: Option<Connection>,
     recent: RecentRows,
+    counted: CountedScopes,
     /// Whether a connection was lost, so that nothing may be written before the log is settled.
     must_settle: bool,
     commits_since_look: u32,
@@ -53,6 +54,7 @@ impl SqliteLedger {
             clock,
             connection: None,
             recent: RecentRows::default(),
+            counted: CountedScopes::default(),
             must_settle: false,
             commits_since_look: 0,
             is_log_stuck: false,
@@ -102,7 +104,9 @@ impl SqliteLedger {
 impl LedgerBackend for SqliteLedger {
     fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
         let commit_id = CommitId::new(self.clock.now_micros());
-        let (committed, rows) = self.with(|connection| commit(connection, group, commit_id))?;
+        let mut counted = std::mem::take(&mut self.counted);
+        let (committed, rows) = self.with(|connection| commit(connection, group, commit_id, &mut counted))?;
+        self.counted = counted;
         self.recent.keep(commit_id, rows);
         self.commits_since_look += 1;
         if self.commits_since_look >= COMMITS_PER_LOOK {
@@ -148,6 +152,9 @@ impl LedgerBackend for SqliteLedger {
             let [began, seen] = sessions::oldest_valid(due.now).map(Timestamp::as_millis);
             connection.execute(&numbered(sessions::DELETE_ENDED), params![began, seen])?;
             connection.execute(&numbered(links::DELETE_ENDED), [due.now.as_millis()])?;
+            connection.execute(&numbered(challenges::DELETE_ENDED), [due.now.as_millis()])?;
+            let remembered = sign_in_failures::oldest_remembered(due.now).as_millis();
+            connection.execute(&numbered(sign_in_failures::DELETE_ENDED), [remembered])?;
             connection
                 .execute(&numbered(limit_store::DELETE_ENDED), [limit_store::oldest_kept(due.now).as_millis()])?;
             connection.execute(&numbered(notices::DELETE_ENDED), [notices::oldest_remembered(due.now).as_millis()])?;
@@ -200,6 +207,7 @@ fn commit(
     connection: &mut Connection,
     group: &[QueuedRow],
     commit: CommitId,
+    counted: &mut CountedScopes,
 ) -> Result<(Committed, Vec<Entry>), WriteError> {
     let mut committed = Committed { commit: None, refused: Vec::new() };
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -217,7 +225,7 @@ fn commit(
         if !recorded.is_empty() {
             let ids: Vec<u8> = recorded.iter().flat_map(|row| row.request_id.to_bytes()).collect();
             transaction.prepare_cached(LIST_UNFOLDED)?.execute(params![commit.number(), ids])?;
-            spending::count(&transaction, &recorded)?;
+            counted.count(&transaction, &recorded)?;
             committed.commit = Some(commit);
         }
     }

@@ -6,6 +6,7 @@ mod fold;
 mod ledger;
 mod log;
 mod pool;
+mod requests;
 mod schema;
 mod spending;
 mod usage;
@@ -27,6 +28,7 @@ use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
+use crate::sum_cache::SumCache;
 
 pub use backup::{BackupError, BackupSummary, back_up};
 pub(crate) use export::Export;
@@ -49,6 +51,7 @@ pub(crate) struct Sqlite {
     has_changes: AtomicBool,
     /// Reports that may be read at a time.
     reports: Arc<Semaphore>,
+    sums: SumCache,
 }
 
 impl Sqlite {
@@ -67,6 +70,7 @@ impl Sqlite {
             pool: Arc::new(Pool::new(path, connection)),
             has_changes: AtomicBool::new(false),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
+            sums: SumCache::default(),
         })
     }
 

@@ -190,6 +190,89 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE keys ADD COLUMN previous_until INTEGER;
     ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT '';
     ALTER TABLE accounts ADD COLUMN deleted_at INTEGER;",
+    // Sign-in by a provider or with a passkey, and second factors.
+    "ALTER TABLE sessions ADD COLUMN method TEXT NOT NULL DEFAULT 'password';
+    ALTER TABLE sessions ADD COLUMN issuer TEXT;
+    ALTER TABLE sessions ADD COLUMN subject TEXT;
+    ALTER TABLE sessions ADD COLUMN provider_session TEXT;
+    CREATE TABLE identities (
+        issuer TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        account TEXT NOT NULL REFERENCES accounts,
+        created_at INTEGER NOT NULL,
+        PRIMARY KEY (issuer, subject)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX identities_by_account ON identities (account);
+    CREATE TABLE authenticator_apps (
+        account TEXT NOT NULL PRIMARY KEY REFERENCES accounts,
+        key TEXT NOT NULL,
+        last_step INTEGER NOT NULL,
+        created_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE passkeys (
+        id TEXT NOT NULL PRIMARY KEY,
+        account TEXT NOT NULL REFERENCES accounts,
+        name TEXT NOT NULL,
+        credential TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        used_at INTEGER
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX passkeys_by_account ON passkeys (account);
+    CREATE TABLE recovery_codes (
+        account TEXT NOT NULL REFERENCES accounts,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (account, digest)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE challenges (
+        digest BLOB NOT NULL PRIMARY KEY,
+        purpose TEXT NOT NULL,
+        account TEXT,
+        network TEXT NOT NULL,
+        body TEXT NOT NULL,
+        tries INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX challenges_by_network ON challenges (network, created_at);
+    CREATE TABLE sign_in_failures (
+        subject TEXT NOT NULL PRIMARY KEY,
+        thousandths INTEGER NOT NULL,
+        at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sign_in_policy (
+        rule TEXT NOT NULL PRIMARY KEY,
+        set_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;",
+    // Projects and prices. A price is in millionths of the currency per million tokens; the one of everything else has no
+    // label. A key that was given to somebody else is in `given_keys`: from then on `person_sums` holds what `key_sums`
+    // does, by the owner at the time of the request ('' for nobody), and what is not there was the first owner's.
+    "ALTER TABLE keys ADD COLUMN project TEXT;
+    CREATE TABLE prices (
+        project TEXT NOT NULL PRIMARY KEY,
+        prompt INTEGER NOT NULL,
+        completion INTEGER NOT NULL,
+        currency TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE given_keys (
+        key_id TEXT NOT NULL PRIMARY KEY,
+        first_owner TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE person_sums (
+        span INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        key_id TEXT NOT NULL,
+        account TEXT NOT NULL,
+        requests INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        prompt_measured INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        completion_measured INTEGER NOT NULL,
+        total_tokens INTEGER NOT NULL,
+        total_measured INTEGER NOT NULL,
+        last_at INTEGER NOT NULL,
+        succeeded INTEGER NOT NULL,
+        PRIMARY KEY (span, start, key_id, account)
+    ) STRICT, WITHOUT ROWID;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

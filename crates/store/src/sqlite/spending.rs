@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::Sqlite;
 use super::fold::unfolded_sums;
 use crate::StoreError;
-use crate::limit_store::UNCOUNTED_SLOT;
+use crate::limit_store::{LIMITS_VERSION, UNCOUNTED_SLOT};
 use crate::limits::SpentInPeriods;
 use crate::rollup::{Entry, Figures, Measured};
 use crate::scope::Scope;
@@ -17,37 +17,60 @@ use crate::spending::{BudgetPeriod, Spending, SpendingSums};
 /// Of the only process that commits.
 const SLOT: u64 = UNCOUNTED_SLOT + 1;
 
-/// Counts recorded rows against budgets. Where there are none, this is one look at an empty table.
-pub(super) fn count(transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), StoreError> {
-    let any = "SELECT EXISTS (SELECT 1 FROM counted_scopes)";
-    if !transaction.prepare_cached(any)?.query_row([], |row| row.get::<_, bool>(0))? {
-        return Ok(());
-    }
-    let mut find = transaction.prepare_cached("SELECT 1 FROM counted_scopes WHERE scope = ?1")?;
-    let scopes: HashSet<Scope> = rows.iter().flat_map(|row| Scope::all_of(row.key, row.owner)).collect();
-    let mut counted = HashSet::new();
-    for scope in scopes {
-        if find.exists([scope.to_string()])? {
-            counted.insert(scope);
-        }
-    }
-    let mut sums = SpendingSums::default();
-    for row in rows {
-        let spending = Spending::of(row.outcome.status, row.usage.total);
-        sums.add(row.request_id, row.key, row.owner, spending, |scope| counted.contains(scope));
-    }
-    let mut add = transaction.prepare_cached(
-        "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
-             unmeasured = unmeasured + excluded.unmeasured",
-    )?;
-    for (key, Spending { requests, tokens, unmeasured }) in sums.iter() {
-        let (scope, period, start) = (key.scope.to_string(), key.period.as_str(), key.start.as_millis());
-        add.execute(params![scope, period, start, SLOT, requests, tokens, unmeasured])?;
-    }
-    Ok(())
+/// The scopes that have budgets, as of a version of the limits.
+#[derive(Default)]
+pub(super) struct CountedScopes {
+    version: Option<u64>,
+    scopes: HashSet<Scope>,
 }
+
+impl CountedScopes {
+    /// Counts recorded rows against budgets. Where there are none, this is one look at a version.
+    pub(super) fn count(&mut self, transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), rusqlite::Error> {
+        self.refresh(transaction)?;
+        if self.scopes.is_empty() {
+            return Ok(());
+        }
+        let mut sums = SpendingSums::default();
+        for row in rows {
+            let spending = Spending::of(row.outcome.status, row.usage.total);
+            sums.add(row.request_id, row.key, row.owner, spending, |scope| self.scopes.contains(scope));
+        }
+        let mut add = transaction.prepare_cached(ADD)?;
+        for (scope, [day, month], Spending { requests, tokens, unmeasured }) in sums.iter() {
+            let (scope, day, month) = (scope.to_string(), day.as_millis(), month.as_millis());
+            add.execute(params![scope, day, month, SLOT, requests, tokens, unmeasured])?;
+        }
+        Ok(())
+    }
+
+    /// Whoever changes them counts up the version in the same transaction.
+    fn refresh(&mut self, transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
+        let version = transaction.prepare_cached(LIMITS_VERSION)?.query_row([], |row| row.get(0))?;
+        if self.version == Some(version) {
+            return Ok(());
+        }
+        let mut list = transaction.prepare_cached("SELECT scope FROM counted_scopes")?;
+        let names = list.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+        // A later version may know more kinds of scopes; no row of this one is in them.
+        let scopes = names.iter().filter_map(|name| name.parse().ok()).collect();
+        *self = Self { version: Some(version), scopes };
+        Ok(())
+    }
+}
+
+/// To the sums of a day and of its month at once.
+const ADD: &str = "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
+    VALUES (?1, 'day', ?2, ?4, ?5, ?6, ?7), (?1, 'month', ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
+        unmeasured = unmeasured + excluded.unmeasured";
+
+/// Two look-ups: with `OR`, all days of a scope would be read. Slots from `?4` on.
+const SUM: &str = "SELECT 'day', requests, tokens, unmeasured FROM spending
+        WHERE scope = ?1 AND period = 'day' AND start = ?2 AND slot >= ?4
+    UNION ALL
+    SELECT 'month', requests, tokens, unmeasured FROM spending
+        WHERE scope = ?1 AND period = 'month' AND start = ?3 AND slot >= ?4";
 
 impl Sqlite {
     /// What scopes have spent, from the sums.
@@ -58,7 +81,7 @@ impl Sqlite {
     ) -> Result<HashMap<Scope, SpentInPeriods>, StoreError> {
         self.with(|connection| {
             let starts = starts(now);
-            let sums = scopes.iter().map(|&scope| Ok((scope, sum(connection, scope, starts, "true")?)));
+            let sums = scopes.iter().map(|&scope| Ok((scope, sum(connection, scope, starts, UNCOUNTED_SLOT)?)));
             sums.collect()
         })
     }
@@ -72,7 +95,7 @@ impl Sqlite {
     pub(crate) fn uncounted_spending(&self, scope: Scope, now: Timestamp) -> Result<SpentInPeriods, StoreError> {
         self.with(|connection| {
             let snapshot = connection.transaction()?;
-            let counted = sum(&snapshot, scope, starts(now), "slot <> 0")?;
+            let counted = sum(&snapshot, scope, starts(now), SLOT)?;
             Ok(recorded(&snapshot, scope, now)?.without(&counted))
         })
     }
@@ -87,14 +110,11 @@ impl Sqlite {
 fn sum(
     connection: &Connection,
     scope: Scope,
-    starts: [u64; 2],
-    slots: &'static str,
+    [day, month]: [u64; 2],
+    first_slot: u64,
 ) -> Result<SpentInPeriods, StoreError> {
-    let mut sum = connection.prepare_cached(&format!(
-        "SELECT period, requests, tokens, unmeasured FROM spending
-         WHERE scope = ?1 AND (period = 'day' AND start = ?2 OR period = 'month' AND start = ?3) AND {slots}"
-    ))?;
-    let mut rows = sum.query(params![scope.to_string(), starts[0], starts[1]])?;
+    let mut sum = connection.prepare_cached(SUM)?;
+    let mut rows = sum.query(params![scope.to_string(), day, month, first_slot])?;
     let mut spent = SpentInPeriods::default();
     while let Some(row) = rows.next()? {
         let period = match row.get_ref(0)?.as_str() {

@@ -1,23 +1,34 @@
-//! Reads the ledger: sums from the roll-ups and the rows that they lack, and rows from the end of `requests`.
+//! Reads sums from the roll-ups, and the rows that they lack.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::ops::Range;
 
-use chat::{KeyId, RequestId, Timestamp, TokenUsage};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use chat::{KeyId, RequestId, Timestamp};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::Sqlite;
-use super::fold::{unfolded, unfolded_sums};
+use super::fold::{rows_between, unfolded_sums};
+use super::pool::numbered;
+use crate::groups::{ReportKey, SumTable, day_range, parse_person};
+use crate::id::AccountId;
 use crate::latency::Latencies;
-use crate::report::{KeyUsageBuilder, NamedKey, ReportBuilder, RollupRow};
-use crate::rollup::{Figures, GroundingRecord, KeySum, Measured, Rollups, SumRange, sum_ranges};
+use crate::price_store::{SELECT_PRICES, price_list, price_row};
+use crate::report::{ReportBuilder, RollupRow};
+use crate::rollup::{Figures, KeySum, Measured, Resolution, SumRange, sum_ranges};
 use crate::scope::Scope;
-use crate::usage::{Period, RequestQuery, UsageQuery, persist_us};
+use crate::sum_cache::{HourTotals, SumCache, SumsByKey};
+use crate::unsummed::Unsummed;
+use crate::usage::{Grouping, Period, Person, Step, UsageQuery};
 use crate::viewer::Viewer;
-use crate::{KeyUsage, RecordedRequest, StoreError, UsageReport};
+use crate::{KeyUsage, PriceList, StoreError, UsageReport, sql};
 
 /// The columns of `Figures`.
 const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
     total_measured, last_at";
+/// The columns of `KeySum`.
+const SUMS: &str = "requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
+    total_tokens, total_measured";
 
 impl Sqlite {
     pub(crate) fn usage(
@@ -29,17 +40,15 @@ impl Sqlite {
         self.with(|connection| {
             // One read transaction, so that every grouping sees the same rows.
             let snapshot = connection.transaction()?;
-            let scope = match (query.key, viewer.scope()) {
+            let scope = match (query.key, query.person_for(viewer)) {
                 (Some(key), _) if !is_visible(&snapshot, viewer, key)? => return Ok(None),
                 (Some(key), _) => Scope::Key(key),
-                (None, Some(account)) => Scope::Owner(*account),
+                (None, Some(account)) => Scope::Owner(account),
                 (None, None) => Scope::Everyone,
             };
-            let unfolded = unfolded_sums(&snapshot)?;
-            let mut report = read(&snapshot, &unfolded, scope, query, now)?;
-            if query.by_key {
-                report.by_key = by_key(&snapshot, &unfolded, viewer, query.period, query.key)?;
-            }
+            let unsummed = unsummed(&snapshot, query.period)?;
+            let mut report = read(&snapshot, &unsummed, scope, query, now)?;
+            group(&snapshot, &self.sums, &unsummed, viewer, query, &mut report)?;
             Ok(Some(report))
         })
     }
@@ -47,57 +56,10 @@ impl Sqlite {
     pub(crate) fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         self.with(|connection| {
             let snapshot = connection.transaction()?;
-            by_key(&snapshot, &unfolded_sums(&snapshot)?, viewer, period, None)
-        })
-    }
-
-    pub(crate) fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
-        let first = RequestId::first_at(query.since).to_bytes();
-        let before = query.before.map_or([0xff; 16], RequestId::to_bytes);
-        // SQLite uses the index on failed requests only if the condition says so literally.
-        let status = match query.status {
-            None => "?3 IS NULL",
-            Some(200) => "status = ?3",
-            Some(_) => "status = ?3 AND status <> 200",
-        };
-        let within = format!("requests.id >= ?1 AND requests.id < ?2 AND {status}");
-        self.with(|connection| {
-            if query.key.is_none() && viewer.scope().is_none() {
-                let rows = select_from("requests");
-                let mut newest =
-                    connection.prepare(&format!("{rows} WHERE {within} ORDER BY requests.id DESC LIMIT ?4"))?;
-                let rows = newest.query_map(params![first, before, query.status, query.limit], request)?;
-                return Ok(rows.collect::<Result<_, _>>()?);
-            }
-            // One snapshot: what is folded meanwhile would be in both lists, or in none.
-            let snapshot = connection.transaction()?;
-            let mut keys =
-                snapshot.prepare("SELECT id FROM keys WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2)")?;
-            let keys = keys
-                .query_map(params![viewer.scope_text(), query.key.as_ref().map(KeyId::as_str)], |row| key_id(row, 0))?;
-            let keys = keys.collect::<Result<HashSet<_>, _>>()?;
-            let mut all = Vec::new();
-            // The newest requests of each key; of these, the newest.
-            let rows = select_from("requests_of_keys AS listed CROSS JOIN requests USING (id)");
-            let listed = within.replace("requests.id", "listed.id");
-            let mut newest = snapshot
-                .prepare(&format!("{rows} WHERE listed.key_id = ?5 AND {listed} ORDER BY listed.id DESC LIMIT ?4"))?;
-            for key in &keys {
-                let parameters = params![first, before, query.status, query.limit, key.as_str()];
-                for row in newest.query_map(parameters, request)? {
-                    all.push(row?);
-                }
-            }
-            // And those that are in no list yet.
-            let mut find =
-                snapshot.prepare(&format!("{} WHERE requests.id = ?4 AND {within}", select_from("requests")))?;
-            for id in unfolded(&snapshot)?.iter().flat_map(|commit| &commit.requests) {
-                let row = find.query_row(params![first, before, query.status, id.to_bytes()], request).optional()?;
-                all.extend(row.filter(|row| keys.contains(&row.key)));
-            }
-            all.sort_unstable_by_key(|row| std::cmp::Reverse(row.request_id));
-            all.truncate(query.limit as usize);
-            Ok(all)
+            let unsummed = unsummed(&snapshot, period)?;
+            let keys = keys(&snapshot, viewer.scope(), None)?;
+            let parts = Sums::new(&snapshot, &self.sums, &unsummed)?.of_period(&keys)?.into_parts(None);
+            Ok(parts.by_key(viewer, &PriceList::default(), &unsummed))
         })
     }
 
@@ -105,23 +67,14 @@ impl Sqlite {
     pub(crate) fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
         self.with(|connection| Ok(unfolded_sums(&*connection.transaction()?)?.last_uses().collect()))
     }
-
-    pub(crate) fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
-        self.with(|connection| {
-            let rows = select_from("requests");
-            let mut find =
-                connection.prepare(&format!("{rows} WHERE requests.id = ?1 AND (?2 IS NULL OR keys.owner = ?2)"))?;
-            Ok(find.query_row(params![id.to_bytes(), viewer.scope_text()], request).optional()?)
-        })
-    }
 }
 
 /// Everyone's sums, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let unfolded = unfolded_sums(connection)?;
-    let mut report = read(connection, &unfolded, Scope::Everyone, &query, Timestamp::default())?;
-    report.by_key = by_key(connection, &unfolded, &Viewer::operator(), query.period, None)?;
+    let unsummed = unsummed(connection, query.period)?;
+    let mut report = read(connection, &unsummed, Scope::Everyone, &query, Timestamp::default())?;
+    group(connection, &SumCache::default(), &unsummed, &Viewer::operator(), &query, &mut report)?;
     Ok(report)
 }
 
@@ -131,23 +84,23 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
     find.query_row(params![key.as_str(), viewer.scope_text()], |row| row.get(0))
 }
 
-/// Sums the roll-ups of one scope in one pass, by everything except the key.
+/// Sums the roll-ups of one scope in one pass, by time and outcome.
 fn read(
     connection: &Connection,
-    unfolded: &Rollups,
+    unsummed: &Unsummed,
     scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
 ) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
-         WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3 ORDER BY start"
+         WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3"
     ))?;
-    let hours = query.period.seconds();
+    let hours = unsummed.period().whole_hours();
     let stored = rollups.query_and_then(params![scope.to_string(), hours.start, hours.end], rollup)?;
-    let mut sums = ReportBuilder::new(query);
-    sums.add_all(scope, stored, unfolded)?;
-    Ok(sums.finish(now))
+    let mut sums = ReportBuilder::new(query.step);
+    sums.add_all(scope, stored, unsummed)?;
+    Ok(sums.finish(unsummed, now))
 }
 
 fn rollup(row: &Row<'_>) -> Result<RollupRow, StoreError> {
@@ -161,41 +114,192 @@ fn rollup(row: &Row<'_>) -> Result<RollupRow, StoreError> {
     })
 }
 
-/// Sums by key, from the narrow table: coarse ranges of time in the middle, finer ones at the edges. There are ten rows
-/// for each key, so every column that is not read saves time.
-fn by_key(
+/// What the sums of a period lack.
+fn unsummed(connection: &Connection, period: Period) -> Result<Unsummed, StoreError> {
+    let mut unsummed = Unsummed::new(period, unfolded_sums(connection)?);
+    for hour in period.cut_hours() {
+        let [first, end] = [hour, hour + 3600].map(|second| RequestId::first_at(Timestamp::from_seconds(second)));
+        let mut rows = connection.prepare_cached("SELECT count(*) FROM requests WHERE id >= ?1 AND id < ?2")?;
+        let rows = rows.query_row([first.to_bytes(), end.to_bytes()], |row| row.get(0))?;
+        let mut folded = connection.prepare_cached(
+            "SELECT coalesce(sum(requests), 0) FROM rollups WHERE span = 3600 AND key_id = '' AND start = ?1",
+        )?;
+        let folded = folded.query_row([hour], |row| row.get(0))?;
+        if unsummed.require_rows(hour, rows, folded) {
+            rows_between(connection, period.part_of(hour), |row| unsummed.add(row))?;
+        }
+    }
+    Ok(unsummed)
+}
+
+/// Adds groups and costs to a report.
+fn group(
     connection: &Connection,
-    unfolded: &Rollups,
+    kept: &SumCache,
+    unsummed: &Unsummed,
     viewer: &Viewer,
-    period: Period,
-    only: Option<KeyId>,
-) -> Result<Vec<KeyUsage>, StoreError> {
-    let mut names = connection.prepare_cached(
-        "SELECT id, name, last_used_at FROM keys
-         WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
-    )?;
-    let named = names.query_map(params![viewer.scope_text(), only.as_ref().map(KeyId::as_str)], |row| {
-        Ok(NamedKey {
-            id: key_id(row, 0)?,
-            name: row.get(1)?,
-            last_used_at: row.get::<_, Option<_>>(2)?.map(Timestamp::from_millis),
-        })
-    })?;
-    let mut sums = KeyUsageBuilder::new(named.collect::<Result<_, _>>()?);
-    let mut scan = connection.prepare_cached(
-        "SELECT key_id, requests, succeeded, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
-             total_tokens, total_measured FROM key_sums
-         WHERE span = ?1 AND start >= ?2 AND start < ?3 ORDER BY start, key_id",
-    )?;
-    for SumRange { span, starts, added } in sum_ranges(&period.seconds()) {
+    query: &UsageQuery,
+    report: &mut UsageReport,
+) -> Result<(), StoreError> {
+    let Some(grouping) = query.group else { return Ok(()) };
+    let prices = price_list(all(connection, SELECT_PRICES, &[], price_row)?);
+    report.currency = prices.currency;
+    if grouping == Grouping::Time && prices.projects.is_empty() {
+        report.set_uniform_cost(prices.default);
+        return Ok(());
+    }
+    let sums = Sums::new(connection, kept, unsummed)?;
+    let keys = keys(connection, None, query.key)?;
+    let person = query.person_for(viewer).filter(|_| query.key.is_none());
+    let parts = sums.of_period(&keys)?.into_parts(person);
+    report.cost = parts.cost(&prices);
+    match grouping {
+        Grouping::Time if query.step == Step::Day => {
+            for slice in &mut report.by_time {
+                let day = slice.start.as_seconds();
+                let mut table = SumTable::new(&keys);
+                sums.add(&mut table, &day_range(unsummed.period(), day))?;
+                table.add_unsummed(unsummed, &(day..day + 86_400));
+                slice.cost = table.into_parts(person).cost(&prices);
+            }
+        }
+        Grouping::Time => {}
+        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, unsummed),
+        Grouping::Person => {
+            let people = all(connection, Person::SELECT, &[], Person::read)?;
+            let people = people.into_iter().map(|person| (person.id, person)).collect();
+            report.by_person = parts.by_person(&people, &prices);
+        }
+        Grouping::Project => report.by_project = parts.by_project(&prices),
+    }
+    Ok(())
+}
+
+fn keys(connection: &Connection, owner: Option<&AccountId>, only: Option<KeyId>) -> Result<Vec<ReportKey>, StoreError> {
+    let parameters = [owner.map(AccountId::as_str), only.as_ref().map(KeyId::as_str)];
+    let mut keys = all(connection, ReportKey::SELECT, &parameters, ReportKey::read)?;
+    ReportKey::set_first_owners(&mut keys, all(connection, ReportKey::SELECT_GIVEN, &[], ReportKey::read_given)?);
+    Ok(keys)
+}
+
+fn all<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: &[Option<&str>],
+    read: impl Fn(&sql::Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(&numbered(sql))?;
+    let rows = statement.query_and_then(params_from_iter(parameters), |row| read(&sql::Row::Sqlite(row)))?;
+    rows.collect()
+}
+
+/// Sums by key, from the narrow tables, in one snapshot.
+struct Sums<'a> {
+    connection: &'a Connection,
+    kept: &'a SumCache,
+    totals: HourTotals,
+    unsummed: &'a Unsummed,
+}
+
+impl<'a> Sums<'a> {
+    fn new(connection: &'a Connection, kept: &'a SumCache, unsummed: &'a Unsummed) -> Result<Self, StoreError> {
+        let mut totals = connection.prepare_cached(
+            "SELECT start, sum(requests) FROM rollups WHERE span = 3600 AND key_id = '' AND start >= ?1 GROUP BY start",
+        )?;
+        // The sums at its beginning may start earlier.
+        let first = Resolution::EightDays.start_of(unsummed.period().whole_hours().start);
+        let totals = totals.query_map([first], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+        Ok(Self { connection, kept, totals, unsummed })
+    }
+
+    /// Coarse ranges of time in the middle, finer ones at the edges.
+    fn of_period<'k>(&self, keys: &'k [ReportKey]) -> Result<SumTable<'k>, StoreError> {
+        let mut table = SumTable::new(keys);
+        for range in sum_ranges(&self.unsummed.period().whole_hours()) {
+            self.add(&mut table, &range)?;
+        }
+        table.add_unsummed(self.unsummed, &(0..u64::MAX));
+        Ok(table)
+    }
+
+    fn add(&self, table: &mut SumTable<'_>, range: &SumRange) -> Result<(), StoreError> {
+        let SumRange { span, ref starts, added } = *range;
+        match span {
+            Resolution::Hour => {
+                for hours in self.totals.divide(starts) {
+                    self.add_sums(table, span, &hours, added)?;
+                }
+            }
+            Resolution::Day | Resolution::EightDays => {
+                for start in self.totals.starts_within(starts, span) {
+                    self.add_sums(table, span, &(start..start + span.seconds()), added)?;
+                }
+            }
+        }
+        let mut scan = self.connection.prepare_cached(&format!(
+            "SELECT key_id, {SUMS}, account FROM person_sums WHERE span = ?1 AND start >= ?2 AND start < ?3",
+        ))?;
+        let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
+        while let Some(row) = rows.next()? {
+            let person = parse_person(row.get_ref(9)?.as_str().map_err(|_| StoreError::Corrupt("owner"))?)?;
+            table.add_person(key_id(row, 0)?, person, added, &key_sum(row)?);
+        }
+        Ok(())
+    }
+
+    /// Adds the sums that start within a time, from memory if they are there.
+    fn add_sums(
+        &self,
+        table: &mut SumTable<'_>,
+        span: Resolution,
+        time: &Range<u64>,
+        added: bool,
+    ) -> Result<(), StoreError> {
+        let Some(past) = self.totals.past(span, time) else {
+            return self.read(span, time, |key, sum| table.add(key, added, sum));
+        };
+        let sums = match self.kept.get(&past) {
+            Some(sums) => sums,
+            None => {
+                let sums = self.sum_up(span, time)?;
+                self.kept.keep(past, sums.clone());
+                sums
+            }
+        };
+        for (key, sum) in &*sums {
+            let Ok(()) = table.add(key.as_bytes(), added, || Ok::<_, Infallible>(*sum));
+        }
+        Ok(())
+    }
+
+    fn sum_up(&self, span: Resolution, time: &Range<u64>) -> Result<SumsByKey, StoreError> {
+        let mut sums: BTreeMap<KeyId, KeySum> = BTreeMap::new();
+        self.read(span, time, |key, sum| {
+            let key = std::str::from_utf8(key).ok().and_then(|key| key.parse().ok());
+            sums.entry(key.ok_or(StoreError::Corrupt("sum"))?).or_default().merge(&sum()?);
+            Ok(())
+        })?;
+        Ok(sums.into_iter().collect())
+    }
+
+    /// Reads the sums that start within a range, by start and key. Many are of keys that nobody asked for, so the caller
+    /// says whether a sum is needed.
+    fn read(
+        &self,
+        span: Resolution,
+        starts: &Range<u64>,
+        mut take: impl FnMut(&[u8], &dyn Fn() -> Result<KeySum, StoreError>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut scan = self.connection.prepare_cached(&format!(
+            "SELECT key_id, {SUMS} FROM key_sums WHERE span = ?1 AND start >= ?2 AND start < ?3 ORDER BY start, key_id",
+        ))?;
         let mut rows = scan.query(params![span.seconds(), starts.start, starts.end])?;
         while let Some(row) = rows.next()? {
             let key = row.get_ref(0)?.as_bytes().map_err(|_| StoreError::Corrupt("sum"))?;
-            sums.add(key, added, || key_sum(row))?;
+            take(key, &|| key_sum(row))?;
         }
+        Ok(())
     }
-    sums.add_unfolded(unfolded, period);
-    Ok(sums.finish())
 }
 
 /// Reads a key's sums from the columns after its id.
@@ -227,41 +331,7 @@ fn figures(row: &Row<'_>) -> Result<Figures, rusqlite::Error> {
     })
 }
 
-/// Selects what `request` reads.
-fn select_from(requests: &str) -> String {
-    format!(
-        "SELECT requests.id, requests.key_id, status, code, prompt_tokens, completion_tokens, total_tokens, queue_us,
-             search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''), score, scorer, sources
-         FROM {requests} LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = requests.key_id"
-    )
-}
-
-fn request(row: &Row<'_>) -> Result<RecordedRequest, rusqlite::Error> {
-    let request_id = RequestId::from_bytes(row.get(0)?);
-    let total_us = row.get(10)?;
-    Ok(RecordedRequest {
-        request_id,
-        key: key_id(row, 1)?,
-        key_name: row.get(12)?,
-        status: row.get(2)?,
-        code: row.get(3)?,
-        usage: TokenUsage { prompt: row.get(4)?, completion: row.get(5)?, total: row.get(6)? },
-        queue_us: row.get(7)?,
-        search_us: row.get(8)?,
-        inference_us: row.get(9)?,
-        total_us,
-        persist_us: row.get::<_, Option<u64>>(11)?.and_then(|at| persist_us(request_id, total_us, at)),
-        grounding: grounding(row)?,
-    })
-}
-
 pub(super) fn key_id(row: &Row<'_>, column: usize) -> Result<KeyId, rusqlite::Error> {
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|_| rusqlite::Error::InvalidColumnType(column, "key id".into(), rusqlite::types::Type::Text))
-}
-
-fn grounding(row: &Row<'_>) -> Result<Option<GroundingRecord>, rusqlite::Error> {
-    let (score, scorer): (Option<f32>, Option<u16>) = (row.get(13)?, row.get(14)?);
-    let sources = row.get(15)?;
-    Ok(score.zip(scorer).map(|(score, scorer)| GroundingRecord { score, scorer, sources }))
 }

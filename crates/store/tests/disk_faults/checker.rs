@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use chat::{ApiKey, KeyId, RequestId, Timestamp};
 use rusqlite::{Connection, OpenFlags};
-use store::{Entry, Period, Phase, Step, Store, UsageQuery, Viewer};
+use store::{Entry, Grouping, Period, Phase, Step, Store, UsageQuery, Viewer};
 
 /// Rows from before that hour may be pruned; all others are from after it.
 pub(crate) const OLDEST_KEPT_SECONDS: u64 = 1_700_000_000 / 3600 * 3600;
@@ -62,8 +62,13 @@ impl Expected {
         self.check_sums(&connection);
         self.check_lists(&connection);
         self.check_keys(&connection, store).await;
-        let query =
-            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Day, by_key: true };
+        let query = UsageQuery {
+            period: Period::since(Timestamp::default()),
+            key: None,
+            step: Step::Day,
+            person: None,
+            group: Some(Grouping::Key),
+        };
         let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
         assert_eq!(report.latencies.count(Phase::Total), report.totals.requests, "latencies and requests");
         assert!(report.latencies.count(Phase::Persist) <= report.totals.requests, "a commit is timed twice");

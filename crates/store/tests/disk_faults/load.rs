@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use faulty_disk::Disk;
 use parking_lot::Mutex;
-use store::{Entry, Ledger, NewKey, Outcome, Period, RequestQuery, Step, Store, Timings, UsageQuery, Viewer, back_up};
+use store::{
+    Entry, Grouping, Ledger, NewKey, Outcome, Period, RequestQuery, Step, Store, Timings, UsageQuery, Viewer, back_up,
+};
 use tokio::task::JoinSet;
 
 use crate::checker::{Expected, KnownKey, OLDEST_KEPT_SECONDS, Revocation, SentRow};
@@ -122,7 +124,8 @@ impl Load {
                 return;
             }
             if rng.bool() {
-                let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None };
+                let new =
+                    NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
                 if let Ok(key) = self.store.create_key(&operator, new).await {
                     let known = KnownKey { key: Arc::new(key), revocation: Revocation::None };
                     self.expected.lock().keys.insert(known.key.id(), known);
@@ -147,8 +150,13 @@ impl Load {
 
     async fn read(&self) {
         let operator = Viewer::operator();
-        let query =
-            UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
+        let query = UsageQuery {
+            period: Period::since(Timestamp::default()),
+            key: None,
+            step: Step::Hour,
+            person: None,
+            group: Some(Grouping::Key),
+        };
         for _ in 0..5 {
             if let Ok(report) = self.store.usage(&operator, &query).await {
                 let report = report.unwrap();

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use chat::{RequestId, Timestamp};
 use store::{
-    CopyError, Database, GroundingRecord, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role, Step,
+    AuditQuery, CopyError, Database, GroundingRecord, Grouping, KeyChange, Origin, Period, PersonName,
+    PostgresSettings, Price, Project, RequestQuery, Role, Step,
 };
-use store::{Store, UsageQuery, Viewer};
+use store::{SignInMethod, Store, UsageQuery, Viewer};
 use testbed::Cluster;
 
 use crate::database::{TestDatabase, entry, new_key};
@@ -73,11 +74,16 @@ async fn fill(store: &Store) {
     };
     let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let begun = store.begin_session(account, &origin).await.unwrap().unwrap();
+    let begun = store.begin_session(account, &origin, SignInMethod::Password).await.unwrap().unwrap();
     store.invite(admin, Role::Developer, "somebody", DAY).await.unwrap();
     store.playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
     store.revoke_key(&operator, keys[1]).await.unwrap();
+    store.set_key_owner(admin, keys[0], Some(account)).await.unwrap();
+    let project = Project::parse("search").unwrap();
+    assert!(store.change_key(&operator, keys[0], &KeyChange::Project(Some(project.clone()))).await.unwrap());
+    let price = Price { prompt: "0.2".parse().unwrap(), completion: "0.8".parse().unwrap() };
+    store.set_price(admin, Some(&project), price, "EUR".parse().ok()).await.unwrap();
     let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();
     let now = RequestId::now().unix_micros();
     for number in 0..300_u64 {
@@ -99,18 +105,25 @@ async fn assert_same(original: &Store, copy: &Store) {
     assert_eq!(original.accounts(admin).await.unwrap(), copy.accounts(admin).await.unwrap());
     assert_eq!(original.links(admin).await.unwrap().len(), copy.links(admin).await.unwrap().len());
     let audit = async |store: &Store| {
-        let lines = store.audit(admin, u64::MAX, 1000).await.unwrap();
+        let lines = store.audit(admin, &AuditQuery { limit: 1000, ..AuditQuery::default() }).await.unwrap().records;
         lines.into_iter().map(|line| (line.number, line.at, line.who, line.what, line.subject)).collect::<Vec<_>>()
     };
     assert_eq!(audit(original).await, audit(copy).await);
     assert_eq!(requests_of(original).await, requests_of(copy).await);
-    let query = UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
+    let query = UsageQuery {
+        period: Period::since(Timestamp::default()),
+        key: None,
+        step: Step::Hour,
+        person: None,
+        group: Some(Grouping::Person),
+    };
     let usage = async |store: &Store| {
         let mut report = store.usage(&operator, &query).await.unwrap().unwrap();
         report.until = Timestamp::default();
         report
     };
     assert_eq!(usage(original).await, usage(copy).await);
+    assert_eq!(original.prices(&operator).await.unwrap(), copy.prices(&operator).await.unwrap());
 }
 
 async fn requests_of(store: &Store) -> Vec<store::RecordedRequest> {

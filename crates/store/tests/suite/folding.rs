@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, Ledger, LedgerWriter, Outcome, Period, Phase, RequestQuery, Step, Store, Timings, UsageQuery,
-    UsageReport, Viewer,
+    Database, Entry, Grouping, Ledger, LedgerWriter, Outcome, Period, Phase, RequestQuery, Step, Store, Timings,
+    UsageQuery, UsageReport, Viewer,
 };
 use testbed::Cluster;
 
@@ -169,7 +169,13 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
 }
 
 fn everything() -> UsageQuery {
-    UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true }
+    UsageQuery {
+        period: Period::since(Timestamp::default()),
+        key: None,
+        step: Step::Hour,
+        person: None,
+        group: Some(Grouping::Key),
+    }
 }
 
 fn check_groupings(report: &UsageReport) {

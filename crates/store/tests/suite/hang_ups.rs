@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, CallerLimits, Database, Email, EnterError, KeyChange, Ledger, Limit, LimitKind, LinkId,
-    NewAccount, NewKey, Origin, PasswordTry, Period, PersonName, PostgresSettings, RequestQuery, Role, Scope, Session,
-    SessionId, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
+    AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Database, Email, EnterError, Grouping,
+    KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
+    PersonName, PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery,
+    Role, Scope, Session, SessionId, SignInMethod, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -74,6 +75,9 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     authenticate(&world.key),
     create_key(&world.session.viewer, new_key()),
     list_keys(&world.session.viewer),
+    find_keys(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
+    keys_with_ids(&world.session.viewer, &[fresh.key]),
+    names_of_limited_keys(&world.session.viewer),
     key(&world.session.viewer, fresh.key),
     has_keys(&world.session.viewer),
     count_keys(),
@@ -96,16 +100,17 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     create_reset_link(world.session.viewer.admin().unwrap(), &email("bob")),
     links(world.session.viewer.admin().unwrap()),
     revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
-    begin_session(world.other, &origin()),
+    begin_session(world.other, &origin(), SignInMethod::Password),
     session(&world.token, ADDRESS),
     sessions(&world.session.viewer),
     end_session(&world.session.viewer, fresh.session),
     end_other_sessions(&world.session.viewer, world.session.id),
-    audit(world.session.viewer.admin().unwrap(), u64::from(u32::MAX), 10),
+    audit(world.session.viewer.admin().unwrap(), &AuditQuery { limit: 10, ..AuditQuery::default() }),
     record_wrong_passwords(&wrong_password()),
     usage(&world.session.viewer, &everything()),
     usage_by_key(&world.session.viewer, everything().period),
     requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
+    search_requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
     request(&world.session.viewer, RequestId::now()),
     check_integrity(),
     rotate_key(&world.session.viewer, fresh.key, DAY),
@@ -113,6 +118,9 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     set_key_owner(world.session.viewer.admin().unwrap(), fresh.key, Some(world.other)),
     set_limit(world.session.viewer.admin().unwrap(), limit(fresh.key)),
     remove_limit(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
+    prices(&world.session.viewer),
+    set_price(world.session.viewer.admin().unwrap(), None, price(), "EUR".parse().ok()),
+    remove_price(world.session.viewer.admin().unwrap(), None),
     list_limits(&world.session.viewer),
     limits_of_key(&world.session.viewer, fresh.key),
     complete_counts(),
@@ -131,7 +139,31 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     claim_notices(DAY),
     finish_notice(fresh.key.as_str()),
     retry_notice(fresh.key.as_str(), DAY),
-    expiring_keys(DAY),
+    count_expiring_keys(&world.session.viewer),
+    expiring_keys(),
+    end_sessions_of(world.session.viewer.admin().unwrap(), world.other),
+    sign_in_provided(&provided_person(fresh.key), &origin()),
+    end_provided_sessions("https://login.example.com", "somebody", None, ADDRESS),
+    second_factors(world.other),
+    authenticator_app(world.other),
+    set_authenticator_app(&world.session.viewer, "GEZDGNBVGY3TQOJQ", 1, &RecoveryCode::generate_all().unwrap()),
+    use_app_step(world.other, 2),
+    remove_authenticator_app(&world.session.viewer),
+    add_passkey(&world.session.viewer, fresh.key.as_str(), "My phone", "{}"),
+    passkey(fresh.key.as_str()),
+    passkey_used(fresh.key.as_str(), "{}"),
+    remove_passkey(&world.session.viewer, fresh.key.as_str()),
+    set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
+    use_recovery_code(world.other, &RecoveryCode::parse("0000-0000-0000").unwrap(), ADDRESS),
+    reset_second_factors(world.session.viewer.admin().unwrap(), world.other),
+    is_second_factor_required(),
+    require_second_factor(world.session.viewer.admin().unwrap(), false),
+    create_challenge(ChallengePurpose::Passkey, None, ADDRESS, "{}"),
+    try_challenge(ChallengePurpose::SecondFactor, &world.token),
+    take_challenge(ChallengePurpose::Passkey, &world.token),
+    sign_in_failures(&[ADDRESS]),
+    add_sign_in_failure(&[ADDRESS, "somebody"]),
+    forget_sign_in_failures(ADDRESS),
 });
 
 /// Something that was there no more, because an earlier caller hung up too late, is no failure.
@@ -162,12 +194,42 @@ impl Failure for AccountError {
     }
 }
 
+impl Failure for PriceError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Failure for ProvidedSignInError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl Failure for EnterError {
     fn into_store_error(self) -> Option<StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Reached(_) => None,
         }
+    }
+}
+
+fn provided_person(subject: KeyId) -> ProvidedPerson {
+    ProvidedPerson {
+        issuer: "https://login.example.com".into(),
+        subject: subject.to_string(),
+        email: email(&format!("p{subject}")),
+        is_email_verified: true,
+        name: PersonName::parse("Eve").unwrap(),
+        role: None,
+        session: None,
     }
 }
 
@@ -179,7 +241,7 @@ impl World {
         let ada = store.use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
         let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
         let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
-        let begun = store.begin_session(ada, &origin()).await.unwrap().unwrap();
+        let begun = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap();
         let key = store.create_key(&begun.session.viewer, new_key()).await.unwrap();
         for kind in LimitKind::ALL {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
@@ -201,7 +263,13 @@ impl World {
             reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
             key,
             leaver,
-            session: store.begin_session(self.other, &origin()).await.unwrap().unwrap().session.id,
+            session: store
+                .begin_session(self.other, &origin(), SignInMethod::Password)
+                .await
+                .unwrap()
+                .unwrap()
+                .session
+                .id,
         }
     }
 
@@ -229,11 +297,15 @@ fn new_account(name: &str) -> NewAccount {
 }
 
 fn new_key() -> NewKey {
-    NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None }
+    NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None }
 }
 
 fn limit(key: KeyId) -> Limit {
     Limit { scope: Scope::Key(key), kind: LimitKind::ALL[0], amount: 10 }
+}
+
+fn price() -> Price {
+    Price { prompt: "0.20".parse().unwrap(), completion: "0.80".parse().unwrap() }
 }
 
 fn origin() -> Origin {
@@ -251,7 +323,13 @@ fn wrong_password() -> WrongPasswords {
 }
 
 fn everything() -> UsageQuery {
-    UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true }
+    UsageQuery {
+        period: Period::since(Timestamp::default()),
+        key: None,
+        step: Step::Hour,
+        person: None,
+        group: Some(Grouping::Key),
+    }
 }
 
 /// The same database, with a small pool and a long timeout.

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use chat::{ApiKey, KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, GroundingRecord, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase, RecordedRequest,
-    RequestQuery, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
+    Database, Entry, GroundingRecord, Grouping, KeyState, Ledger, LedgerWriter, NewKey, Outcome, Period, Phase,
+    RecordedRequest, RequestQuery, Step, Store, Timings, UsageQuery, UsageReport, Viewer,
 };
 use testbed::Cluster;
 
@@ -49,7 +49,13 @@ impl Fixture {
 }
 
 async fn usage(store: &Store, since: Timestamp) -> UsageReport {
-    let query = UsageQuery { period: Period::since(since), key: None, step: Step::Day, by_key: true };
+    let query = UsageQuery {
+        period: Period::since(since),
+        key: None,
+        step: Step::Day,
+        person: None,
+        group: Some(Grouping::Key),
+    };
     store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
 }
 
@@ -113,7 +119,7 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database
     let unknown = ApiKey::generate().unwrap();
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
-    let expired = NewKey { name: name("old"), completions: true, expires_at: Some(now()) };
+    let expired = NewKey { name: name("old"), completions: true, expires_at: Some(now()), project: None };
     let expired = fixture.store.create_key(&Viewer::operator(), expired).await.unwrap();
     assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
     assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now()), KeyState::Expired);
@@ -124,8 +130,12 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database
 async fn keys_are_listed_with_their_names_permissions_and_last_use(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let first = fixture.key("first").await;
-    let silent =
-        NewKey { name: name("no completions"), completions: false, expires_at: Some(now() + Duration::from_secs(60)) };
+    let silent = NewKey {
+        name: name("no completions"),
+        completions: false,
+        expires_at: Some(now() + Duration::from_secs(60)),
+        project: None,
+    };
     let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
     assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
     assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), &name("renamed")).await.unwrap());

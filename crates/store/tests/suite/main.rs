@@ -6,10 +6,13 @@ mod copy;
 mod database;
 mod folding;
 mod hang_ups;
+mod key_search;
 mod ledger;
 mod outages;
 mod replicas;
+mod sign_in;
 mod tls;
+mod usage;
 
 /// Runs every function as a test on each backend. A function that is left out is reported as dead code.
 macro_rules! on_each_backend {

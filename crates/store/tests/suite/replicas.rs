@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chat::{RequestId, Timestamp};
-use store::{Outcome, Period, RequestQuery, Step, Store, UsageQuery, Viewer};
+use store::{Grouping, Outcome, Period, RequestQuery, Step, Store, UsageQuery, Viewer};
 use testbed::Cluster;
 
 use crate::database::{TestDatabase, entry, new_key};
@@ -58,7 +58,13 @@ async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
     while let Some(recorded) = recording.join_next().await {
         recorded.unwrap();
     }
-    let query = UsageQuery { period: Period::since(Timestamp::default()), key: None, step: Step::Hour, by_key: true };
+    let query = UsageQuery {
+        period: Period::since(Timestamp::default()),
+        key: None,
+        step: Step::Hour,
+        person: None,
+        group: Some(Grouping::Key),
+    };
     let report = first.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
     let all = (REPLICAS * ROWS) as u64;
     assert_eq!((report.totals.requests, report.totals.total.sum), (all, all * 5));

@@ -1,0 +1,55 @@
+//! `adriaticum limits`.
+
+use chat::KeyId;
+use clap::{Args, Subcommand};
+use store::{Email, LimitKind};
+
+use super::values::key_id;
+
+/// Far more than anybody can use, and far less than overflows when it is counted.
+pub(super) const MAX_LIMIT: u64 = 1_000_000_000_000_000;
+
+#[derive(Subcommand)]
+pub(crate) enum LimitsCommand {
+    /// Lists all limits, and what is used of them.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets a limit, or changes it. It holds from the next request on, on every replica.
+    Set {
+        #[command(flatten)]
+        of: LimitScope,
+        /// tokens-per-day, tokens-per-month, requests-per-day, requests-per-month (days and months are in UTC),
+        /// requests-per-minute or requests-in-flight.
+        #[arg(value_name = "LIMIT")]
+        kind: LimitKind,
+        /// How many.
+        #[arg(value_parser = clap::value_parser!(u64).range(..=MAX_LIMIT))]
+        amount: u64,
+    },
+    /// Removes a limit.
+    Remove {
+        #[command(flatten)]
+        of: LimitScope,
+        /// The limit, as `set` takes it.
+        #[arg(value_name = "LIMIT")]
+        kind: LimitKind,
+    },
+}
+
+/// Whose limit it is.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LimitScope {
+    /// Of a key, by its public id.
+    #[arg(long, value_name = "ID", value_parser = key_id)]
+    pub(crate) key: Option<KeyId>,
+    /// Of all keys of a person, by e-mail address.
+    #[arg(long, value_name = "EMAIL")]
+    pub(crate) person: Option<Email>,
+    /// Of all keys together.
+    #[arg(long)]
+    pub(crate) everyone: bool,
+}

@@ -1,0 +1,80 @@
+//! The `prices` commands: what a million tokens cost, by project and for everything else.
+
+use serde::Serialize;
+use store::{Admin, Price, PriceList, Store, Viewer};
+
+use crate::cli::{PriceOf, PricesCommand};
+use crate::error::CliError;
+use crate::output::{print_json, print_line};
+use crate::settings::Settings;
+use crate::storage::open_store;
+use crate::table::Table;
+
+pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(), CliError> {
+    let store = open_store(settings).await?;
+    let operator = Viewer::operator();
+    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    match command {
+        PricesCommand::List { json } => list(&store, json).await,
+        PricesCommand::Set { of, prompt, completion, currency } => {
+            let price = Price { prompt, completion };
+            let set = store.set_price(admin, of.project.as_ref(), price, currency).await;
+            let currency = set.map_err(|error| CliError::new(error.to_string()))?;
+            print_line(&format!("{} costs {prompt} and {completion} {currency} per million tokens.", subject(&of)))
+        }
+        PricesCommand::Remove { of } => remove(&store, admin, &of).await,
+    }
+}
+
+fn subject(of: &PriceOf) -> String {
+    of.project.as_ref().map_or_else(|| "Everything else".into(), |project| format!("The project {project}"))
+}
+
+async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
+    let removed = store.remove_price(admin, of.project.as_ref()).await;
+    match removed.map_err(|error| CliError::new(error.to_string()))? {
+        true => print_line(&format!("{} has no price any more.", subject(of))),
+        false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
+    }
+}
+
+async fn list(store: &Store, json: bool) -> Result<(), CliError> {
+    let prices = store.prices(&Viewer::operator()).await?;
+    let rows = rows(&prices);
+    if json {
+        return print_json(&rows);
+    }
+    if rows.is_empty() {
+        return print_line(
+            "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
+             0.80 --currency EUR",
+        );
+    }
+    let mut table = Table::new(&["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"]);
+    for row in rows {
+        let project = row.project.unwrap_or("(everything else)");
+        table.row([project.to_owned(), row.prompt, row.completion, row.currency.unwrap_or_default()]);
+    }
+    print_line(table.to_string().trim_end())
+}
+
+/// Amounts are texts, because they are exact.
+#[derive(Serialize)]
+struct JsonPrice<'a> {
+    /// `null` for everything without a price of its own.
+    project: Option<&'a str>,
+    prompt: String,
+    completion: String,
+    currency: Option<String>,
+}
+
+fn rows(prices: &PriceList) -> Vec<JsonPrice<'_>> {
+    let row = |project, price: &Price| JsonPrice {
+        project,
+        prompt: price.prompt.to_string(),
+        completion: price.completion.to_string(),
+        currency: prices.currency.map(|currency| currency.to_string()),
+    };
+    let of_projects = prices.projects.iter().map(|(project, price)| row(Some(project.as_str()), price));
+    of_projects.chain(prices.default.iter().map(|price| row(None, price))).collect()
+}

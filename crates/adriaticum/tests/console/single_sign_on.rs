@@ -1,0 +1,209 @@
+//! Signing in at an identity provider, in a real browser, on a certified one.
+
+use serde_json::{Value, json};
+use testbed::{Behaviour, Connection, FakeRuntime, Request};
+
+use crate::ADRIATICUM;
+use crate::people::{Console, PASSWORD};
+use crate::provider::Provider;
+
+fn people() -> Value {
+    let person = |name: &str, verified: bool, groups: &[&str]| {
+        let email = format!("{}@example.com", name.to_lowercase());
+        json!({ "name": name, "email": email, "email_verified": verified, "groups": groups })
+    };
+    json!({
+        "ada": person("Ada", true, &["staff", "operations"]),
+        "grace": person("Grace", true, &["staff"]),
+        "eve": person("Eve", true, &["guests"]),
+        "mallory": { "name": "Mallory", "email": "owner@example.com", "email_verified": false, "groups": ["staff"] },
+        "owner": { "name": "Olga", "email": "Owner@Example.com", "email_verified": true, "groups": ["staff", "operations"] },
+    })
+}
+
+/// A console whose people sign in at a provider: members of `staff` may, and those of `operations` are administrators.
+fn start(settings: &[(&str, &str)]) -> (Console, Provider) {
+    let (mut provider, runtime) = (Provider::new(), FakeRuntime::start(Behaviour::Echo));
+    let mut service = ADRIATICUM
+        .service_with(&[&runtime])
+        .set("oidc.issuer", &provider.issuer())
+        .set("oidc.client_secret", "a test's client")
+        .set("oidc.name", "Example");
+    for (name, value) in settings {
+        service = service.set(name, value);
+    }
+    let console = Console::with_service(service.start());
+    provider.start(&console.origin(), people());
+    (console, provider)
+}
+
+const GROUPS: [(&str, &str); 2] = [("oidc.allowed_groups", "staff"), ("oidc.admin_groups", "operations")];
+
+#[test]
+fn groups_decide_who_gets_in_and_as_what() {
+    let (console, _provider) = start(&GROUPS);
+    let mut ada = console.browser();
+    ada.go("/usage?range=7d");
+    assert_eq!(ada.path(), "/sign-in");
+    Provider::sign_in(&mut ada, "ada");
+    assert_eq!(ada.eval("location.pathname + location.search"), "/usage?range=7d", "{}", ada.text());
+    ada.go("/team");
+    ada.assert_says("ada@example.com");
+    ada.go("/account");
+    ada.assert_says("Example");
+    assert_eq!(ada.eval("document.querySelector('[name=current]')"), Value::Null, "there is no password to change");
+
+    let mut grace = console.browser();
+    grace.go("/sign-in");
+    Provider::sign_in(&mut grace, "grace");
+    assert_eq!(grace.path(), "/");
+    grace.go("/team");
+    grace.assert_says("Only administrators can do this.");
+
+    let mut eve = console.browser();
+    eve.go("/sign-in");
+    Provider::sign_in(&mut eve, "eve");
+    eve.assert_says("Your groups at Example do not give you access.");
+    eve.go("/");
+    assert_eq!(eve.path(), "/sign-in");
+
+    // Nobody has a password here, so none opens an account.
+    let mut guess = console.sign_in("Ada");
+    guess.assert_says("The e-mail address or the password is incorrect.");
+    ada.go("/audit");
+    ada.assert_says("joined by");
+    assert_eq!(ada.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn two_tabs_one_browser_and_signing_out_everywhere() {
+    let (console, _provider) = start(&GROUPS);
+    let mut page = console.browser();
+    page.go("/sign-in?next=%2Fkeys");
+    page.click("a[href^='/sign-in/provider']");
+    // Another tab begins, finishes, and the first one goes on.
+    let first = page.eval("location.href").as_str().unwrap().to_owned();
+    page.go("/sign-in?next=%2Flimits");
+    Provider::sign_in(&mut page, "grace");
+    assert_eq!(page.path(), "/limits");
+    page.eval(&format!("void (location.href = {})", json!(first)));
+    page.wait_until(
+        "document.readyState == 'complete' && (document.querySelector('[name=login]') || location.pathname == '/keys')",
+    );
+    if page.path() != "/keys" {
+        Provider::log_in(&mut page, "grace");
+    }
+    assert_eq!(page.path(), "/keys", "{}", page.text());
+
+    // Signing out here leads to the provider's own page, which leads back.
+    page.press("form[action='/sign-out'] button");
+    page.wait_until("document.readyState == 'complete' && document.querySelector('button[name=logout]')");
+    page.press("button[name=logout]");
+    page.wait_until("document.readyState == 'complete' && location.pathname == '/sign-in'");
+    page.go("/keys");
+    assert_eq!(page.path(), "/sign-in");
+    // And there she is unknown again.
+    page.click("a[href^='/sign-in/provider']");
+    assert_eq!(page.eval("!!document.querySelector('[name=login]')"), true);
+}
+
+#[test]
+fn a_session_ends_when_the_provider_says_so() {
+    let (console, provider) = start(&GROUPS);
+    let mut page = console.browser();
+    page.go("/sign-in");
+    Provider::sign_in(&mut page, "grace");
+    // On another machine she has a session of her own, at the provider too.
+    let mut elsewhere = console.browser();
+    elsewhere.go("/sign-in");
+    Provider::sign_in(&mut elsewhere, "grace");
+
+    page.eval(&format!("void (location.href = '{}/session/end')", provider.issuer()));
+    page.wait_until("document.readyState == 'complete' && document.querySelector('button[name=logout]')");
+    page.press("button[name=logout]");
+    page.wait_until("document.title == 'Sign-out Success'");
+    page.go("/");
+    assert_eq!(page.path(), "/sign-in", "the provider has told the console");
+    elsewhere.go("/");
+    assert_eq!(elsewhere.path(), "/", "another session of hers goes on");
+
+    // Nobody else can say so.
+    for body in ["", "logout_token=", "logout_token=a.b.c", "logout_token=e30.e30."] {
+        let host = console.origin().trim_start_matches("http://").to_owned();
+        let request = Request::chat("", body)
+            .target("/sign-in/provider/logout")
+            .without("Authorization")
+            .header("Host", &host)
+            .header("Content-Type", "application/x-www-form-urlencoded");
+        let mut connection = Connection::connect(console.service.console_address());
+        assert_eq!(connection.send(request.bytes()).response().status, 400, "{body}");
+    }
+}
+
+#[test]
+fn an_account_is_taken_over_only_by_a_verified_address() {
+    let (console, _provider) = start(&[]);
+    let mut owner = console.browser();
+    owner.go(&console.setup_link());
+    Console::join(&mut owner, "Owner");
+    let mut mallory = console.browser();
+    mallory.go("/sign-in");
+    Provider::sign_in(&mut mallory, "mallory");
+    mallory.assert_says("does not say that the address is yours");
+    mallory.go("/");
+    assert_eq!(mallory.path(), "/sign-in");
+
+    // The same person, with a verified address: one account, which both ways open. Roles are given here.
+    let mut olga = console.browser();
+    olga.go("/sign-in");
+    Provider::sign_in(&mut olga, "owner");
+    olga.go("/team");
+    assert_eq!(olga.eval("document.querySelectorAll('tbody tr').length"), 1);
+    olga.assert_says("owner@example.com");
+    let mut by_password = console.sign_in("Owner");
+    by_password.go("/team");
+    by_password.assert_says("owner@example.com");
+    // A new person is a developer, and the administrator can disable them.
+    let mut grace = console.browser();
+    grace.go("/sign-in");
+    Provider::sign_in(&mut grace, "grace");
+    grace.go("/team");
+    grace.assert_says("Only administrators");
+    console.service.run_ok(&["accounts", "disable", "grace@example.com"]);
+    grace.go("/sign-in");
+    grace.click("a[href^='/sign-in/provider']"); // signed in there already
+    grace.assert_says("Your account is disabled.");
+}
+
+#[test]
+fn passwords_can_be_switched_off() {
+    let settings = [GROUPS[0], GROUPS[1], ("console.passwords", "off")];
+    let (mut console, mut provider) = start(&settings);
+    let mut page = console.browser();
+    page.go("/sign-in");
+    assert_eq!(page.eval("document.querySelector('[name=password]')"), Value::Null);
+    Provider::sign_in(&mut page, "ada");
+    assert_eq!(page.path(), "/");
+    page.go("/team");
+    assert_eq!(page.eval("document.getElementById('invite')"), Value::Null);
+    // Also for whoever does not use the page.
+    let posted = format!(
+        "fetch('/sign-in', {{ method: 'POST', headers: {{ 'content-type': 'application/x-www-form-urlencoded' }},
+            body: 'token=' + document.cookie + '&email=ada@example.com&password={PASSWORD}' }}).then(r => r.status)"
+    );
+    assert_eq!(page.eval(&posted), 403, "without a token");
+
+    // A provider that is down says so, and the console goes on. Another one with other keys is trusted again.
+    provider.stop();
+    let mut other = console.browser();
+    console.service.kill();
+    console.service.start_again();
+    other.set_origin(&console.origin());
+    other.go("/sign-in");
+    other.click("a[href^='/sign-in/provider']");
+    other.assert_says("Example cannot be reached.");
+
+    let refused = ADRIATICUM.install().run(&["--set", "console.passwords=off", "serve"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("nobody could sign in"), "{refused:?}");
+}

@@ -1,0 +1,61 @@
+// What came back: the sources that an answer may cite, and its text with links to them. Text is only ever set as text.
+
+/** What the answer's numbers stand for, in order: one Link header each, which fetch gives as one text. */
+export function parseSources(header) {
+  const each = /<([^>]+)>; rel="cite-as"; title="([^"]*)"(?:; title\*=UTF-8''([^,; ]+))?/g;
+  return [...(header ?? "").matchAll(each)].map(([, url, plain, encoded]) => ({
+    url, title: encoded ? decodeURIComponent(encoded) : plain,
+  }));
+}
+
+/** An element with that text and those properties. */
+export function make(name, text, properties = {}) {
+  return Object.assign(document.createElement(name), { textContent: text, ...properties });
+}
+
+/** A link that opens beside the page, so that the conversation stays. */
+export function outwardLink(text, href) {
+  return make("a", text, { href, target: "_blank", rel: "noopener noreferrer" });
+}
+
+/** A source's list item. Only addresses of the web are links. */
+function sourceItem({ url, title }, id) {
+  const item = make("li", "", { id, tabIndex: -1 });
+  if (/^https?:\/\//i.test(url)) item.append(outwardLink(title, url));
+  else item.append(`${title} (${url})`);
+  return item;
+}
+
+export function sourceItems(sources, idOf) {
+  return sources.map((source, at) => sourceItem(source, idOf(at + 1)));
+}
+
+/** The text, in which each `[n]` that is a source's number leads to it. */
+export function withMarks(text, sources, idOf) {
+  const parts = document.createDocumentFragment();
+  let end = 0;
+  for (const mark of text.matchAll(/\[(\d{1,3})\]/g)) {
+    const number = Number(mark[1]);
+    if (number < 1 || number > sources.length) continue;
+    const link = make("a", mark[0], { href: `#${idOf(number)}`, title: sources[number - 1].title });
+    parts.append(text.slice(end, mark.index), link);
+    end = mark.index + mark[0].length;
+  }
+  parts.append(text.slice(end));
+  return parts;
+}
+
+const tokens = (count) => (Number.isInteger(count) ? count.toLocaleString("en") : "not measured");
+
+/** One line about an answer: tokens, seconds, why it ended, and the request's page. */
+export function figures(completion, seconds) {
+  const { usage, choices: [{ finish_reason: reason }] } = completion;
+  const ended = reason === "length" ? "length (cut off at max tokens or the end of the context)" : reason;
+  const line = document.createDocumentFragment();
+  line.append(
+    `Prompt tokens: ${tokens(usage.prompt_tokens)} · completion tokens: ${tokens(usage.completion_tokens)} · `,
+    `${seconds.toFixed(2)} s · finish reason: ${ended} · request `,
+    outwardLink(completion.id, `/requests/${completion.id}`),
+  );
+  return line;
+}

@@ -1,0 +1,63 @@
+// Passkeys: only a script can ask the browser's authenticator. Without it, people sign in with password and code.
+
+async function post(path, token, body) {
+  const headers = { "content-type": "application/json", "x-form-token": token };
+  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+  const answer = await response.json().catch(() => ({ error: "The console did not answer. Please reload the page." }));
+  if (answer.error) throw new Error(answer.error);
+  return answer;
+}
+
+/** The browser's own words about a dismissed or failed prompt help nobody. */
+function explain(error) {
+  return error instanceof DOMException ? "No passkey was used." : error.message;
+}
+
+async function run(root, ceremony) {
+  const status = root.querySelector("[role=status]");
+  const button = root.querySelector("button");
+  status.textContent = "Follow your browser's instructions.";
+  button.disabled = true;
+  try {
+    location.assign((await ceremony()).location);
+  } catch (error) {
+    status.textContent = explain(error);
+    button.disabled = false;
+  }
+}
+
+/** The part of the page with that name, ready to be used; nothing if it is not there or the browser cannot. */
+function ready(name) {
+  const root = document.querySelector(`[data-passkey=${name}]`);
+  if (!root) return null;
+  const able = window.PublicKeyCredential?.parseRequestOptionsFromJSON;
+  root.querySelector("button").disabled = !able;
+  if (!able) root.querySelector("[role=status]").textContent = "This browser cannot use passkeys here.";
+  return able ? root : null;
+}
+
+const signIn = ready("sign-in");
+if (signIn) {
+  signIn.querySelector("button").addEventListener("click", () => run(signIn, async () => {
+    const { form, next } = signIn.dataset;
+    const begun = await post("/sign-in/passkey/begin", form, {});
+    const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options.publicKey);
+    const credential = await navigator.credentials.get({ publicKey });
+    return post("/sign-in/passkey/finish", form, { token: begun.token, next, credential: credential.toJSON() });
+  }));
+}
+
+const adding = ready("add");
+if (adding) {
+  adding.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const field = Object.fromEntries(new FormData(adding));
+    run(adding, async () => {
+      const begun = await post("/account/passkeys/begin", field.token, { password: field.password });
+      const publicKey = PublicKeyCredential.parseCreationOptionsFromJSON(begun.options.publicKey);
+      const credential = await navigator.credentials.create({ publicKey });
+      const answer = { token: begun.token, name: field.name, credential: credential.toJSON() };
+      return post("/account/passkeys/finish", field.token, answer);
+    });
+  });
+}

@@ -1,0 +1,230 @@
+//! Passkeys: adding one to an account, and signing in with one. A passkey with its user's PIN or finger is two factors by
+//! itself, so no password is asked.
+//!
+//! Scripts post JSON here (assets/passkeys.js), because only they can talk to the browser's authenticator.
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use store::{AccountId, ChallengePurpose, SignInMethod, Token};
+use url::Url;
+use webauthn_rs::prelude::{
+    CreationChallengeResponse, DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential,
+    RegisterPublicKeyCredential, RequestChallengeResponse, Uuid, Webauthn, WebauthnBuilder,
+};
+use webauthn_rs_proto::ResidentKeyRequirement;
+
+use crate::account::check_password;
+use crate::console_request::ConsoleRequest;
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::Form;
+use crate::response::ConsoleResponse;
+use crate::second_factor;
+use crate::session::{Anonymous, SignedIn};
+use crate::sign_in::{local_path, start_session};
+
+const MAX_NAME_CHARS: usize = 60;
+const MAX_PASSKEYS: usize = 10;
+const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
+
+/// `None` where browsers do not allow passkeys: at an IP address.
+pub(crate) fn relying_party(origin: &str) -> Option<Webauthn> {
+    let origin = Url::parse(origin).ok()?;
+    WebauthnBuilder::new(origin.domain()?, &origin).ok()?.rp_name("Adriaticum").build().ok()
+}
+
+/// What the script needs for the first step. The token names the challenge in the second.
+#[derive(Serialize)]
+struct Begun<Options> {
+    token: String,
+    options: Options,
+}
+
+/// Where to go afterwards, or what went wrong.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome<'a> {
+    Location(&'a str),
+    Error(&'a str),
+}
+
+#[derive(Deserialize)]
+struct PasswordGiven {
+    password: String,
+}
+
+#[derive(Deserialize)]
+struct NewPasskey {
+    token: String,
+    name: String,
+    credential: RegisterPublicKeyCredential,
+}
+
+#[derive(Deserialize)]
+struct UsedPasskey {
+    token: String,
+    next: String,
+    credential: PublicKeyCredential,
+}
+
+/// For somebody who is signed in and types their password.
+pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
+    let passkeys = user.console.passkeys()?;
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let given: PasswordGiven = parse(body)?;
+    if let Err(refused) = check_password(user, &given.password).await? {
+        return failed(refused.status, &refused.text);
+    }
+    let factors = user.console.store.second_factors(account.id).await?;
+    if factors.passkeys.len() >= MAX_PASSKEYS {
+        return failed(StatusCode::CONFLICT, "There are ten passkeys already. Remove one first.");
+    }
+    let known = factors.passkeys.iter().filter_map(|passkey| credential_id(&passkey.id)).collect();
+    let started = passkeys.start_passkey_registration(
+        user_handle(account.id),
+        account.email.as_str(),
+        &account.name,
+        Some(known),
+    );
+    let (mut options, state) = started.map_err(internal)?;
+    // It must be found without anybody's name.
+    if let Some(selection) = &mut options.public_key.authenticator_selection {
+        selection.resident_key = Some(ResidentKeyRequirement::Required);
+        selection.require_resident_key = true;
+    }
+    let purpose = ChallengePurpose::AddPasskey;
+    let state = serde_json::to_string(&state).map_err(internal)?;
+    let network = transport::network(user.client).to_string();
+    let token = user.console.store.create_challenge(purpose, Some(account.id), &network, &state).await?;
+    json::<Begun<CreationChallengeResponse>>(&Begun { token: token.reveal().to_owned(), options })
+}
+
+pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
+    let passkeys = user.console.passkeys()?;
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let given: NewPasskey = parse(body)?;
+    let state = match Token::parse(&given.token) {
+        Some(token) => user.console.store.take_challenge(ChallengePurpose::AddPasskey, &token).await?,
+        None => None,
+    };
+    let state = state.filter(|challenge| challenge.account == Some(account.id));
+    let state = state.and_then(|challenge| serde_json::from_str::<PasskeyRegistration>(&challenge.body).ok());
+    let Some(state) = state else { return failed(StatusCode::BAD_REQUEST, "This took too long. Please try again.") };
+    let passkey = match passkeys.finish_passkey_registration(&given.credential, &state) {
+        Ok(passkey) => passkey,
+        Err(error) => {
+            tracing::warn!(%error, "a passkey could not be added");
+            return failed(StatusCode::BAD_REQUEST, "This passkey cannot be used here.");
+        }
+    };
+    let shown: String = given.name.trim().chars().filter(|typed| !typed.is_control()).take(MAX_NAME_CHARS).collect();
+    let name = if shown.is_empty() { "Passkey" } else { &shown };
+    let credential = serde_json::to_string(&passkey).map_err(internal)?;
+    let id = id_text(passkey.cred_id());
+    match user.console.store.add_passkey(user.viewer(), &id, name, &credential).await? {
+        true => located("/account/second-factor"),
+        false => failed(StatusCode::CONFLICT, "This passkey is in use already."),
+    }
+}
+
+pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    if let Err(refused) = check_password(user, form.raw("password")).await? {
+        return Ok(second_factor::page_with(user, Some(&refused.text)).await?.with_status(refused.status));
+    }
+    match user.console.store.remove_passkey(user.viewer(), id).await? {
+        true => Ok(user.redirect_with_message("/account/second-factor", "The passkey was removed.")),
+        false => Err(ConsoleError::NotFound),
+    }
+}
+
+pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
+    visitor.json(request).await?;
+    let console = visitor.console;
+    let passkeys = console.passkeys()?;
+    let _entered = match console.sign_in_throttle.enter(request.client) {
+        Ok(entered) => entered,
+        Err(crowded) => return failed(crowded.status(), crowded.message()),
+    };
+    let (options, state) = passkeys.start_discoverable_authentication().map_err(internal)?;
+    let state = serde_json::to_string(&state).map_err(internal)?;
+    let network = transport::network(request.client).to_string();
+    let token = console.store.create_challenge(ChallengePurpose::Passkey, None, &network, &state).await?;
+    json::<Begun<RequestChallengeResponse>>(&Begun { token: token.reveal().to_owned(), options })
+}
+
+pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
+    let given: UsedPasskey = parse(&visitor.json(request).await?)?;
+    let console = visitor.console;
+    let passkeys = console.passkeys()?;
+    let attempt = match console.sign_in_throttle.begin(request.client, None).await? {
+        Ok(attempt) => attempt,
+        Err(crowded) => return failed(crowded.status(), crowded.message()),
+    };
+    let state = match Token::parse(&given.token) {
+        Some(token) => console.store.take_challenge(ChallengePurpose::Passkey, &token).await?,
+        None => None,
+    };
+    let state = state.and_then(|state| serde_json::from_str::<DiscoverableAuthentication>(&state.body).ok());
+    let known = console.store.passkey(&id_text(given.credential.get_credential_id())).await?;
+    let (Some(state), Some(known)) = (state, known) else {
+        attempt.failed().await?;
+        console.sign_ins.failed.add();
+        return failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED);
+    };
+    let mut passkey: Passkey = serde_json::from_str(&known.credential).map_err(internal)?;
+    match passkeys.finish_discoverable_authentication_v2(&given.credential, state, &passkey) {
+        Ok(used) => {
+            passkey.update_credential(&used);
+            let credential = serde_json::to_string(&passkey).map_err(internal)?;
+            console.store.passkey_used(&known.id, &credential).await?;
+            attempt.succeeded().await?;
+            console.sign_ins.succeeded.add();
+            let response = located(local_path(&given.next))?;
+            start_session(&visitor, known.account, SignInMethod::Passkey, request, response).await
+        }
+        Err(error) => {
+            tracing::warn!(%error, address = %request.client, "a passkey was not accepted");
+            attempt.failed().await?;
+            console.sign_ins.failed.add();
+            failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED)
+        }
+    }
+}
+
+/// The account's name among the passkeys of an authenticator. It discloses nothing about the account.
+fn user_handle(account: AccountId) -> Uuid {
+    let digest = Sha256::digest(format!("passkeys of {account}"));
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    Uuid::from_bytes(bytes)
+}
+
+/// In hexadecimal digits, so that it can be part of a path.
+fn id_text(id: &[u8]) -> String {
+    base16ct::lower::encode_string(id)
+}
+
+fn credential_id(text: &str) -> Option<Vec<u8>> {
+    base16ct::lower::decode_vec(text).ok()
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> {
+    serde_json::from_slice(body).map_err(|_| ConsoleError::Unreadable)
+}
+
+fn json<T: Serialize>(value: &T) -> ConsoleResult {
+    Ok(ConsoleResponse::json(serde_json::to_string(value).map_err(internal)?))
+}
+
+fn located(path: &str) -> ConsoleResult {
+    json(&Outcome::Location(path))
+}
+
+fn failed(status: StatusCode, text: &str) -> ConsoleResult {
+    Ok(json(&Outcome::Error(text))?.with_status(status))
+}
+
+fn internal(error: impl std::fmt::Display) -> ConsoleError {
+    tracing::error!(%error, "passkeys do not work");
+    ConsoleError::Internal
+}

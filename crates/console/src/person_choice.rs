@@ -1,0 +1,44 @@
+//! Choosing a person in a form, by e-mail address: from a list, or by typing where the list would be long.
+
+use maud::{Markup, html};
+use store::{Account, AccountId, Admin};
+
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::session::SignedIn;
+
+/// So many people are listed; a longer list is large, and nobody reads it.
+const MAX_LISTED: usize = 200;
+
+pub(crate) struct PersonChoice<'a> {
+    pub(crate) field: &'a str,
+    /// The value and the label of choosing no person.
+    pub(crate) nobody: (&'a str, &'a str),
+    pub(crate) selected: Option<&'a str>,
+}
+
+impl PersonChoice<'_> {
+    pub(crate) fn render(&self, people: &[Account]) -> Markup {
+        let (value, label) = self.nobody;
+        html! {
+            @if people.len() <= MAX_LISTED {
+                select name=(self.field) {
+                    option value=(value) selected[self.selected.is_none()] { (label) }
+                    @for person in people {
+                        @let email = person.email.as_str();
+                        option value=(email) selected[self.selected == Some(email)] { (email) }
+                    }
+                }
+            } @else {
+                input name=(self.field) value=(self.selected.unwrap_or(value)) autocomplete="off"
+                    placeholder={ "an e-mail address; " (label) " if empty" };
+            }
+        }
+    }
+}
+
+/// Whose address it is.
+pub(crate) async fn find(user: &SignedIn<'_>, admin: Admin<'_>, email: &str) -> ConsoleResult<AccountId> {
+    let accounts = user.console.store.accounts(admin).await?;
+    let found = accounts.into_iter().find(|account| account.email.as_str().eq_ignore_ascii_case(email));
+    found.map(|account| account.id).ok_or(ConsoleError::NotFound)
+}

@@ -1,0 +1,314 @@
+//! Signing in at the identity provider, by OpenID Connect, and its word that somebody has signed out.
+//!
+//! Nothing is stored for an attempt: its secrets follow from a cookie and a random number in `state`. So people can sign
+//! in in several tabs, on any replica, and nobody can fill a table.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::StatusCode;
+use maud::html;
+use oidc::{AttemptSecrets, Person};
+use store::{Email, PersonName, ProvidedPerson, ProvidedSignInError, Role, Token};
+use subtle::ConstantTimeEq;
+use url::Url;
+
+use crate::console_request::{ConsoleRequest, Fields};
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::response::ConsoleResponse;
+use crate::session::{Anonymous, SignedIn};
+use crate::sign_in::local_path;
+use crate::{Console, layout};
+
+pub const CALLBACK_PATH: &str = "/sign-in/provider/callback";
+/// A signed token.
+const MAX_LOGOUT_BYTES: usize = 64 << 10;
+
+/// The identity provider, and what its groups mean here.
+pub struct IdentityProvider {
+    pub client: oidc::Provider,
+    /// As people know it.
+    pub name: String,
+    /// Who may sign in; empty: everybody whom the provider knows.
+    pub allowed_groups: Vec<String>,
+    /// Who is an administrator; empty: roles are given in the console.
+    pub admin_groups: Vec<String>,
+}
+
+impl IdentityProvider {
+    /// `Err` for somebody who may not sign in.
+    fn role(&self, groups: &[String]) -> Result<Option<Role>, NotAllowed> {
+        let is_in = |list: &[String]| groups.iter().any(|group| list.contains(group));
+        let is_admin = is_in(&self.admin_groups);
+        if !self.allowed_groups.is_empty() && !is_admin && !is_in(&self.allowed_groups) {
+            return Err(NotAllowed);
+        }
+        let role = if is_admin { Role::Admin } else { Role::Developer };
+        Ok((!self.admin_groups.is_empty()).then_some(role))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct NotAllowed;
+
+/// An attempt to sign in: a random number, and where to go afterwards. Its `state` is `NUMBER.SIGNATURE.PATH`.
+struct Attempt<'a> {
+    number: String,
+    next: &'a str,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(next: &'a str) -> ConsoleResult<Self> {
+        let number = Token::generate().map_err(store::StoreError::from)?;
+        Ok(Self { number: number.derive("provider attempt"), next: local_path(next) })
+    }
+
+    /// `None` if it was not made for the holder of this secret.
+    fn parse(state: &'a str, secret: &Token) -> Option<Self> {
+        let mut parts = state.splitn(3, '.');
+        let (number, signature, next) = (parts.next()?, parts.next()?, parts.next()?);
+        let attempt = Self { number: number.to_owned(), next: local_path(next) };
+        let is_ours = attempt.signature(secret).as_bytes().ct_eq(signature.as_bytes()).into();
+        (is_ours && attempt.next == next).then_some(attempt)
+    }
+
+    fn signature(&self, secret: &Token) -> String {
+        secret.derive(&format!("provider state {} {}", self.number, self.next))
+    }
+
+    fn secrets(&self, secret: &Token) -> AttemptSecrets {
+        AttemptSecrets {
+            state: format!("{}.{}.{}", self.number, self.signature(secret), self.next),
+            nonce: secret.derive(&format!("provider nonce {}", self.number)),
+            code_verifier: secret.derive(&format!("provider code {}", self.number)),
+        }
+    }
+}
+
+/// Sends somebody to the provider.
+pub(crate) async fn begin(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResult {
+    let provider = visitor.console.provider()?;
+    let attempt = Attempt::new(request.query.get("next"))?;
+    match provider.client.authorization_url(&attempt.secrets(visitor.secret())).await {
+        Ok(url) => Ok(visitor.with_cookie(ConsoleResponse::redirect(url.as_str()))),
+        Err(error) => {
+            tracing::error!(%error, "nobody can sign in at the identity provider");
+            let text = format!("{} cannot be reached. Please try again in a moment.", provider.name);
+            Ok(failure_page(visitor, StatusCode::SERVICE_UNAVAILABLE, &text))
+        }
+    }
+}
+
+/// The provider has sent somebody back.
+pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResult {
+    let console = visitor.console;
+    let provider = console.provider()?;
+    let query = &request.query;
+    let Some(attempt) = Attempt::parse(query.raw("state"), visitor.secret()) else {
+        let text = "This sign-in has expired or was begun in another browser. Please try again.";
+        return Ok(failure_page(visitor, StatusCode::BAD_REQUEST, text));
+    };
+    if let Some(text) = refusal(query, provider) {
+        return Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text));
+    }
+    // Each asks the provider.
+    let entered = console.sign_in_throttle.enter(request.client);
+    let _entered = match entered {
+        Ok(entered) => entered,
+        Err(crowded) => return Ok(failure_page(visitor, crowded.status(), crowded.message())),
+    };
+    let person = match provider.client.person(query.raw("code"), &attempt.secrets(visitor.secret())).await {
+        Ok(person) => person,
+        Err(error) => {
+            console.sign_ins.failed.add();
+            tracing::warn!(%error, address = %request.client, "sign-in at the identity provider failed");
+            let text = format!("{} did not confirm the sign-in. Please try again.", provider.name);
+            return Ok(failure_page(visitor, StatusCode::BAD_GATEWAY, &text));
+        }
+    };
+    let signed_in = match provided_person(provider, person) {
+        Ok(person) => match console.store.sign_in_provided(&person, &request.origin()).await {
+            Ok(begun) => Ok(begun),
+            Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
+            Err(ProvidedSignInError::Disabled) => Err("Your account is disabled. Ask an administrator.".to_owned()),
+            Err(ProvidedSignInError::UnverifiedEmail) => Err(format!(
+                "There is an account with the address {} already, and {} does not say that the address is yours. Ask an \
+                 administrator.",
+                person.email, provider.name
+            )),
+        },
+        Err(NotAdmitted { subject, text }) => {
+            // Who is no longer in a group that may sign in loses the sessions from before.
+            let issuer = provider.client.issuer();
+            console.store.end_provided_sessions(issuer, &subject, None, &request.client.to_string()).await?;
+            Err(text)
+        }
+    };
+    match signed_in {
+        Ok(begun) => {
+            console.sign_ins.succeeded.add();
+            let response = ConsoleResponse::redirect(attempt.next);
+            Ok(console.set_session_cookie(response, &begun.token))
+        }
+        Err(text) => {
+            console.sign_ins.failed.add();
+            Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text))
+        }
+    }
+}
+
+/// Why the provider has not signed somebody in.
+fn refusal(query: &Fields, provider: &IdentityProvider) -> Option<String> {
+    let name = &provider.name;
+    let issuer = query.raw("iss");
+    if !issuer.is_empty() && issuer.trim_end_matches('/') != provider.client.issuer().trim_end_matches('/') {
+        return Some(format!("The response is not from {name}."));
+    }
+    match query.raw("error") {
+        "" => None,
+        "access_denied" => Some(format!("The sign-in at {name} was cancelled or refused.")),
+        _ => Some(format!("{name} did not sign you in. Please try again, or ask an administrator.")),
+    }
+}
+
+/// Somebody whom the provider knows, but who gets no account here.
+struct NotAdmitted {
+    subject: String,
+    /// What they are told.
+    text: String,
+}
+
+fn provided_person(provider: &IdentityProvider, person: Person) -> Result<ProvidedPerson, NotAdmitted> {
+    let not_admitted = |text: String| NotAdmitted { subject: person.subject.clone(), text };
+    let Ok(role) = provider.role(person.groups.as_deref().unwrap_or_default()) else {
+        let text = format!("Your groups at {} do not give you access. Ask an administrator.", provider.name);
+        return Err(not_admitted(text));
+    };
+    let email: Email = match person.email.as_deref().map(str::parse) {
+        Some(Ok(email)) => email,
+        _ => {
+            let text = format!("{} gave no e-mail address for you. Ask an administrator.", provider.name);
+            return Err(not_admitted(text));
+        }
+    };
+    let named = person.name.as_deref().and_then(|name| PersonName::parse(name).ok());
+    let named = named.or_else(|| PersonName::parse(email.as_str().split('@').next().unwrap_or_default()).ok());
+    let Some(name) = named else { return Err(not_admitted("Your name is not one that can be shown.".into())) };
+    Ok(ProvidedPerson {
+        issuer: provider.client.issuer().to_owned(),
+        subject: person.subject,
+        email,
+        is_email_verified: person.is_email_verified,
+        name,
+        role,
+        session: person.session,
+    })
+}
+
+fn failure_page(visitor: &Anonymous<'_>, status: StatusCode, text: &str) -> ConsoleResponse {
+    let content = html! {
+        section.card.narrow {
+            h1 { "Not signed in" }
+            p { (text) }
+            p { a.button href="/sign-in" { "Back to sign-in" } }
+        }
+    };
+    ConsoleResponse::page(layout::anonymous_page(visitor, "Not signed in", content)).with_status(status)
+}
+
+/// Back-channel logout: the provider says that somebody has signed out there. It has no cookie; its token is signed. In a
+/// task of its own: a provider that does not wait for long does not ask again.
+pub(crate) async fn log_out(console: &Arc<Console>, request: &mut ConsoleRequest) -> ConsoleResult {
+    console.provider()?;
+    let body = request.body(MAX_LOGOUT_BYTES).await?;
+    let (console, address) = (console.clone(), request.client);
+    let ending = tokio::spawn(async move { end_sessions(&console, &body, address).await });
+    ending.await.unwrap_or(Err(ConsoleError::Internal))
+}
+
+async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> ConsoleResult {
+    let provider = console.provider()?;
+    let Ok(_entered) = console.sign_in_throttle.enter(address) else { return Err(ConsoleError::Busy) };
+    match provider.client.ended_session(Fields::parse(body).get("logout_token")).await {
+        Ok(ended) => {
+            let address = address.to_string();
+            let session = ended.session.as_deref();
+            console.store.end_provided_sessions(provider.client.issuer(), &ended.subject, session, &address).await?;
+            Ok(ConsoleResponse::json("{}".into()))
+        }
+        Err(error) => {
+            tracing::warn!(%error, %address, "a logout token was not accepted");
+            let body = r#"{"error":"invalid_request"}"#.to_owned();
+            Ok(ConsoleResponse::json(body).with_status(StatusCode::BAD_REQUEST))
+        }
+    }
+}
+
+/// The provider's own page to sign out, if it has one and can be reached.
+pub(crate) async fn sign_out_url(user: &SignedIn<'_>) -> Option<(String, Url)> {
+    let provider = user.console.provider().ok()?;
+    let return_to = Url::parse(&user.console.settings.origin).ok()?.join("/sign-in").ok()?;
+    let url = provider.client.end_session_url(&return_to).await.ok()??;
+    Some((provider.name.clone(), url))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn provider(allowed: &[&str], admins: &[&str]) -> IdentityProvider {
+        let settings = oidc::ProviderSettings {
+            issuer: Url::parse("https://login.example.com").unwrap(),
+            client_id: "console".into(),
+            client_secret: None,
+            scopes: Vec::new(),
+            groups_claim: "groups".into(),
+            redirect_url: Url::parse("https://console.example.com/sign-in/provider/callback").unwrap(),
+        };
+        let client = oidc::Provider::new(settings, std::time::Duration::from_secs(1)).unwrap();
+        let (allowed_groups, admin_groups) = (groups(allowed), groups(admins));
+        IdentityProvider { client, name: "Example".into(), allowed_groups, admin_groups }
+    }
+
+    #[test]
+    fn groups_decide_who_gets_in_and_as_what() {
+        let (developer, admin) = (Ok(Some(Role::Developer)), Ok(Some(Role::Admin)));
+        for (allowed, admins, mine, expected) in [
+            (&[][..], &[][..], &[][..], Ok(None)),
+            (&[], &[], &["ops"], Ok(None)),
+            (&["dev"], &[], &[], Err(NotAllowed)),
+            (&["dev"], &[], &["Dev"], Err(NotAllowed)),
+            (&["dev"], &[], &["x", "dev"], Ok(None)),
+            (&[], &["ops"], &["dev"], developer),
+            (&[], &["ops"], &["dev", "ops"], admin),
+            (&["dev"], &["ops"], &["ops"], Ok(Some(Role::Admin))),
+            (&["dev"], &["ops"], &["dev"], Ok(Some(Role::Developer))),
+            (&["dev"], &["ops"], &["guests"], Err(NotAllowed)),
+        ] {
+            let found = provider(allowed, admins).role(&groups(mine));
+            assert_eq!(found, expected, "{allowed:?} {admins:?} {mine:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_belongs_to_one_browser_and_leads_to_one_place() {
+        let (mine, other) = (Token::generate().unwrap(), Token::generate().unwrap());
+        let attempt = Attempt::new("/usage?range=7d.x").unwrap();
+        let secrets = attempt.secrets(&mine);
+        let parsed = Attempt::parse(&secrets.state, &mine).unwrap();
+        assert_eq!((parsed.number.as_str(), parsed.next), (attempt.number.as_str(), "/usage?range=7d.x"));
+        assert!(Attempt::parse(&secrets.state, &other).is_none());
+        assert!(Attempt::parse(&secrets.state.replace("7d", "8d"), &mine).is_none());
+        for broken in ["", "a", "a.b", "a.b.c", "...", "a.b./"] {
+            assert!(Attempt::parse(broken, &mine).is_none(), "{broken:?}");
+        }
+        let again = Attempt::new("/").unwrap().secrets(&mine);
+        assert!(again.nonce != secrets.nonce && again.code_verifier != secrets.code_verifier);
+        assert!(secrets.code_verifier.len() >= 43 && secrets.nonce != secrets.code_verifier);
+        assert_eq!(Attempt::new("//evil.org").unwrap().next, "/");
+    }
+}

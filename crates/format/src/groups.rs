@@ -1,0 +1,194 @@
+//! Usage by group, as the exports of the console and the command line have it.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use store::{Cost, Currency, Figures, Grouping, UsageReport};
+
+use crate::csv::spreadsheet_safe;
+use crate::times::{date, rfc3339_millis, rfc3339_seconds};
+use crate::usage::TokenSums;
+
+/// What usage is grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// Hours or days.
+    Time,
+    Day,
+    Key,
+    Person,
+    Project,
+    Outcome,
+}
+
+impl Group {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Day => "day",
+            Self::Key => "key",
+            Self::Person => "person",
+            Self::Project => "project",
+            Self::Outcome => "outcome",
+        }
+    }
+
+    /// What the store has to group by. Outcomes are in every report.
+    pub fn grouping(self) -> Option<Grouping> {
+        match self {
+            Self::Time | Self::Day => Some(Grouping::Time),
+            Self::Key => Some(Grouping::Key),
+            Self::Person => Some(Grouping::Person),
+            Self::Project => Some(Grouping::Project),
+            Self::Outcome => None,
+        }
+    }
+}
+
+/// How people without an account, and keys without a label, are named.
+pub const NO_ONE: &str = "No one";
+pub const NO_PROJECT: &str = "No project";
+
+/// One group, or the total of all.
+#[derive(Debug)]
+pub struct GroupRow {
+    group: Group,
+    /// The key's id, the person's e-mail address, the project, the time or the status; `None` for no one and no project.
+    id: Option<String>,
+    name: String,
+    is_total: bool,
+    figures: Figures,
+    succeeded: u64,
+    cost: Option<Cost>,
+}
+
+impl GroupRow {
+    /// The names of the CSV's columns.
+    pub fn columns(group: Group, has_costs: bool) -> Vec<&'static str> {
+        let costs: &[_] = if has_costs { &["cost", "currency", "cost_requests"] } else { &[] };
+        let figures = [group.name(), "name", "requests", "failed"].into_iter().chain(TokenSums::COLUMNS);
+        figures.chain(costs.iter().copied()).collect()
+    }
+
+    /// The groups of a report, and last the total.
+    pub fn all(report: &UsageReport, group: Group) -> Vec<Self> {
+        let row = |id: Option<String>, name: &str, figures: &Figures, succeeded: u64, cost| Self {
+            group,
+            id,
+            name: name.to_owned(),
+            is_total: false,
+            figures: *figures,
+            succeeded,
+            cost,
+        };
+        let mut rows: Vec<_> = match group {
+            Group::Time | Group::Day => {
+                let label = |start| if group == Group::Day { date(start) } else { rfc3339_millis(start) };
+                let slices = report.by_time.iter();
+                slices.map(|it| row(Some(label(it.start)), "", &it.figures, it.succeeded, it.cost)).collect()
+            }
+            Group::Key => {
+                let keys = report.by_key.iter();
+                keys.map(|it| row(Some(it.key.to_string()), &it.name, &it.figures, it.succeeded, it.cost)).collect()
+            }
+            Group::Person => {
+                let person = |it: &store::PersonUsage| match &it.person {
+                    Some(person) => {
+                        row(Some(person.email.to_string()), &person.name, &it.figures, it.succeeded, it.cost)
+                    }
+                    None => row(None, NO_ONE, &it.figures, it.succeeded, it.cost),
+                };
+                report.by_person.iter().map(person).collect()
+            }
+            Group::Project => {
+                let project = |it: &store::ProjectUsage| match &it.project {
+                    Some(project) => row(Some(project.to_string()), "", &it.figures, it.succeeded, it.cost),
+                    None => row(None, NO_PROJECT, &it.figures, it.succeeded, it.cost),
+                };
+                report.by_project.iter().map(project).collect()
+            }
+            Group::Outcome => {
+                let outcome = |it: &store::OutcomeUsage| {
+                    let succeeded = if it.code.is_none() { it.figures.requests } else { 0 };
+                    row(Some(it.status.to_string()), it.code.as_deref().unwrap_or("ok"), &it.figures, succeeded, None)
+                };
+                report.by_outcome.iter().map(outcome).collect()
+            }
+        };
+        rows.push(Self { is_total: true, ..row(None, "", &report.totals, report.succeeded, report.cost) });
+        rows
+    }
+
+    /// The cells of the CSV; those of costs only if there is a currency.
+    pub fn cells(&self, currency: Option<Currency>) -> Vec<String> {
+        let number = |figure: Option<u64>| figure.map_or_else(String::new, |figure| figure.to_string());
+        let id = if self.is_total { "all" } else { self.id.as_deref().unwrap_or_default() };
+        let mut cells = vec![
+            spreadsheet_safe(id),
+            spreadsheet_safe(&self.name),
+            self.figures.requests.to_string(),
+            self.failed().to_string(),
+        ];
+        for measured in [self.figures.prompt, self.figures.completion, self.figures.total] {
+            cells.extend([number(measured.get()), measured.count.to_string()]);
+        }
+        if let Some(currency) = currency {
+            let exact = self.cost.map_or_else(String::new, |cost| cost.exact());
+            cells.extend([exact, currency.to_string(), number(self.cost.map(|cost| cost.requests))]);
+        }
+        cells
+    }
+
+    fn failed(&self) -> u64 {
+        self.figures.requests.saturating_sub(self.succeeded)
+    }
+}
+
+impl Serialize for GroupRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if !self.is_total {
+            map.serialize_entry(self.group.name(), &self.id)?;
+            map.serialize_entry("name", &self.name)?;
+        }
+        map.serialize_entry("requests", &self.figures.requests)?;
+        map.serialize_entry("failed", &self.failed())?;
+        let measured = [self.figures.prompt, self.figures.completion, self.figures.total];
+        let values = measured.into_iter().flat_map(|measured| [measured.get(), Some(measured.count)]);
+        for (column, value) in TokenSums::COLUMNS.into_iter().zip(values) {
+            map.serialize_entry(column, &value)?;
+        }
+        if let Some(cost) = &self.cost {
+            map.serialize_entry("cost", &cost.exact())?;
+            map.serialize_entry("cost_requests", &cost.requests)?;
+        }
+        map.end()
+    }
+}
+
+/// A whole report by group, as JSON. Costs are texts, because they are exact.
+#[derive(Debug, serde::Serialize)]
+pub struct GroupReport {
+    since: String,
+    until: String,
+    /// Whether the range was widened to whole hours, because its requests are not kept any more.
+    widened: bool,
+    by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    currency: Option<String>,
+    groups: Vec<GroupRow>,
+    all: Option<GroupRow>,
+}
+
+impl GroupReport {
+    pub fn new(report: &UsageReport, group: Group) -> Self {
+        let mut groups = GroupRow::all(report, group);
+        Self {
+            since: rfc3339_seconds(report.since),
+            until: rfc3339_seconds(report.until),
+            widened: report.is_widened,
+            by: group.name(),
+            currency: report.currency.map(|currency| currency.to_string()),
+            all: groups.pop(),
+            groups,
+        }
+    }
+}

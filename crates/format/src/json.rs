@@ -1,0 +1,42 @@
+//! JSON arrays that are written in pieces, one row on a line.
+
+use serde::Serialize;
+
+/// An array whose rows come in several pieces: an export may be larger than memory.
+#[derive(Debug, Default)]
+pub struct JsonArray {
+    has_rows: bool,
+}
+
+impl JsonArray {
+    /// The next rows, with what stands before them.
+    pub fn rows<Row: Serialize>(&mut self, rows: impl IntoIterator<Item = Row>) -> serde_json::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        for row in rows {
+            text.extend_from_slice(if self.has_rows { b",\n" } else { b"[\n" });
+            self.has_rows = true;
+            serde_json::to_writer(&mut text, &row)?;
+        }
+        Ok(text)
+    }
+
+    pub fn end(self) -> &'static str {
+        if self.has_rows { "\n]\n" } else { "[]\n" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_one_array() {
+        let mut array = JsonArray::default();
+        let mut text = array.rows([1, 2]).unwrap();
+        text.extend(array.rows::<u8>([]).unwrap());
+        text.extend(array.rows([3]).unwrap());
+        text.extend(array.end().as_bytes());
+        assert_eq!(serde_json::from_slice::<Vec<u8>>(&text).unwrap(), [1, 2, 3]);
+        assert_eq!(JsonArray::default().end(), "[]\n");
+    }
+}

@@ -1,0 +1,219 @@
+//! A client of one OpenID Connect provider: the code flow with PKCE, sign-out, and sign-outs that the provider announces.
+//!
+//! What the provider says is checked here: signatures, issuer, audience, expiry, nonce. What it means for accounts and
+//! roles is not known here. The caller keeps the secrets of an attempt, so nothing is stored between its two requests.
+
+mod client;
+mod discovery;
+mod http_client;
+mod person;
+
+use std::time::Duration;
+
+use openidconnect::core::{CoreAuthenticationFlow, CoreClientAuthMethod};
+use openidconnect::{
+    AccessTokenHash, AuthType, AuthorizationCode, ClientId, ClientSecret, CsrfToken, LogoutRequest, Nonce,
+    OAuth2TokenResponse, PkceCodeChallenge, PkceCodeVerifier, PostLogoutRedirectUrl, RedirectUrl, RequestTokenError,
+    Scope, TokenResponse,
+};
+use url::Url;
+
+pub use crate::person::Person;
+
+use crate::client::{Client, IdToken, Metadata};
+use crate::discovery::Discovery;
+use crate::http_client::HttpClient;
+use crate::person::{Claims, UserInfo};
+
+/// What the logout token's `events` must name.
+const BACK_CHANNEL_LOGOUT: &str = "http://schemas.openid.net/event/backchannel-logout";
+
+#[derive(Debug, Clone)]
+pub struct ProviderSettings {
+    pub issuer: Url,
+    pub client_id: String,
+    pub client_secret: Option<String>,
+    /// Beside `openid`.
+    pub scopes: Vec<String>,
+    /// The claim that lists a person's groups.
+    pub groups_claim: String,
+    /// Where the provider sends people back to.
+    pub redirect_url: Url,
+}
+
+/// The secrets of one attempt to sign in. Each is unguessable and used once.
+pub struct AttemptSecrets {
+    pub state: String,
+    pub nonce: String,
+    /// At least 43 characters, as PKCE wants them.
+    pub code_verifier: String,
+}
+
+/// A session that the provider has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedSession {
+    pub subject: String,
+    /// One of the person's sessions; without it, all of them.
+    pub session: Option<String>,
+}
+
+/// Why the provider's word cannot be had or taken. For the log: people get a sentence without details.
+#[derive(Debug, thiserror::Error)]
+pub enum OidcError {
+    #[error("the provider cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the provider refused: {0}")]
+    Refused(String),
+    #[error("the provider's response is not valid: {0}")]
+    Invalid(String),
+}
+
+pub struct Provider {
+    settings: ProviderSettings,
+    http: HttpClient,
+    discovery: Discovery,
+}
+
+impl Provider {
+    /// Does not talk to the provider yet. Fails if the system's TLS cannot be used.
+    pub fn new(settings: ProviderSettings, timeout: Duration) -> Result<Self, OidcError> {
+        let http = HttpClient::new(timeout)?;
+        Ok(Self { discovery: Discovery::new(settings.issuer.clone()), settings, http })
+    }
+
+    pub fn issuer(&self) -> &str {
+        self.settings.issuer.as_str()
+    }
+
+    /// Asks the provider for its metadata and keys, as a sign-in would.
+    pub async fn check(&self) -> Result<(), OidcError> {
+        self.discovery.metadata(&self.http).await.map(drop)
+    }
+
+    /// Where to send somebody to sign in.
+    pub async fn authorization_url(&self, attempt: &AttemptSecrets) -> Result<Url, OidcError> {
+        let client = self.client(&*self.discovery.metadata(&self.http).await?);
+        let (state, nonce) = (attempt.state.clone(), attempt.nonce.clone());
+        let challenge = PkceCodeChallenge::from_code_verifier_sha256(&attempt.verifier());
+        let request = client
+            .authorize_url(
+                CoreAuthenticationFlow::AuthorizationCode,
+                move || CsrfToken::new(state),
+                move || Nonce::new(nonce),
+            )
+            .add_scopes(self.settings.scopes.iter().cloned().map(Scope::new))
+            .set_pkce_challenge(challenge);
+        Ok(request.url().0)
+    }
+
+    /// Who has signed in, for the code that they brought back.
+    pub async fn person(&self, code: &str, attempt: &AttemptSecrets) -> Result<Person, OidcError> {
+        let metadata = self.discovery.metadata(&self.http).await?;
+        let client = self.client(&metadata);
+        let exchange = client.exchange_code(AuthorizationCode::new(code.to_owned())).map_err(invalid)?;
+        let tokens = exchange.set_pkce_verifier(attempt.verifier()).request_async(&self.http).await;
+        let tokens = tokens.map_err(token_error)?;
+        let id_token = tokens.id_token().ok_or_else(|| OidcError::Invalid("it has no ID token".into()))?;
+        let nonce = Nonce::new(attempt.nonce.clone());
+        // The provider may have other keys than when they were read.
+        let is_valid = id_token.claims(&client.id_token_verifier(), &nonce).is_ok();
+        let client = match is_valid {
+            true => client,
+            false => self.client(&*self.discovery.refreshed(&self.http, &metadata).await?),
+        };
+        let verifier = client.id_token_verifier();
+        let claims = id_token.claims(&verifier, &nonce).map_err(invalid)?;
+        if let Some(expected) = claims.access_token_hash() {
+            let algorithm = id_token.signing_alg().map_err(invalid)?;
+            let key = id_token.signing_key(&verifier).map_err(invalid)?;
+            let actual = AccessTokenHash::from_token(tokens.access_token(), algorithm, key).map_err(invalid)?;
+            if actual != *expected {
+                return Err(OidcError::Invalid("the access token is not the ID token's".into()));
+            }
+        }
+        let mut person = Person::from_claims(&Claims::of_id_token(claims), &self.settings.groups_claim);
+        // Many providers leave most claims to their user info.
+        if person.is_incomplete() && client.user_info_url().is_some() {
+            let request = client.user_info(tokens.access_token().clone(), Some(claims.subject().clone()));
+            let info: UserInfo = request.map_err(invalid)?.request_async(&self.http).await.map_err(invalid)?;
+            person.complete_from(&Claims::of_user_info(&info), &self.settings.groups_claim);
+        }
+        Ok(person)
+    }
+
+    /// Where to send somebody to sign out at the provider, if it has such a page.
+    pub async fn end_session_url(&self, return_to: &Url) -> Result<Option<Url>, OidcError> {
+        let metadata = self.discovery.metadata(&self.http).await?;
+        let Some(endpoint) = metadata.additional_metadata().end_session_endpoint.clone() else { return Ok(None) };
+        let request = LogoutRequest::from(endpoint)
+            .set_client_id(ClientId::new(self.settings.client_id.clone()))
+            .set_post_logout_redirect_uri(PostLogoutRedirectUrl::from_url(return_to.clone()));
+        Ok(Some(request.http_get_url()))
+    }
+
+    /// The session that a logout token ends, by the rules of back-channel logout.
+    pub async fn ended_session(&self, logout_token: &str) -> Result<EndedSession, OidcError> {
+        let token: IdToken = logout_token.parse().map_err(invalid)?;
+        let metadata = self.discovery.metadata(&self.http).await?;
+        match self.verify_logout(&metadata, &token) {
+            Ok(ended) => Ok(ended),
+            Err(_) => self.verify_logout(&*self.discovery.refreshed(&self.http, &metadata).await?, &token),
+        }
+    }
+
+    fn verify_logout(&self, metadata: &Metadata, token: &IdToken) -> Result<EndedSession, OidcError> {
+        let client = self.client(metadata);
+        let verifier = client.id_token_verifier().allow_all_jose_types();
+        // A logout token must have no nonce, so that no ID token is taken for one.
+        let no_nonce = |nonce: Option<&Nonce>| if nonce.is_none() { Ok(()) } else { Err("it has a nonce".to_owned()) };
+        let claims = Claims::of_id_token(token.claims(&verifier, no_nonce).map_err(invalid)?);
+        if claims.other("events").and_then(|events| events.get(BACK_CHANNEL_LOGOUT)).is_none() {
+            return Err(OidcError::Invalid("it is not a logout token".into()));
+        }
+        Ok(EndedSession { subject: claims.subject.to_owned(), session: claims.text("sid") })
+    }
+
+    fn client(&self, metadata: &Metadata) -> Client {
+        let secret = self.settings.client_secret.clone().map(ClientSecret::new);
+        let client_id = ClientId::new(self.settings.client_id.clone());
+        let methods = metadata.token_endpoint_auth_methods_supported();
+        let only_posts = methods.is_some_and(|methods| {
+            methods.contains(&CoreClientAuthMethod::ClientSecretPost)
+                && !methods.contains(&CoreClientAuthMethod::ClientSecretBasic)
+        });
+        let auth_type = if only_posts { AuthType::RequestBody } else { AuthType::BasicAuth };
+        let client = Client::from_provider_metadata(metadata.clone(), client_id, secret);
+        let redirect_url = RedirectUrl::from_url(self.settings.redirect_url.clone());
+        client.set_redirect_uri(redirect_url).set_auth_type(auth_type)
+    }
+}
+
+impl AttemptSecrets {
+    fn verifier(&self) -> PkceCodeVerifier {
+        PkceCodeVerifier::new(self.code_verifier.clone())
+    }
+}
+
+fn invalid(error: impl std::error::Error) -> OidcError {
+    OidcError::Invalid(error_chain(&error))
+}
+
+fn token_error<E: std::error::Error, R: openidconnect::ErrorResponse>(error: RequestTokenError<E, R>) -> OidcError {
+    match error {
+        RequestTokenError::Request(error) => OidcError::Unreachable(error_chain(&error)),
+        error @ RequestTokenError::ServerResponse(_) => OidcError::Refused(error_chain(&error)),
+        error => invalid(error),
+    }
+}
+
+/// An error with its causes.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

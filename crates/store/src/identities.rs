@@ -1,0 +1,156 @@
+//! People for whom an identity provider vouches. An account is created when somebody signs in first, or taken over if
+//! the provider has verified that its address is theirs.
+
+use crate::accounts::{Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin};
+use crate::id::AccountId;
+use crate::links::{LinksOf, withdraw_links};
+use crate::person_name::PersonName;
+use crate::sessions::{Origin, ProviderSession, SignInMethod, StartedSession, insert_session};
+use crate::sql::{Transaction, params};
+use crate::viewer::{Admin, Role, Viewer};
+use crate::{Store, StoreError};
+
+/// Somebody who has signed in at the identity provider.
+#[derive(Debug, Clone)]
+pub struct ProvidedPerson {
+    pub issuer: String,
+    /// The provider's name for the person, which never changes.
+    pub subject: String,
+    pub email: Email,
+    /// The provider knows that the address is the person's.
+    pub is_email_verified: bool,
+    pub name: PersonName,
+    /// What the person's groups say; `None` if roles are given here.
+    pub role: Option<Role>,
+    /// The provider's name for the session.
+    pub session: Option<String>,
+}
+
+/// Why somebody for whom the provider vouches does not get in.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvidedSignInError {
+    #[error("the account is disabled")]
+    Disabled,
+    /// It could be somebody else's.
+    #[error("there is an account with this address, and the provider has not verified that it is the person's")]
+    UnverifiedEmail,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    pub async fn sign_in_provided(
+        &self,
+        person: &ProvidedPerson,
+        origin: &Origin,
+    ) -> Result<StartedSession, ProvidedSignInError> {
+        self.change(async |transaction| {
+            let account = match find_by_identity(transaction, person).await? {
+                Some(account) => account,
+                None => connect(transaction, person, origin).await?,
+            };
+            if account.disabled_at.is_some() {
+                return Err(ProvidedSignInError::Disabled);
+            }
+            let account = follow_role(transaction, account, person).await?;
+            let provider =
+                ProviderSession { issuer: &person.issuer, subject: &person.subject, id: person.session.as_deref() };
+            let begun = insert_session(transaction, account, origin, SignInMethod::Provider, Some(provider)).await?;
+            Ok(begun)
+        })
+        .await
+    }
+
+    /// Ends sessions because the provider says so: one, or all of that person. Returns how many.
+    pub async fn end_provided_sessions(
+        &self,
+        issuer: &str,
+        subject: &str,
+        session: Option<&str>,
+        address: &str,
+    ) -> Result<u64, StoreError> {
+        self.change(async |transaction| {
+            let end = "DELETE FROM sessions WHERE issuer = $1 AND subject = $2
+                AND ($3 IS NULL OR provider_session = $3)";
+            let ended = transaction.execute(end, params![issuer, subject, session]).await?;
+            if ended > 0 {
+                transaction.audit_as(issuer, address, &format!("ended {ended} sessions of"), subject).await?;
+            }
+            Ok(ended)
+        })
+        .await
+    }
+}
+
+async fn find_by_identity(
+    transaction: &mut Transaction<'_>,
+    person: &ProvidedPerson,
+) -> Result<Option<Account>, StoreError> {
+    let find = "SELECT account FROM identities WHERE issuer = $1 AND subject = $2";
+    let (issuer, subject) = (person.issuer.as_str(), person.subject.as_str());
+    let found: Option<AccountId> = transaction.query_optional(find, params![issuer, subject], |row| row.get(0)).await?;
+    match found {
+        Some(account) => find_account(transaction, account).await,
+        None => Ok(None),
+    }
+}
+
+/// Connects the person to the account with their address, or to a new one.
+async fn connect(
+    transaction: &mut Transaction<'_>,
+    person: &ProvidedPerson,
+    origin: &Origin,
+) -> Result<Account, ProvidedSignInError> {
+    let (email, now) = (person.email.as_str(), transaction.now());
+    let find = "SELECT id FROM accounts WHERE email = $1 AND deleted_at IS NULL";
+    let known: Option<AccountId> = transaction.query_optional(find, params![email], |row| row.get(0)).await?;
+    let (account, what) = match known {
+        Some(_) if !person.is_email_verified => return Err(ProvidedSignInError::UnverifiedEmail),
+        Some(account) => (account, "connected the account to"),
+        None => {
+            let role = person.role.unwrap_or(Role::Developer);
+            // No password has an empty hash.
+            let new = NewAccount { email: person.email.clone(), name: person.name.clone(), password: String::new() };
+            let account = insert_account(transaction, &new, role).await.map_err(|error| match error {
+                AccountError::Store(error) => error,
+                _ => StoreError::Corrupt("e-mail address"),
+            })?;
+            (account, "joined by")
+        }
+    };
+    // The provider may have given the address to somebody else since.
+    let connect = "INSERT INTO identities (issuer, subject, account, created_at) VALUES ($1, $2, $3, $4)
+        ON CONFLICT (issuer, subject) DO UPDATE SET account = excluded.account";
+    let values = params![person.issuer.as_str(), person.subject.as_str(), &account, now];
+    transaction.execute(connect, values).await?;
+    transaction.audit_as(email, &origin.address, what, &person.issuer).await?;
+    Ok(find_account(transaction, account).await?.ok_or(StoreError::Corrupt("account"))?)
+}
+
+/// Gives the role that the provider's groups say. The last administrator keeps theirs: nobody could undo that.
+async fn follow_role(
+    transaction: &mut Transaction<'_>,
+    account: Account,
+    person: &ProvidedPerson,
+) -> Result<Account, StoreError> {
+    let Some(role) = person.role.filter(|role| *role != account.role) else { return Ok(account) };
+    let set = "UPDATE accounts SET role = $2 WHERE id = $1";
+    transaction.execute(set, params![&account.id, role.as_str()]).await?;
+    match require_an_admin(transaction).await {
+        Ok(()) => {}
+        Err(AccountError::Store(error)) => return Err(error),
+        Err(_) => {
+            transaction.execute(set, params![&account.id, account.role.as_str()]).await?;
+            return Ok(account);
+        }
+    }
+    let email = account.email.as_str();
+    transaction.audit_as(&person.issuer, "", &format!("gave the role {role} to"), email).await?;
+    // Sessions that began with the other role end, as they do when an administrator changes it.
+    transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account.id]).await?;
+    if role != Role::Admin {
+        let operator = Viewer::operator();
+        withdraw_links(transaction, Admin(&operator), LinksOf::Maker(&account)).await?;
+    }
+    Ok(Account { role, ..account })
+}

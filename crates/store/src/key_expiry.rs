@@ -1,0 +1,51 @@
+//! Keys that expire soon: people are told in time to rotate them.
+
+use std::time::Duration;
+
+use chat::{KeyId, Timestamp};
+
+use crate::keys::{KeyRecord, KeyState, VISIBLE};
+use crate::sql::{Row, params};
+use crate::viewer::Viewer;
+use crate::{Store, StoreError};
+
+/// How long before.
+const SOON: Duration = Duration::from_secs(7 * 86_400);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiringKey {
+    pub id: KeyId,
+    pub name: String,
+    pub expires_at: Timestamp,
+    /// The owner's e-mail address.
+    pub owner: Option<String>,
+}
+
+impl KeyRecord {
+    pub fn expires_soon(&self, now: Timestamp) -> bool {
+        self.state(now) == KeyState::Active && self.expires_at.is_some_and(|at| at <= now + SOON)
+    }
+}
+
+impl Store {
+    /// Active keys that expire soon, the next one first.
+    pub async fn expiring_keys(&self) -> Result<Vec<ExpiringKey>, StoreError> {
+        let find = "SELECT keys.id, keys.name, expires_at, email FROM keys LEFT JOIN accounts ON accounts.id = owner
+            WHERE revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2 ORDER BY expires_at";
+        let now = self.now();
+        let key = |row: &Row<'_>| {
+            Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
+        };
+        self.connection().await?.query(find, params![now, now + SOON], key).await
+    }
+
+    /// How many of those the viewer may see.
+    pub async fn count_expiring_keys(&self, viewer: &Viewer) -> Result<u64, StoreError> {
+        let count = format!(
+            "SELECT count(*) FROM keys
+            WHERE {VISIBLE} AND revoked_at IS NULL AND NOT playground AND expires_at > $2 AND expires_at <= $3"
+        );
+        let now = self.now();
+        self.connection().await?.query_value(&count, params![viewer.scope(), now, now + SOON]).await
+    }
+}

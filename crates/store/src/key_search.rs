@@ -1,0 +1,102 @@
+//! Finding keys for a list. The database filters and orders, and only the keys of one page are read in full, so that a
+//! page over ten thousand keys costs little more than one over ten.
+
+use std::collections::HashMap;
+
+use chat::KeyId;
+
+use crate::keys::{KeyRecord, KeyState, SELECT_RECORD, VISIBLE, record};
+use crate::patterns::Patterns;
+use crate::sql::{Row, Value, params};
+use crate::viewer::Viewer;
+use crate::{Backend, Store, StoreError};
+
+/// Which keys are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeySearch<'a> {
+    /// A part of the name, the project, the owner's e-mail address or the key before its secret; everything if empty. In any
+    /// case of letters, but beyond ASCII only as far as the database knows their cases.
+    pub text: &'a str,
+    pub state: Option<KeyState>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    Name,
+    Created,
+    /// To about a second: the uses that are not in the sums yet do not count.
+    LastUsed,
+    /// Keys that do not expire last.
+    Expiry,
+}
+
+impl KeyOrder {
+    fn column(self) -> &'static str {
+        match self {
+            Self::Name => "lower(keys.name)",
+            Self::Created => "keys.created_at",
+            Self::LastUsed => "COALESCE(last_used_at, 0)",
+            Self::Expiry => "COALESCE(expires_at, 9223372036854775807)",
+        }
+    }
+}
+
+impl KeyState {
+    /// `$4` is the time now.
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Active => "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $4)",
+            Self::Expired => "revoked_at IS NULL AND expires_at <= $4",
+            Self::Revoked => "revoked_at IS NOT NULL AND $4 >= 0",
+        }
+    }
+}
+
+impl Store {
+    /// The matching keys that the viewer may see, in that order.
+    pub async fn find_keys(
+        &self,
+        viewer: &Viewer,
+        search: &KeySearch<'_>,
+        order: KeyOrder,
+        descending: bool,
+    ) -> Result<Vec<KeyId>, StoreError> {
+        let (column, direction) = (order.column(), if descending { "DESC" } else { "ASC" });
+        let state = search.state.map_or("$4 >= 0", KeyState::condition);
+        let find = format!(
+            r"SELECT keys.id FROM keys LEFT JOIN accounts ON accounts.id = owner
+            WHERE {VISIBLE} AND NOT playground AND {state} AND ($2 = '%%' OR lower(keys.name) LIKE $2 ESCAPE '\'
+                OR keys.name LIKE $3 ESCAPE '\' OR lower(email) LIKE $2 ESCAPE '\'
+                OR lower(project) LIKE $2 ESCAPE '\' OR lower('adria_' || keys.id) LIKE $2 ESCAPE '\')
+            ORDER BY {column} {direction}, keys.id {direction}"
+        );
+        let Patterns { lower, typed } = Patterns::containing(search.text);
+        let parameters = params![viewer.scope(), &*lower, &*typed, self.now()];
+        self.connection().await?.query(&find, parameters, |row| row.get(0)).await
+    }
+
+    /// Those keys, in their order, without the ones that the viewer may not see.
+    pub async fn keys_with_ids(&self, viewer: &Viewer, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<_> = (2..ids.len() + 2).map(|number| format!("${number}")).collect();
+        let select = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id IN ({})", places.join(", "));
+        let parameters: Vec<Value<'_>> =
+            std::iter::once(viewer.scope().into()).chain(ids.iter().map(Value::from)).collect();
+        let uses = dispatch!(self, unfolded_uses())?;
+        let keys = self.connection().await?.query(&select, &parameters, record).await?;
+        let mut keys: HashMap<_, _> = keys.into_iter().map(|key| (key.id, key)).collect();
+        let mut found: Vec<_> = ids.iter().filter_map(|id| keys.remove(id)).collect();
+        found.iter_mut().for_each(|key| key.add_use(&uses));
+        Ok(found)
+    }
+
+    /// The names of the keys with limits of their own, as far as the viewer may see them.
+    pub async fn names_of_limited_keys(&self, viewer: &Viewer) -> Result<HashMap<KeyId, String>, StoreError> {
+        let select = format!("SELECT id, name FROM keys WHERE {VISIBLE} AND id IN (SELECT scope FROM limits)");
+        let name = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let names = self.connection().await?.query(&select, params![viewer.scope()], name).await?;
+        Ok(names.into_iter().collect())
+    }
+}

@@ -1,0 +1,136 @@
+//! Reads and changes prices. They are few, and every report reads them anew: figures are computed by today's prices.
+
+use std::collections::BTreeMap;
+
+use crate::accounts::{AccountError, require_still_admin};
+use crate::prices::{Currency, Price, PriceList, TokenPrice};
+use crate::project::Project;
+use crate::sql::{Connection, Row, Transaction, params};
+use crate::viewer::{Admin, Viewer};
+use crate::{Store, StoreError};
+
+const MAX_PRICES: u64 = 1_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PriceError {
+    #[error("only administrators can do this")]
+    NotAdmin,
+    /// All prices are in one currency.
+    #[error("prices are in {0}; remove them all to use another currency")]
+    OtherCurrency(Currency),
+    #[error("say the currency with the first price, such as EUR")]
+    NoCurrency,
+    #[error("there are {MAX_PRICES} prices already")]
+    TooMany,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<AccountError> for PriceError {
+    fn from(error: AccountError) -> Self {
+        match error {
+            AccountError::Store(error) => Self::Store(error),
+            _ => Self::NotAdmin,
+        }
+    }
+}
+
+impl Store {
+    pub async fn prices(&self, _viewer: &Viewer) -> Result<PriceList, StoreError> {
+        read_prices(&mut self.connection().await?).await
+    }
+
+    /// Sets the price of a project, or of everything without a price of its own. The currency may be left out once there
+    /// is a price.
+    pub async fn set_price(
+        &self,
+        admin: Admin<'_>,
+        project: Option<&Project>,
+        price: Price,
+        currency: Option<Currency>,
+    ) -> Result<Currency, PriceError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let currency = match (read_currency(transaction).await?, currency) {
+                (Some(kept), Some(other)) if kept != other => return Err(PriceError::OtherCurrency(kept)),
+                (Some(kept), _) => kept,
+                (None, Some(first)) => first,
+                (None, None) => return Err(PriceError::NoCurrency),
+            };
+            let count = "SELECT count(*) FROM prices WHERE project <> $1";
+            if transaction.query_value::<u64>(count, params![column(project)]).await? >= MAX_PRICES {
+                return Err(PriceError::TooMany);
+            }
+            let set = "INSERT INTO prices (project, prompt, completion, currency) VALUES ($1, $2, $3, $4)
+                ON CONFLICT (project) DO UPDATE SET prompt = excluded.prompt, completion = excluded.completion";
+            let (prompt, completion) = (price.prompt.micros(), price.completion.micros());
+            transaction.execute(set, params![column(project), prompt, completion, currency.as_str()]).await?;
+            let what =
+                format!("set to {} and {} {currency} per million tokens the price of", price.prompt, price.completion);
+            audit(transaction, admin, &what, project).await?;
+            Ok(currency)
+        })
+        .await
+    }
+
+    /// `false` if there is none.
+    pub async fn remove_price(&self, admin: Admin<'_>, project: Option<&Project>) -> Result<bool, PriceError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let remove = "DELETE FROM prices WHERE project = $1";
+            let is_removed = transaction.execute(remove, params![column(project)]).await? == 1;
+            if is_removed {
+                audit(transaction, admin, "removed the price of", project).await?;
+            }
+            Ok(is_removed)
+        })
+        .await
+    }
+}
+
+/// The table has the default price under the empty label, which no project has.
+fn column(project: Option<&Project>) -> &str {
+    project.map_or("", Project::as_str)
+}
+
+async fn audit(
+    transaction: &mut Transaction<'_>,
+    admin: Admin<'_>,
+    what: &str,
+    project: Option<&Project>,
+) -> Result<(), StoreError> {
+    let subject = project.map_or_else(|| "everything else".to_owned(), |project| format!("the project {project}"));
+    transaction.audit(admin.0, what, &subject).await
+}
+
+async fn read_currency(connection: &mut Connection<'_>) -> Result<Option<Currency>, StoreError> {
+    let read = "SELECT currency FROM prices LIMIT 1";
+    connection.query_optional(read, &[], currency_of(0)).await
+}
+
+pub(crate) const SELECT_PRICES: &str = "SELECT project, prompt, completion, currency FROM prices";
+
+async fn read_prices(connection: &mut Connection<'_>) -> Result<PriceList, StoreError> {
+    Ok(price_list(connection.query(SELECT_PRICES, &[], price_row).await?))
+}
+
+pub(crate) type PriceRow = (String, Price, Currency);
+
+/// Reads the columns of `SELECT_PRICES`.
+pub(crate) fn price_row(row: &Row<'_>) -> Result<PriceRow, StoreError> {
+    let price =
+        Price { prompt: TokenPrice::from_micros(row.get(1)?), completion: TokenPrice::from_micros(row.get(2)?) };
+    Ok((row.get(0)?, price, currency_of(3)(row)?))
+}
+
+pub(crate) fn price_list(rows: Vec<PriceRow>) -> PriceList {
+    let currency = rows.first().map(|(.., currency)| *currency);
+    let mut prices: BTreeMap<String, Price> = rows.into_iter().map(|(label, price, _)| (label, price)).collect();
+    let default = prices.remove("");
+    let projects = prices.into_iter().map(|(label, price)| (Project::stored(label), price)).collect();
+    PriceList { currency, default, projects }
+}
+
+fn currency_of(column: usize) -> impl Fn(&Row<'_>) -> Result<Currency, StoreError> {
+    move |row| row.get::<String>(column)?.parse().map_err(|_| StoreError::Corrupt("currency"))
+}

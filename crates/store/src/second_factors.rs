@@ -1,0 +1,347 @@
+//! Second factors of people who sign in with a password: authenticator apps and passkeys, and recovery codes for when
+//! they are lost. Administrators can require one of everybody.
+
+use chat::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::id::AccountId;
+use crate::sql::{Row, Transaction, params};
+use crate::viewer::{Admin, Viewer};
+use crate::{Store, StoreError};
+
+/// Whether an account has a second factor, as a condition on `accounts`.
+pub(crate) const HAS_SECOND_FACTOR: &str =
+    "EXISTS (SELECT 1 FROM authenticator_apps WHERE authenticator_apps.account = accounts.id)
+    OR EXISTS (SELECT 1 FROM passkeys WHERE passkeys.account = accounts.id)";
+/// Whether everybody must have one.
+pub(crate) const IS_REQUIRED: &str = "EXISTS (SELECT 1 FROM sign_in_policy WHERE rule = 'second-factor')";
+
+#[derive(Debug, Clone, Default)]
+pub struct SecondFactors {
+    /// When the authenticator app was added.
+    pub app_since: Option<Timestamp>,
+    pub passkeys: Vec<PasskeyRecord>,
+    /// Those that were not used.
+    pub recovery_codes: u64,
+}
+
+impl SecondFactors {
+    pub fn is_empty(&self) -> bool {
+        self.app_since.is_none() && self.passkeys.is_empty()
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct PasskeyRecord {
+    /// The credential's id, in base64url.
+    pub id: String,
+    pub name: String,
+    pub created_at: Timestamp,
+    pub used_at: Option<Timestamp>,
+}
+
+/// A passkey with its public key.
+#[derive(Debug, Clone)]
+pub struct Passkey {
+    pub id: String,
+    pub account: AccountId,
+    /// As the WebAuthn library writes it.
+    pub credential: String,
+}
+
+/// What an authenticator app and the service share.
+pub struct AuthenticatorApp {
+    /// In base32.
+    pub key: String,
+    /// The step of the last code that was used.
+    pub last_step: u64,
+}
+
+/// A code that replaces a second factor once: 60 random bits. Only its digest is stored.
+pub struct RecoveryCode(String);
+
+impl RecoveryCode {
+    /// How many are made together.
+    pub const COUNT: usize = 10;
+    /// Crockford's: nothing in it looks alike.
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    const GROUP: usize = 4;
+    const LEN: usize = 12;
+
+    /// Fails only if the system has no random numbers.
+    pub fn generate_all() -> Result<[Self; Self::COUNT], StoreError> {
+        let mut bytes = [0; Self::COUNT * Self::LEN];
+        getrandom::fill(&mut bytes)?;
+        let letter = |byte: &u8| char::from(Self::ALPHABET[usize::from(byte % 32)]);
+        Ok(std::array::from_fn(|code| Self(bytes[code * Self::LEN..][..Self::LEN].iter().map(letter).collect())))
+    }
+
+    /// Spaces, hyphens, case and letters that look like digits do not matter. `None` if it does not have a code's form.
+    pub fn parse(typed: &str) -> Option<Self> {
+        let read = |character: char| match character.to_ascii_lowercase() {
+            'o' => '0',
+            'i' | 'l' => '1',
+            other => other,
+        };
+        let code: String = typed.chars().filter(|typed| !matches!(typed, ' ' | '-')).map(read).collect();
+        let shaped = code.len() == Self::LEN && code.bytes().all(|byte| Self::ALPHABET.contains(&byte));
+        shaped.then_some(Self(code))
+    }
+
+    /// For its owner to write down.
+    pub fn reveal(&self) -> String {
+        let groups: Vec<_> = self.0.as_bytes().chunks(Self::GROUP).map(String::from_utf8_lossy).collect();
+        groups.join("-")
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.0.as_bytes()).into()
+    }
+}
+
+impl Store {
+    pub async fn second_factors(&self, of: AccountId) -> Result<SecondFactors, StoreError> {
+        let mut connection = self.connection().await?;
+        let app = "SELECT created_at FROM authenticator_apps WHERE account = $1";
+        let app_since = connection.query_optional(app, params![&of], |row| row.get(0)).await?;
+        let list = "SELECT id, name, created_at, used_at FROM passkeys WHERE account = $1 ORDER BY created_at, id";
+        let read = |row: &Row<'_>| {
+            let (created_at, used_at) = (row.get(2)?, row.get_optional(3)?);
+            Ok(PasskeyRecord { id: row.get(0)?, name: row.get(1)?, created_at, used_at })
+        };
+        let passkeys = connection.query(list, params![&of], read).await?;
+        let count = "SELECT count(*) FROM recovery_codes WHERE account = $1";
+        let recovery_codes = connection.query_value(count, params![&of]).await?;
+        Ok(SecondFactors { app_since, passkeys, recovery_codes })
+    }
+
+    pub async fn authenticator_app(&self, of: AccountId) -> Result<Option<AuthenticatorApp>, StoreError> {
+        let find = "SELECT key, last_step FROM authenticator_apps WHERE account = $1";
+        let read = |row: &Row<'_>| Ok(AuthenticatorApp { key: row.get(0)?, last_step: row.get(1)? });
+        self.connection().await?.query_optional(find, params![&of], read).await
+    }
+
+    /// Adds or replaces the viewer's app, whose code of that step was checked. Makes recovery codes if there are none.
+    pub async fn set_authenticator_app(
+        &self,
+        viewer: &Viewer,
+        key: &str,
+        step: u64,
+        codes: &[RecoveryCode],
+    ) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
+                ON CONFLICT (account) DO UPDATE SET key = excluded.key, last_step = excluded.last_step,
+                    created_at = excluded.created_at";
+            transaction.execute(set, params![&account, key, step, now]).await?;
+            transaction.audit(viewer, "added an authenticator app", viewer.name()).await?;
+            let any = "SELECT EXISTS (SELECT 1 FROM recovery_codes WHERE account = $1)";
+            let has_codes: bool = transaction.query_value(any, params![&account]).await?;
+            if !has_codes {
+                replace_codes(transaction, account, codes).await?;
+            }
+            Ok(!has_codes)
+        })
+        .await
+    }
+
+    /// `false` if a code of that step, or of a later one, was used already.
+    pub async fn use_app_step(&self, of: AccountId, step: u64) -> Result<bool, StoreError> {
+        self.change(async |transaction| {
+            let advance = "UPDATE authenticator_apps SET last_step = $2 WHERE account = $1 AND last_step < $2";
+            Ok(transaction.execute(advance, params![&of, step]).await? > 0)
+        })
+        .await
+    }
+
+    pub async fn remove_authenticator_app(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
+        self.change(async |transaction| {
+            let remove = "DELETE FROM authenticator_apps WHERE account = $1";
+            let removed = transaction.execute(remove, params![&account]).await? > 0;
+            if removed {
+                transaction.audit(viewer, "removed the authenticator app", viewer.name()).await?;
+                forget_codes_without_factor(transaction, account).await?;
+            }
+            Ok(removed)
+        })
+        .await
+    }
+
+    pub async fn add_passkey(
+        &self,
+        viewer: &Viewer,
+        id: &str,
+        name: &str,
+        credential: &str,
+    ) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
+                ON CONFLICT (id) DO NOTHING";
+            let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
+            if added {
+                transaction.audit(viewer, "added the passkey", name).await?;
+            }
+            Ok(added)
+        })
+        .await
+    }
+
+    pub async fn remove_passkey(&self, viewer: &Viewer, id: &str) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
+        self.change(async |transaction| {
+            let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
+            let name = transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
+            if let Some(name) = &name {
+                transaction.audit(viewer, "removed the passkey", name).await?;
+                forget_codes_without_factor(transaction, account).await?;
+            }
+            Ok(name.is_some())
+        })
+        .await
+    }
+
+    /// `None` also if the account is disabled.
+    pub async fn passkey(&self, id: &str) -> Result<Option<Passkey>, StoreError> {
+        let find = "SELECT passkeys.id, account, credential FROM passkeys JOIN accounts ON accounts.id = account
+            WHERE passkeys.id = $1 AND disabled_at IS NULL";
+        let read = |row: &Row<'_>| Ok(Passkey { id: row.get(0)?, account: row.get(1)?, credential: row.get(2)? });
+        self.connection().await?.query_optional(find, params![id], read).await
+    }
+
+    /// What the use of a passkey changed in it: its counter.
+    pub async fn passkey_used(&self, id: &str, credential: &str) -> Result<(), StoreError> {
+        self.change(async |transaction| {
+            let now = transaction.now();
+            let update = "UPDATE passkeys SET credential = $2, used_at = $3 WHERE id = $1";
+            transaction.execute(update, params![id, credential, now]).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Replaces the viewer's recovery codes; earlier ones do not work any more.
+    pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
+        let Some(account) = viewer.id() else { return Ok(()) };
+        self.change(async |transaction| {
+            replace_codes(transaction, account, codes).await?;
+            transaction.audit(viewer, "created recovery codes", viewer.name()).await
+        })
+        .await
+    }
+
+    /// `false` if the account has no such code.
+    pub async fn use_recovery_code(
+        &self,
+        of: AccountId,
+        code: &RecoveryCode,
+        address: &str,
+    ) -> Result<bool, StoreError> {
+        self.change(async |transaction| {
+            let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
+            if transaction.execute(used, params![&of, &code.digest()]).await? == 0 {
+                return Ok(false);
+            }
+            let email = find_account(transaction, of).await?.map(|account| account.email.to_string());
+            let email = email.unwrap_or_default();
+            transaction.audit_as(&email, address, "used a recovery code", &email).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Removes all factors of somebody who has lost them. Ends their sessions.
+    pub async fn reset_second_factors(&self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            forget_factors(transaction, of).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            transaction.audit(admin.0, "removed the second factors of", found.email.as_str()).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn is_second_factor_required(&self) -> Result<bool, StoreError> {
+        self.connection().await?.query_value(&format!("SELECT {IS_REQUIRED}"), &[]).await
+    }
+
+    pub async fn require_second_factor(&self, admin: Admin<'_>, required: bool) -> Result<(), AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let now = transaction.now();
+            let (set, what) = match required {
+                true => (
+                    "INSERT INTO sign_in_policy (rule, set_at) VALUES ('second-factor', $1) ON CONFLICT DO NOTHING",
+                    "required a second factor of",
+                ),
+                false => (
+                    "DELETE FROM sign_in_policy WHERE rule = 'second-factor' AND set_at <= $1",
+                    "made second factors optional for",
+                ),
+            };
+            if transaction.execute(set, params![now]).await? > 0 {
+                transaction.audit(admin.0, what, "everyone").await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn replace_codes(
+    transaction: &mut Transaction<'_>,
+    account: AccountId,
+    codes: &[RecoveryCode],
+) -> Result<(), StoreError> {
+    transaction.execute("DELETE FROM recovery_codes WHERE account = $1", params![&account]).await?;
+    for code in codes {
+        let insert = "INSERT INTO recovery_codes (account, digest) VALUES ($1, $2)";
+        transaction.execute(insert, params![&account, &code.digest()]).await?;
+    }
+    Ok(())
+}
+
+/// Recovery codes stand in for a factor. Without one they would be a second password.
+async fn forget_codes_without_factor(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
+    let forget = format!(
+        "DELETE FROM recovery_codes WHERE account = $1
+            AND NOT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = $1 AND ({HAS_SECOND_FACTOR}))"
+    );
+    transaction.execute(&forget, params![&account]).await?;
+    Ok(())
+}
+
+pub(crate) async fn forget_factors(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
+    for table in ["authenticator_apps", "passkeys", "recovery_codes"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE account = $1"), params![&account]).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recovery_codes_are_read_as_people_type_them() {
+        let codes = RecoveryCode::generate_all().unwrap();
+        for code in &codes {
+            let shown = code.reveal();
+            assert_eq!(shown.len(), 14, "{shown}");
+            for typed in [shown.clone(), shown.replace('-', ""), shown.replace('-', " "), shown.to_uppercase()] {
+                assert_eq!(RecoveryCode::parse(&typed).unwrap().digest(), code.digest(), "{typed:?}");
+            }
+        }
+        assert_ne!(codes[0].digest(), codes[1].digest());
+        for typed in ["", "123456", "uuuu-uuuu-uuuu", "2222-2222-222", "2222-2222-22222", "ßßßßßß"] {
+            assert!(RecoveryCode::parse(typed).is_none(), "{typed:?}");
+        }
+    }
+}

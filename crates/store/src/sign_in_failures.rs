@@ -1,0 +1,69 @@
+//! Failed sign-ins, counted by account and network for all replicas together. Counts decay.
+
+use std::time::Duration;
+
+use chat::Timestamp;
+
+use crate::sql::{Row, params};
+use crate::{Store, StoreError};
+
+/// After this time half of the failures are forgotten.
+const HALF_LIFE: Duration = Duration::from_secs(300);
+/// After this time all are: of a thousand, one would be left.
+const MEMORY: Duration = HALF_LIFE.saturating_mul(10);
+const THOUSAND: f64 = 1000.0;
+
+impl Store {
+    /// The most failures that any of the subjects has.
+    pub async fn sign_in_failures(&self, subjects: &[&str]) -> Result<f64, StoreError> {
+        let (mut connection, now) = (self.connection().await?, self.now());
+        let mut most: f64 = 0.0;
+        for subject in subjects {
+            let failures = connection.query_optional(FIND, params![*subject], |row| read(row, now)).await?;
+            most = most.max(failures.unwrap_or(0.0));
+        }
+        Ok(most)
+    }
+
+    /// One more failure of each subject.
+    pub async fn add_sign_in_failure(&self, subjects: &[&str]) -> Result<(), StoreError> {
+        self.change(async |transaction| {
+            let now = transaction.now();
+            for subject in subjects {
+                let earlier = transaction.query_optional(FIND, params![*subject], |row| read(row, now)).await?;
+                let thousandths = ((earlier.unwrap_or(0.0) + 1.0) * THOUSAND) as u64;
+                let set = "INSERT INTO sign_in_failures (subject, thousandths, at) VALUES ($1, $2, $3)
+                    ON CONFLICT (subject) DO UPDATE SET thousandths = excluded.thousandths, at = excluded.at";
+                transaction.execute(set, params![*subject, thousandths, now]).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn forget_sign_in_failures(&self, subject: &str) -> Result<(), StoreError> {
+        self.change(async |transaction| {
+            transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![subject]).await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+const FIND: &str = "SELECT thousandths, at FROM sign_in_failures WHERE subject = $1";
+
+fn read(row: &Row<'_>, now: Timestamp) -> Result<f64, StoreError> {
+    let (thousandths, at): (u64, Timestamp) = (row.get(0)?, row.get(1)?);
+    Ok(decayed(thousandths as f64 / THOUSAND, Duration::from_millis(now.as_millis().saturating_sub(at.as_millis()))))
+}
+
+fn decayed(failures: f64, age: Duration) -> f64 {
+    failures * 0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
+}
+
+/// Those that were forgotten before `$1`. Run by the ledger: nothing is deleted on the word of one clock.
+pub(crate) const DELETE_ENDED: &str = "DELETE FROM sign_in_failures WHERE at < $1";
+
+pub(crate) fn oldest_remembered(now: Timestamp) -> Timestamp {
+    now.saturating_sub(MEMORY)
+}

@@ -1,0 +1,82 @@
+//! What the stored sums of a period lack: rows that are not folded yet, and rows of hours that the period cuts. Pure.
+//!
+//! Rows are deleted after a while, sums are not. So an hour whose rows are not all there any more is counted whole.
+
+use crate::report::RollupRow;
+use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Resolution, RollupKey, Rollups, SumKey};
+use crate::scope::Scope;
+use crate::usage::Period;
+
+pub(crate) struct Unsummed {
+    period: Period,
+    is_widened: bool,
+    unfolded: Rollups,
+    of_cut_hours: Rollups,
+}
+
+impl Unsummed {
+    /// `of_cut_hours` is empty still, and gets the rows of each of the period's cut hours.
+    pub(crate) fn new(period: Period, unfolded: Rollups) -> Self {
+        let of_cut_hours = unfolded.same_keys();
+        Self { period, is_widened: false, unfolded, of_cut_hours }
+    }
+
+    /// Counts an hour whole unless all of its rows are there. `folded` is how many of them the sums hold.
+    pub(crate) fn require_rows(&mut self, hour: u64, rows: u64, folded: u64) -> bool {
+        let of_hour = |key: &RollupKey| key.scope == Scope::Everyone && key.start == hour;
+        let unfolded: u64 =
+            self.unfolded.hours().filter(|(key, ..)| of_hour(key)).map(|(_, figures, _)| figures.requests).sum();
+        let is_complete = rows >= folded + unfolded;
+        if !is_complete {
+            self.period = self.period.widened(hour);
+            self.is_widened = true;
+        }
+        is_complete
+    }
+
+    /// Adds a row of a cut hour that lies in the period.
+    pub(crate) fn add(&mut self, row: &LedgerRow) {
+        self.of_cut_hours.add(row);
+    }
+
+    /// What is counted in the end.
+    pub(crate) fn period(&self) -> Period {
+        self.period
+    }
+
+    pub(crate) fn is_widened(&self) -> bool {
+        self.is_widened
+    }
+
+    /// All that is not folded, whenever it was.
+    pub(crate) fn unfolded(&self) -> &Rollups {
+        &self.unfolded
+    }
+
+    pub(crate) fn hours(&self, scope: Scope) -> impl Iterator<Item = RollupRow> {
+        let whole = self.period.whole_hours();
+        let unfolded = self.unfolded.hours().filter(move |(key, ..)| whole.contains(&key.start));
+        let all = unfolded.chain(self.of_cut_hours.hours()).filter(move |(key, ..)| key.scope == scope);
+        all.map(|(key, figures, latencies)| RollupRow {
+            start: key.start,
+            status: key.status,
+            code: key.code.clone(),
+            figures: *figures,
+            latencies: latencies.clone(),
+        })
+    }
+
+    /// By hour and key.
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
+        let whole = self.period.whole_hours();
+        let unfolded = self.unfolded.sums().filter(move |(key, _)| whole.contains(&key.start));
+        unfolded.chain(self.of_cut_hours.sums()).filter(|(key, _)| key.span == Resolution::Hour)
+    }
+
+    /// By hour, key and person.
+    pub(crate) fn people(&self) -> impl Iterator<Item = (&PersonSumKey, &KeySum)> {
+        let whole = self.period.whole_hours();
+        let unfolded = self.unfolded.people().filter(move |(key, _)| whole.contains(&key.of_key.start));
+        unfolded.chain(self.of_cut_hours.people()).filter(|(key, _)| key.of_key.span == Resolution::Hour)
+    }
+}

@@ -1,0 +1,138 @@
+//! Signing in: people of an identity provider, second factors, challenges, and the failures that replicas share.
+
+use store::{
+    ChallengePurpose, Origin, PersonName, ProvidedPerson, ProvidedSignInError, RecoveryCode, Role, SignInMethod, Store,
+    Viewer,
+};
+
+use crate::database::TestDatabase;
+use crate::on_each_backend;
+
+on_each_backend!(
+    a_provided_person_keeps_their_account_and_follows_their_groups,
+    the_last_administrator_keeps_the_role,
+    a_code_is_used_once_and_codes_end_with_the_last_factor,
+    a_challenge_is_used_up_and_few_are_kept_for_a_network,
+    failures_are_shared_by_replicas,
+);
+
+fn origin() -> Origin {
+    Origin { address: "192.0.2.1".into(), agent: "a test".into() }
+}
+
+fn person(subject: &str, email: &str, role: Option<Role>) -> ProvidedPerson {
+    ProvidedPerson {
+        issuer: "https://login.example.com".into(),
+        subject: subject.into(),
+        email: email.parse().unwrap(),
+        is_email_verified: true,
+        name: PersonName::parse("Ada").unwrap(),
+        role,
+        session: Some(format!("session of {subject}")),
+    }
+}
+
+async fn account_names(store: &Store) -> Vec<String> {
+    let operator = Viewer::operator();
+    let accounts = store.accounts(operator.admin().unwrap()).await.unwrap();
+    accounts.into_iter().map(|account| format!("{} {}", account.email, account.role)).collect()
+}
+
+async fn a_provided_person_keeps_their_account_and_follows_their_groups(database: TestDatabase) {
+    let store = database.open().await;
+    store.sign_in_provided(&person("1", "boss@example.com", Some(Role::Admin)), &origin()).await.unwrap();
+    let ada = person("2", "ada@example.com", Some(Role::Developer));
+    let first = store.sign_in_provided(&ada, &origin()).await.unwrap();
+    // With another address she is still the same person, and so is her account.
+    let moved = ProvidedPerson { email: "ada@example.org".parse().unwrap(), ..ada.clone() };
+    let second = store.sign_in_provided(&moved, &origin()).await.unwrap();
+    assert_eq!(first.session.viewer.account().unwrap().id, second.session.viewer.account().unwrap().id);
+    assert_eq!(account_names(&store).await, ["boss@example.com admin", "ada@example.com developer"]);
+    // Another role ends the sessions from before.
+    let promoted = ProvidedPerson { role: Some(Role::Admin), ..ada.clone() };
+    let third = store.sign_in_provided(&promoted, &origin()).await.unwrap();
+    assert!(store.session(&first.token, "").await.unwrap().is_none());
+    let session = store.session(&third.token, "").await.unwrap().unwrap();
+    assert!(session.viewer.admin().is_some() && session.method == SignInMethod::Provider);
+    // Nobody gets an account by an address that is not theirs for sure.
+    let other = ProvidedPerson { is_email_verified: false, ..person("3", "ada@example.com", None) };
+    assert!(matches!(store.sign_in_provided(&other, &origin()).await, Err(ProvidedSignInError::UnverifiedEmail)));
+
+    let issuer = "https://login.example.com";
+    assert_eq!(store.end_provided_sessions(issuer, "2", Some("another"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, "1", Some("session of 2"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, "2", Some("session of 2"), "").await.unwrap(), 1);
+    assert!(store.session(&third.token, "").await.unwrap().is_none());
+    store.sign_in_provided(&promoted, &origin()).await.unwrap();
+    store.sign_in_provided(&promoted, &origin()).await.unwrap();
+    assert_eq!(store.end_provided_sessions(issuer, "2", None, "").await.unwrap(), 2);
+}
+
+async fn the_last_administrator_keeps_the_role(database: TestDatabase) {
+    let store = database.open().await;
+    store.sign_in_provided(&person("1", "boss@example.com", Some(Role::Admin)), &origin()).await.unwrap();
+    let demoted =
+        store.sign_in_provided(&person("1", "boss@example.com", Some(Role::Developer)), &origin()).await.unwrap();
+    assert!(demoted.session.viewer.admin().is_some());
+    assert!(store.create_setup_link().await.unwrap().is_none());
+}
+
+async fn a_code_is_used_once_and_codes_end_with_the_last_factor(database: TestDatabase) {
+    let store = database.open().await;
+    let begun = store.sign_in_provided(&person("1", "ada@example.com", None), &origin()).await.unwrap();
+    let (viewer, account) = (&begun.session.viewer, begun.session.viewer.account().unwrap().id);
+    let codes = RecoveryCode::generate_all().unwrap();
+    assert!(store.set_authenticator_app(viewer, "KEY", 100, &codes).await.unwrap(), "the codes are new");
+    assert!(!store.set_authenticator_app(viewer, "KEY", 100, &codes).await.unwrap());
+    for (step, accepted) in [(100, false), (99, false), (101, true), (101, false), (103, true), (102, false)] {
+        assert_eq!(store.use_app_step(account, step).await.unwrap(), accepted, "{step}");
+    }
+    assert!(store.use_recovery_code(account, &codes[0], "").await.unwrap());
+    assert!(!store.use_recovery_code(account, &codes[0], "").await.unwrap());
+    assert_eq!(store.second_factors(account).await.unwrap().recovery_codes, 9);
+    assert!(store.add_passkey(viewer, "ff00", "My phone", "{}").await.unwrap());
+    assert!(!store.add_passkey(viewer, "ff00", "Twice", "{}").await.unwrap());
+    assert!(store.remove_authenticator_app(viewer).await.unwrap());
+    assert!(store.use_recovery_code(account, &codes[1], "").await.unwrap(), "there is a passkey");
+    assert!(store.remove_passkey(viewer, "ff00").await.unwrap());
+    assert!(!store.use_recovery_code(account, &codes[2], "").await.unwrap(), "a code is no factor by itself");
+    assert!(store.second_factors(account).await.unwrap().is_empty());
+}
+
+async fn a_challenge_is_used_up_and_few_are_kept_for_a_network(database: TestDatabase) {
+    let store = database.open().await;
+    let (passkey, second) = (ChallengePurpose::Passkey, ChallengePurpose::SecondFactor);
+    let token = store.create_challenge(passkey, None, "192.0.2.1", "state").await.unwrap();
+    assert!(store.take_challenge(second, &token).await.unwrap().is_none(), "it is for something else");
+    assert_eq!(store.take_challenge(passkey, &token).await.unwrap().unwrap().body, "state");
+    assert!(store.take_challenge(passkey, &token).await.unwrap().is_none());
+
+    let token = store.create_challenge(second, None, "192.0.2.1", "").await.unwrap();
+    for _ in 0..5 {
+        assert!(store.try_challenge(second, &token).await.unwrap().is_some());
+    }
+    assert!(store.try_challenge(second, &token).await.unwrap().is_none());
+
+    let other = store.create_challenge(passkey, None, "198.51.100.1", "").await.unwrap();
+    let first = store.create_challenge(passkey, None, "192.0.2.1", "").await.unwrap();
+    for _ in 0..40 {
+        store.create_challenge(passkey, None, "192.0.2.1", "").await.unwrap();
+    }
+    assert!(store.take_challenge(passkey, &first).await.unwrap().is_none(), "the flood was from there");
+    assert!(store.take_challenge(passkey, &other).await.unwrap().is_some());
+}
+
+async fn failures_are_shared_by_replicas(database: TestDatabase) {
+    let (one, other) = (database.open().await, database.open().await);
+    for _ in 0..3 {
+        one.add_sign_in_failure(&["network a", "account b"]).await.unwrap();
+        other.add_sign_in_failure(&["network c", "account b"]).await.unwrap();
+    }
+    let failures = async |store: &Store, subjects: &[&str]| store.sign_in_failures(subjects).await.unwrap().round();
+    assert_eq!(failures(&other, &["network a"]).await, 3.0);
+    assert_eq!(failures(&one, &["network x", "account b"]).await, 6.0);
+    assert_eq!(failures(&one, &["network x"]).await, 0.0);
+    other.forget_sign_in_failures("network a").await.unwrap();
+    assert_eq!(failures(&one, &["network a", "account b"]).await, 6.0);
+    assert_eq!(failures(&one, &["network a"]).await, 0.0);
+}
