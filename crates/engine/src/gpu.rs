@@ -329,17 +329,26 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_placed_fits_with_room_for_others(
-            free in 0..200 * GIB,
+            free in prop_oneof![0..4 * GIB, 0..200 * GIB],
             taken in 0..8 * GIB,
-            bytes in GIB / 10..100 * GIB,
+            bytes in prop_oneof![GIB / 64..GIB, GIB / 10..100 * GIB],
+            bits in 2_u64..17,
+            weights in prop::sample::select(&[
+                WeightsChoice::File,
+                WeightsChoice::Auto,
+                WeightsChoice::Q8_0,
+                WeightsChoice::Bf16,
+            ][..]),
             layers in 1_u32..128,
             cell_bytes in 1024_u64..1 << 20,
             context in 256_usize..200_000,
             vocabulary in 256_usize..260_000,
         ) {
-            let model = ModelSize { bytes, parameters: bytes, layers, cell_bytes, context, vocabulary };
-            let total = free + taken;
-            if let Ok(Some(placed)) = place(&GpuChoice::Auto, &[card("CUDA0", free, total)], model) {
+            let model = ModelSize { bytes, parameters: bytes * 8 / bits, layers, cell_bytes, context, vocabulary };
+            let cards = [card("CUDA0", free, free + taken)];
+            if let Ok(Some(placed)) = super::place(&GpuChoice::Auto, &cards, model, weights) {
+                let form = weights.wanted_form().or(placed.tried_form);
+                let bytes = form.map_or(bytes, |form| model.in_form(form).bytes);
                 let part = |whole: u64| whole * u64::from(placed.layers) / u64::from(placed.all_layers);
                 let cells = placed.max_cells.unwrap_or(0) as u64;
                 let needed = part(bytes) + cells * cell_bytes + placed.step as u64 * vocabulary as u64 * 4;

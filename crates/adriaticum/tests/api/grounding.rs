@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testbed::{
-    Behaviour, FakeRuntime, FakeSearch, Output, Request, Response, Service, chat_body, unreachable_url, wait_for,
+    Behaviour, FakeRuntime, FakeSearch, Output, Request, Response, Service, chat_body, measure, unreachable_url,
+    wait_for,
 };
 
 use crate::ADRIATICUM;
@@ -286,24 +287,32 @@ fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
         service.chat(&key, content).completion();
         began.elapsed()
     };
-    let quiet = (0..5).map(|_| took(CREATIVE)).max().unwrap();
+    let times = || {
+        let quiet = (0..5).map(|_| took(CREATIVE)).max().unwrap();
+        let (hostile, others) = std::thread::scope(|scope| {
+            let hostile = scope.spawn(|| (0..4).map(|_| took(FACTUAL)).max().unwrap());
+            let mut slowest = Duration::ZERO;
+            while !hostile.is_finished() {
+                slowest = slowest.max(took(CREATIVE));
+            }
+            (hostile.join().unwrap(), slowest)
+        });
+        println!("hostile {hostile:?}, others {others:?} (quiet {quiet:?})");
+        [quiet, hostile, others]
+    };
+    let are_good = |[quiet, hostile, others]: &[Duration; 3]| {
+        let ceiling = Duration::from_millis(250) + 20 * *quiet;
+        *others < ceiling && *hostile < ceiling
+    };
     let lines = service.log().lines().count();
-    let (hostile, slowest) = std::thread::scope(|scope| {
-        let hostile = scope.spawn(|| (0..4).map(|_| took(FACTUAL)).max().unwrap());
-        let mut slowest = Duration::ZERO;
-        while !hostile.is_finished() {
-            slowest = slowest.max(took(CREATIVE));
-        }
-        (hostile.join().unwrap(), slowest)
-    });
-    let requests = runtime.requests().len();
-    let lines = service.log().lines().count() - lines;
-    println!("{requests} requests: hostile {hostile:?}, others {slowest:?} (quiet {quiet:?}), {lines} log lines");
+    measure(are_good, times).expect("quick responses in quiet, to hostile results and to others");
+    let (requests, lines) = (runtime.requests().len(), service.log().lines().count() - lines);
+    println!("{requests} requests, {lines} log lines");
     assert!(lines <= requests + 110, "{lines} lines of {requests} requests");
-    let ceiling = Duration::from_millis(250) + 20 * quiet;
-    assert!(slowest < ceiling && hostile < ceiling, "{slowest:?} and {hostile:?}, quiet {quiet:?}");
     // What could be read of them was read.
-    assert_eq!(service.rows().iter().filter(|row| row["grounded"] == true).count(), 4);
+    let mut factual = service.rows();
+    factual.retain(|row| row["grounding_score"].as_f64() >= Some(0.5));
+    assert!(factual.len() >= 4 && factual.iter().all(|row| row["grounded"] == true), "{factual:?}");
 }
 
 #[test]

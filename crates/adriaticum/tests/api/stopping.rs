@@ -92,7 +92,7 @@ fn wait_until_unready(service: &Service) {
 #[test]
 fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.drain", "4s").start();
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.drain", "8s").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let http2_request = || Http2Client::request(&service.key(), chat_body("hello"));
     let mut kept: Vec<_> = (0..3).map(|_| service.connect()).collect();
@@ -109,7 +109,7 @@ fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     let began = Instant::now();
     service.signal(Signal::TERM);
     wait_until_unready(&service);
-    assert!(began.elapsed() < Duration::from_secs(2), "at once, not at the end: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(4), "at once, not at the end: {:?}", began.elapsed());
     kept.extend((0..3).map(|_| service.connect()));
     for connection in &mut kept {
         let response = connection.send(&request).response();
@@ -119,9 +119,9 @@ fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     }
     // An HTTP/2 connection is served until the end.
     ids.push(http2.send(vec![http2_request()])[0].completion().id);
-    assert!(began.elapsed() < Duration::from_secs(4), "too slow to tell: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "too slow to tell: {:?}", began.elapsed());
     idle.assert_closed();
-    assert!(began.elapsed() >= Duration::from_secs(4), "idle connections stay: {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(8), "idle connections stay: {:?}", began.elapsed());
     assert_eq!(service.wait_for_exit().code(), Some(0));
 
     let recorded: HashSet<_> =

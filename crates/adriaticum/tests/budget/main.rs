@@ -12,15 +12,13 @@
 
 mod attacks;
 mod caller;
-mod machine_watch;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use testbed::{Behaviour, FakeRuntime, FakeSearch, Program, Service, wait_for};
+use testbed::{Behaviour, FakeRuntime, FakeSearch, Program, Service, measure, wait_for};
 
 use crate::attacks::{ATTACKS, Attack, Target, hostile_results};
 use crate::caller::{Caller, Latencies};
-use crate::machine_watch::MachineWatch;
 
 const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
 
@@ -62,24 +60,14 @@ fn suffer(
     quiet: &Latencies,
     faults: &mut Vec<String>,
 ) {
-    let mut slow = Vec::new();
-    for _ in 0..ATTEMPTS {
-        let machine = MachineWatch::start();
-        let latencies = suffer_once(name, attacks, target, caller, faults);
-        if latencies.are_like(quiet) {
-            return;
-        }
-        slow.push(latencies.to_string());
-        if machine.longest_stall() < STOOD_STILL {
-            break;
-        }
-        println!("the machine stood still for {:?}", machine.longest_stall());
+    let suffered = measure(
+        |latencies: &Latencies| latencies.are_like(quiet),
+        || suffer_once(name, attacks, target, caller, faults),
+    );
+    if let Err(slow) = suffered {
+        faults.push(format!("{name}: the well-behaved caller had {slow}, after {quiet} in quiet"));
     }
-    faults.push(format!("{name}: the well-behaved caller had {}, after {quiet} in quiet", slow.join(", then ")));
 }
-
-const ATTEMPTS: usize = 3;
-const STOOD_STILL: Duration = Duration::from_millis(250);
 
 fn suffer_once(
     name: &str,
