@@ -1,6 +1,7 @@
 //! The `usage` command: totals from the roll-ups, by group if asked for, or single requests; as a table, JSON or CSV.
 
 use std::io::{BufWriter, Write};
+use std::time::Duration;
 
 use chat::Timestamp;
 use format::{
@@ -68,7 +69,8 @@ impl Range {
     fn of(options: &UsageOptions, now: Timestamp) -> Result<Self, CliError> {
         let (from, to) = match (options.month, options.from) {
             (Some(Month(start, end)), _) => (start, end),
-            (None, Some(from)) => (from, options.to.unwrap_or(now)),
+            // With what is recorded in this second.
+            (None, Some(from)) => (from, options.to.unwrap_or(now + Duration::from_secs(1))),
             (None, None) => return Ok(Self::Since(now.saturating_sub(options.since))),
         };
         if from > now {

@@ -57,7 +57,10 @@ impl TimeRange {
                 let end = if to >= now { Period::between(from, now).end() } else { to };
                 ("custom", Period::exactly(from, end), to.min(now).duration_since(from))
             }
-            _ => (preset.0, Period::between(now.saturating_sub(preset.2), now), preset.2),
+            _ => {
+                let period = Period::between(now.saturating_sub(preset.2), now);
+                (preset.0, period, now.duration_since(period.start()))
+            }
         };
         let step = match query.get("by") {
             "hour" if period.duration() <= MAX_HOURLY_SLICES * HOUR => Step::Hour,
@@ -124,7 +127,8 @@ mod tests {
         assert_eq!((day.period.start(), day.period.end()), (NOW.saturating_sub(20 * MINUTE + DAY), NOW + 40 * MINUTE));
         assert_eq!(
             (day.previous.start(), day.previous.end()),
-            (NOW.saturating_sub(20 * MINUTE + 2 * DAY), day.period.start())
+            (NOW.saturating_sub(40 * MINUTE + 2 * DAY), day.period.start()),
+            "as long as from its start to now"
         );
         assert_eq!((day.step, day.slices.len()), (Step::Hour, 25));
         assert_eq!(range("range=1h").slices.len(), 2);

@@ -163,7 +163,11 @@ async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> Console
     let person = match view.person {
         Some(person) => {
             let accounts = user.console.store.accounts(user.admin()?).await?;
-            Some(accounts.into_iter().find(|account| account.id == person).ok_or(ConsoleError::NotFound)?)
+            let found = accounts.into_iter().find(|account| account.id == person);
+            Some(found.map_or_else(
+                || ("Deleted".to_owned(), String::new()),
+                |account| (account.name, account.email.to_string()),
+            ))
         }
         None => None,
     };
@@ -176,9 +180,9 @@ async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> Console
                         a href=(query.with("key", "")) { "×" span.hidden { " all keys" } }
                     }
                 }
-                @if let Some(person) = person {
+                @if let Some((name, email)) = person {
                     span.chip {
-                        "Person " strong { (person.name) } " " (person.email)
+                        "Person " strong { (name) } " " (email)
                         a href=(query.with("person", "")) { "×" span.hidden { " everyone" } }
                     }
                 }

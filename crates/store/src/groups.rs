@@ -51,6 +51,14 @@ impl ReportKey {
         })
     }
 
+    fn is_visible_to(&self, viewer: &Viewer) -> bool {
+        viewer.scope().is_none_or(|account| self.owner == Some(*account))
+    }
+
+    fn visible_project(&self, viewer: &Viewer) -> Option<&Project> {
+        self.project.as_ref().filter(|_| self.is_visible_to(viewer))
+    }
+
     pub(crate) fn read_given(row: &Row<'_>) -> Result<(KeyId, Option<AccountId>), StoreError> {
         Ok((row.get(0)?, parse_person(&row.get::<String>(1)?)?))
     }
@@ -173,14 +181,14 @@ impl Parts<'_> {
         let last_uses: HashMap<_, _> = unsummed.unfolded().last_uses().collect();
         let usage = |parts: &[Part<'_>]| {
             let key = parts[0].key;
-            let is_visible = viewer.scope().is_none_or(|account| key.owner == Some(*account));
+            let is_visible = key.is_visible_to(viewer);
             let last_at = key.last_used_at.max(last_uses.get(&key.id).copied()).unwrap_or_default();
             let mut group = Group::default();
             parts.iter().for_each(|part| group.add(part, prices));
             KeyUsage {
                 key: key.id,
                 name: if is_visible { key.name.clone() } else { "given to somebody else".into() },
-                project: key.project.clone().filter(|_| is_visible),
+                project: key.visible_project(viewer).cloned(),
                 is_visible,
                 figures: Figures { last_at, ..group.sum.figures },
                 succeeded: group.sum.succeeded,
@@ -204,14 +212,16 @@ impl Parts<'_> {
         all
     }
 
-    pub(crate) fn by_project(&self, prices: &PriceList) -> Vec<ProjectUsage> {
+    /// The project of a key that was given away is its new owner's business.
+    pub(crate) fn by_project(&self, viewer: &Viewer, prices: &PriceList) -> Vec<ProjectUsage> {
         let usage = |(project, group): (Option<&Project>, Group)| ProjectUsage {
             project: project.cloned(),
             cost: group.cost(prices),
             figures: group.sum.figures,
             succeeded: group.sum.succeeded,
         };
-        let mut all: Vec<_> = self.grouped(|part| part.key.project.as_ref(), prices).into_iter().map(usage).collect();
+        let groups = self.grouped(|part| part.key.visible_project(viewer), prices);
+        let mut all: Vec<_> = groups.into_iter().map(usage).collect();
         all.sort_by_key(|usage| Reverse(usage.figures.requests));
         all
     }

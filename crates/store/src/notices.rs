@@ -7,8 +7,8 @@ use chat::Timestamp;
 use crate::sql::{Row, params};
 use crate::{Store, StoreError};
 
-/// Notices that are taken at once.
-const MAX_CLAIMED: u64 = 16;
+/// Notices that are taken at once: they are sent one after the other, and all have to be before others may take them.
+const MAX_CLAIMED: u64 = 4;
 /// How long one that was sent or given up is remembered, so that it is not made again.
 const REMEMBERED: Duration = Duration::from_secs(62 * 86_400);
 

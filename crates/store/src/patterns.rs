@@ -10,7 +10,8 @@ pub(crate) struct Patterns {
 impl Patterns {
     /// `%%` for an empty text.
     pub(crate) fn containing(text: &str) -> Self {
-        let typed = text.trim().replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
+        // PostgreSQL has no text with a NUL.
+        let typed = text.trim().replace('\0', "").replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
         Self { lower: format!("%{}%", typed.to_lowercase()), typed: format!("%{typed}%") }
     }
 }

@@ -17,7 +17,10 @@ const COST_DECIMALS: usize = 2 * PRICE_DECIMALS;
 pub struct TokenPrice(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a price is an amount such as 0.20, at most {} and with at most {PRICE_DECIMALS} decimals", TokenPrice::MAX)]
+#[error(
+    "a price is an amount such as 0.20, at most {} and with at most {PRICE_DECIMALS} decimals; thousands have no comma",
+    TokenPrice::MAX
+)]
 pub struct TokenPriceError;
 
 impl TokenPrice {
@@ -37,8 +40,12 @@ impl TokenPrice {
 impl FromStr for TokenPrice {
     type Err = TokenPriceError;
 
-    /// With a decimal point, or the comma that many write.
+    /// With a decimal point, or the comma that many write. What others read as thousands is refused.
     fn from_str(text: &str) -> Result<Self, TokenPriceError> {
+        let groups_thousands = |(whole, rest): (&str, &str)| rest.len() == 3 && whole.trim_start_matches('0') != "";
+        if text.trim().split_once(',').is_some_and(groups_thousands) {
+            return Err(TokenPriceError);
+        }
         let text = text.trim().replace(',', ".");
         let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
         let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -187,12 +194,31 @@ mod tests {
 
     #[test]
     fn prices_are_read_and_written_exactly() {
-        for (typed, written) in
-            [("0.2", "0.20"), ("12", "12.00"), ("0,80", "0.80"), (".000001", "0.000001"), ("0", "0.00")]
-        {
+        for (typed, written) in [
+            ("0.2", "0.20"),
+            ("12", "12.00"),
+            ("0,80", "0.80"),
+            ("0,075", "0.075"),
+            ("1.125", "1.125"),
+            (".000001", "0.000001"),
+            ("0", "0.00"),
+        ] {
             assert_eq!(typed.parse::<TokenPrice>().unwrap().to_string(), written);
         }
-        for wrong in ["", ".", "-1", "1e3", "0.0000001", "1000001", "1.2.3", "one", "٣", "99999999999999999999"] {
+        for wrong in [
+            "",
+            ".",
+            "-1",
+            "1e3",
+            "0.0000001",
+            "1000001",
+            "1.2.3",
+            "1,000",
+            "12,500",
+            "one",
+            "٣",
+            "99999999999999999999",
+        ] {
             assert_eq!(wrong.parse::<TokenPrice>(), Err(TokenPriceError), "{wrong:?}");
         }
         assert_eq!("eur".parse::<Currency>().unwrap().as_str(), "EUR");

@@ -165,9 +165,7 @@ pub(crate) enum Lacks {
 impl LocalQuota {
     /// Starts a request if there is leave to.
     pub(crate) fn enter(&mut self, now: Timestamp, limits: QuotaLimits) -> Result<(), Lacks> {
-        if now >= self.starts_until {
-            self.starts = 0;
-        }
+        self.expire(now);
         if limits.per_minute.is_some() && self.starts == 0 {
             return Err(Lacks::Start);
         }
@@ -188,9 +186,17 @@ impl LocalQuota {
     }
 
     /// The same where nobody else asks: nothing but what is needed now.
-    pub(crate) fn ask_alone(&self, limits: QuotaLimits) -> Ask {
+    pub(crate) fn ask_alone(&mut self, now: Timestamp, limits: QuotaLimits) -> Ask {
+        self.expire(now);
         let needs_start = limits.per_minute.is_some() && self.starts == 0;
         Ask { starts: needs_start.into(), hold: self.in_flight + 1 }
+    }
+
+    /// Leave to start that was not used in time is gone.
+    fn expire(&mut self, now: Timestamp) {
+        if now >= self.starts_until {
+            self.starts = 0;
+        }
     }
 
     pub(crate) fn receive(&mut self, now: Timestamp, grant: &Grant) {
@@ -362,6 +368,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn leave_that_expired_is_asked_for_again() {
+        let limits = QuotaLimits { per_minute: Some(60), in_flight: Some(1) };
+        let (mut shared, mut local) = (SharedQuota::default(), LocalQuota::default());
+        let mut enter = |local: &mut LocalQuota, millis: u64| {
+            let now = Timestamp::from_millis(1_700_000_000_000 + millis);
+            let grant = shared.grant(now, limits, 0, local.ask_alone(now, limits));
+            local.receive(now, &grant);
+            local.enter(now, limits)
+        };
+        assert_eq!(enter(&mut local, 0), Ok(()));
+        assert_eq!(enter(&mut local, 1), Err(Lacks::Hold), "it may start, but one is in flight");
+        local.leave();
+        assert_eq!(enter(&mut local, 5_000), Ok(()));
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn enter_alone(
 ) -> Result<(), LimitReached> {
     let (mut all, mut local) = (all.lock(), quota.local.lock());
     let (now, shared) = (clock.now(), all.entry(quota.scope).or_default());
-    let grant = shared.grant(now, limits, 0, local.ask_alone(limits));
+    let grant = shared.grant(now, limits, 0, local.ask_alone(now, limits));
     local.receive(now, &grant);
     local.enter(now, limits).map_err(|lacks| reached(quota.scope, limits, &grant, lacks))
 }

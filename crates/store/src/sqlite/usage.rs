@@ -170,7 +170,7 @@ fn group(
             let people = people.into_iter().map(|person| (person.id, person)).collect();
             report.by_person = parts.by_person(&people, &prices);
         }
-        Grouping::Project => report.by_project = parts.by_project(&prices),
+        Grouping::Project => report.by_project = parts.by_project(viewer, &prices),
     }
     Ok(())
 }

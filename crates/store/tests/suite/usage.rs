@@ -211,6 +211,14 @@ async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database
     assert_eq!(world.report(&ada, all, Grouping::Person).await.totals.requests, 600);
     let developer = world.store.set_role(operator.admin().unwrap(), world.bob, Role::Developer).await;
     assert!(developer.is_ok());
+
+    // What a key is used for now, its former owner does not learn.
+    assert!(world.store.set_key_owner(operator.admin().unwrap(), keys[3], Some(world.ada)).await.unwrap());
+    let report = world.report(&bob, all, Grouping::Project).await;
+    let projects: Vec<_> = report.by_project.iter().map(|usage| usage.project.as_ref().map(Project::as_str)).collect();
+    assert!(projects.contains(&Some("search")) && projects.contains(&None) && projects.len() == 2, "{projects:?}");
+    let his = world.rows.iter().filter(|row| row.owner == Some(world.bob)).count() as u64;
+    assert_eq!(report.by_project.iter().map(|usage| usage.figures.requests).sum::<u64>(), his);
 }
 
 async fn rows_that_come_late_are_counted(database: TestDatabase) {
