@@ -67,6 +67,15 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             store.reset_second_factors(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
             print_line(&format!("{email} signs in with the password alone now, and was signed out."))
         }
+        AccountsCommand::Disconnect { email, everyone: _ } => {
+            let account = match &email {
+                Some(email) => Some(find(&store, admin, email).await?.id),
+                None => None,
+            };
+            let disconnected = store.disconnect_identities(admin, account).await;
+            let disconnected = disconnected.map_err(|error| CliError::new(error.to_string()))?;
+            print_line(&format!("Disconnected: {}.", format::count(disconnected, "account")))
+        }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;
             changed.map_err(|error| CliError::new(error.to_string()))?;

@@ -60,6 +60,7 @@ use api::Api;
 use http::Request;
 use hyper::body::Incoming;
 use store::Store;
+use tokio::sync::Semaphore;
 use transport::{BodyBudget, HostName, Rejection, Response, Site};
 use webauthn_rs::Webauthn;
 
@@ -75,6 +76,9 @@ use crate::wrong_passwords::WrongPasswordLog;
 /// Bytes of bodies that the console holds at the same time. Forms are small; the playground's requests may be as large as
 /// the API's.
 const MAX_BODY_MEMORY: usize = 2 << 20;
+
+/// Logouts by the provider that are checked at the same time.
+const MAX_LOGOUTS: usize = 8;
 
 pub struct ConsoleSettings {
     pub host: HostName,
@@ -96,6 +100,8 @@ pub struct Console {
     /// `None` where browsers do not allow passkeys.
     passkeys: Option<Webauthn>,
     sign_in_throttle: SignInThrottle,
+    /// Turns to check the provider's word that somebody has signed out there.
+    logouts: Semaphore,
     /// By network: most visitors are not signed in.
     body_budget: BodyBudget<IpAddr>,
     sign_ins: Arc<SignInCounters>,
@@ -124,6 +130,7 @@ impl Console {
             api,
             passwords: Passwords::start()?,
             sign_in_throttle: SignInThrottle::new(store.clone()),
+            logouts: Semaphore::new(MAX_LOGOUTS),
             sign_ins,
             body_budget: BodyBudget::new(MAX_BODY_MEMORY),
             store,

@@ -121,7 +121,7 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
     let name = if shown.is_empty() { "Passkey" } else { &shown };
     let credential = serde_json::to_string(&passkey).map_err(internal)?;
     let id = id_text(passkey.cred_id());
-    match user.console.store.add_passkey(user.viewer(), &id, name, &credential).await? {
+    match user.console.store.add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
         true => located("/account/second-factor"),
         false => failed(StatusCode::CONFLICT, "This passkey is in use already."),
     }

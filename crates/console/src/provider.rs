@@ -136,6 +136,10 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
                  administrator.",
                 person.email, provider.name
             )),
+            Err(ProvidedSignInError::AnotherPerson) => Err(format!(
+                "The account with the address {} belongs to another person at {}. Ask an administrator.",
+                person.email, provider.name
+            )),
         },
         Err(NotAdmitted { subject, text }) => {
             // Who is no longer in a group that may sign in loses the sessions from before.
@@ -228,7 +232,8 @@ pub(crate) async fn log_out(console: &Arc<Console>, request: &mut ConsoleRequest
 
 async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> ConsoleResult {
     let provider = console.provider()?;
-    let Ok(_entered) = console.sign_in_throttle.enter(address) else { return Err(ConsoleError::Busy) };
+    // None is refused: the provider may not ask again.
+    let _turn = console.logouts.acquire().await.map_err(|_| ConsoleError::Internal)?;
     match provider.client.ended_session(Fields::parse(body).get("logout_token")).await {
         Ok(ended) => {
             let address = address.to_string();

@@ -184,7 +184,8 @@ pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         return refused(StatusCode::BAD_REQUEST, "This code is wrong. Is your phone's clock right?");
     };
     let codes = RecoveryCode::generate_all()?;
-    match user.console.store.set_authenticator_app(user.viewer(), &key.text(), step, &codes).await? {
+    let (store, session) = (&user.console.store, user.session.id);
+    match store.set_authenticator_app(user.viewer(), session, &key.text(), step, &codes).await? {
         true => Ok(codes_page(user, &codes, "The authenticator app was added.")),
         false => Ok(user.redirect_with_message("/account/second-factor", "The authenticator app was added.")),
     }

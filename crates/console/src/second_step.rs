@@ -17,6 +17,8 @@ use crate::sign_in::{local_path, passkey_button, start_session};
 
 /// As long as the challenge.
 const COOKIE_SECONDS: u32 = 300;
+/// Wrong codes of an app, half of which are forgotten after five minutes: some 2,000 guesses a day.
+const MAX_WRONG_CODES: f64 = 10.0;
 const TOO_LATE: &str = "This took too long, or too many codes were wrong. Please sign in again.";
 
 /// Remembers that the password of an account was right.
@@ -68,12 +70,11 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     console.require_passwords()?;
     let token = console.cookie(request, Cookie::SecondFactor).and_then(Token::parse);
     let challenge = match &token {
-        Some(token) => console.store.try_challenge(ChallengePurpose::SecondFactor, token).await?,
+        Some(token) => console.store.challenge(ChallengePurpose::SecondFactor, token).await?,
         None => None,
     };
     let (Some(token), Some(Challenge { account: Some(account), body })) = (token, challenge) else {
-        let response = console.redirect_with_message("/sign-in", TOO_LATE);
-        return Ok(console.clear_cookie(response, Cookie::SecondFactor));
+        return Ok(too_late(console));
     };
     let (email, next) = body.split_once('\n').unwrap_or_default();
     let email: Option<Email> = email.parse().ok();
@@ -81,12 +82,22 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         Ok(attempt) => attempt,
         Err(crowded) => return Ok(page_with(&visitor, Some(crowded.message())).with_status(crowded.status())),
     };
-    if !is_right(console, account, form.get("code"), request).await? {
+    // Only a try that waited its turn is counted.
+    if console.store.try_challenge(ChallengePurpose::SecondFactor, &token).await?.is_none() {
+        return Ok(too_late(console));
+    }
+    let refusal = match check_code(console, account, form.get("code"), request).await? {
+        Checked::Right => None,
+        Checked::Wrong => Some("This code is wrong, or was used already."),
+        Checked::TooManyWrong => {
+            Some("Too many codes were wrong. Use a passkey or a recovery code, or try again in some minutes.")
+        }
+    };
+    if let Some(refusal) = refusal {
         attempt.failed().await?;
         console.sign_ins.failed.add();
         console.wrong_passwords.add(PasswordTry::SecondFactor, email, request.client);
-        let page = page_with(&visitor, Some("This code is wrong, or was used already."));
-        return Ok(page.with_status(StatusCode::UNAUTHORIZED));
+        return Ok(page_with(&visitor, Some(refusal)).with_status(StatusCode::UNAUTHORIZED));
     }
     console.store.take_challenge(ChallengePurpose::SecondFactor, &token).await?;
     attempt.succeeded().await?;
@@ -95,15 +106,42 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     start_session(&visitor, account, SignInMethod::Password, request, response).await
 }
 
+fn too_late(console: &Console) -> ConsoleResponse {
+    let response = console.redirect_with_message("/sign-in", TOO_LATE);
+    console.clear_cookie(response, Cookie::SecondFactor)
+}
+
+enum Checked {
+    Right,
+    Wrong,
+    /// Whoever knows the password could guess six digits in time. A recovery code is not guessed.
+    TooManyWrong,
+}
+
 /// Uses the code up.
-async fn is_right(console: &Console, account: AccountId, typed: &str, request: &ConsoleRequest) -> ConsoleResult<bool> {
+async fn check_code(
+    console: &Console,
+    account: AccountId,
+    typed: &str,
+    request: &ConsoleRequest,
+) -> ConsoleResult<Checked> {
+    let store = &console.store;
+    let checked = |is_right| if is_right { Checked::Right } else { Checked::Wrong };
     if let Some(code) = RecoveryCode::parse(typed) {
-        return Ok(console.store.use_recovery_code(account, &code, &request.client.to_string()).await?);
+        return Ok(checked(store.use_recovery_code(account, &code, &request.client.to_string()).await?));
     }
-    let Some(app) = console.store.authenticator_app(account).await? else { return Ok(false) };
-    let step = AuthenticatorKey::parse(&app.key).and_then(|key| key.step_of(typed, console.store.now()));
-    match step.filter(|step| *step > app.last_step) {
-        Some(step) => Ok(console.store.use_app_step(account, step).await?),
-        None => Ok(false),
+    let Some(app) = store.authenticator_app(account).await? else { return Ok(Checked::Wrong) };
+    let subject = format!("codes of {account}");
+    if store.sign_in_failures(&[&subject]).await? > MAX_WRONG_CODES {
+        return Ok(Checked::TooManyWrong);
     }
+    let step = AuthenticatorKey::parse(&app.key).and_then(|key| key.step_of(typed, store.now()));
+    let is_right = match step.filter(|step| *step > app.last_step) {
+        Some(step) => store.use_app_step(account, step).await?,
+        None => false,
+    };
+    if !is_right {
+        store.add_sign_in_failure(&[&subject]).await?;
+    }
+    Ok(checked(is_right))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use maud::Markup;
-use store::{Admin, Session, StoreError, Token, Viewer};
+use store::{Admin, Session, SignInMethod, StoreError, Token, Viewer};
 
 use crate::Console;
 use crate::console_request::ConsoleRequest;
@@ -31,7 +31,8 @@ impl<'a> SignedIn<'a> {
     pub(crate) async fn from_request(console: &'a Console, request: &ConsoleRequest) -> ConsoleResult<Self> {
         let secret = console.cookie(request, Cookie::Session).and_then(Token::parse).ok_or(ConsoleError::SignedOut)?;
         let session = console.store.session(&secret, &request.client.to_string()).await?;
-        let session = session.ok_or(ConsoleError::SignedOut)?;
+        let is_valid = |session: &Session| console.settings.passwords || session.method == SignInMethod::Provider;
+        let session = session.filter(is_valid).ok_or(ConsoleError::SignedOut)?;
         Ok(Self { console, session, message: console.message(request), client: request.client, secret })
     }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use chat::Timestamp;
 
+use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
@@ -140,6 +141,7 @@ impl Store {
             transaction.execute(set, params![&account, password]).await?;
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
             transaction.execute(end, params![&account, &but]).await?;
+            forget_challenges(transaction, account).await?;
             transaction.audit(viewer, "changed the password", viewer.name()).await
         })
         .await

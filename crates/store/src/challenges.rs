@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use crate::id::AccountId;
-use crate::sql::{Row, params};
+use crate::sql::{Row, Transaction, params};
 use crate::token::Token;
 use crate::{Store, StoreError};
 
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Wrong codes for one right password.
 const MAX_TRIES: u64 = 5;
-/// Of one network. Older ones make way, so that nobody can fill the table.
-const MAX_PER_NETWORK: u64 = 32;
+/// Of one account, or of one network as long as nobody knows whose it is. Older ones make way, so that nobody can fill
+/// the table, and those who have typed no password do not disturb those who have.
+const MAX_KEPT: u64 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChallengePurpose {
@@ -50,9 +51,15 @@ impl Store {
     ) -> Result<Token, StoreError> {
         self.change(async |transaction| {
             let (token, now) = (Token::generate()?, transaction.now());
-            let make_way = "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges WHERE network = $1
-                ORDER BY created_at DESC LIMIT 1000 OFFSET $2)";
-            transaction.execute(make_way, params![network, MAX_PER_NETWORK - 1]).await?;
+            let (condition, value) = match &account {
+                Some(account) => ("account = $1", account.as_str()),
+                None => ("account IS NULL AND network = $1", network),
+            };
+            let make_way = format!(
+                "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges WHERE {condition}
+                    ORDER BY created_at DESC LIMIT 1000 OFFSET $2)"
+            );
+            transaction.execute(&make_way, params![value, MAX_KEPT - 1]).await?;
             let insert =
                 "INSERT INTO challenges (digest, purpose, account, network, body, tries, created_at, expires_at)
                 VALUES ($1, $2, $3, $4, $5, 0, $6, $7)";
@@ -62,6 +69,14 @@ impl Store {
             Ok(token)
         })
         .await
+    }
+
+    /// Counts nothing; `None` if it has ended or was tried too often.
+    pub async fn challenge(&self, purpose: ChallengePurpose, token: &Token) -> Result<Option<Challenge>, StoreError> {
+        let find = "SELECT account, body FROM challenges
+            WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4";
+        let (digest, mut connection) = (token.digest(), self.connection().await?);
+        connection.query_optional(find, params![&digest, purpose.as_str(), self.now(), MAX_TRIES], read).await
     }
 
     /// Counts a try; `None` if it has ended or was tried too often.
@@ -103,6 +118,12 @@ impl Store {
 
 fn read(row: &Row<'_>) -> Result<Challenge, StoreError> {
     Ok(Challenge { account: row.get_optional(0)?, body: row.get(1)? })
+}
+
+/// What was begun with a password or factor that is gone does not go on.
+pub(crate) async fn forget_challenges(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
+    transaction.execute("DELETE FROM challenges WHERE account = $1", params![&account]).await?;
+    Ok(())
 }
 
 /// Those that ended before `$1`. Run by the ledger: nothing is deleted on the word of one clock.

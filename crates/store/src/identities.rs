@@ -1,10 +1,15 @@
 //! People for whom an identity provider vouches. An account is created when somebody signs in first, or taken over if
-//! the provider has verified that its address is theirs.
+//! the provider has verified that its address is theirs. Whoever had it until then need not be that person: nobody has
+//! verified the address that they typed. So what opened it does not open it any more.
 
-use crate::accounts::{Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin};
+use crate::accounts::{
+    Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin, require_still_admin,
+};
+use crate::challenges::forget_challenges;
 use crate::id::AccountId;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
+use crate::second_factors::forget_factors;
 use crate::sessions::{Origin, ProviderSession, SignInMethod, StartedSession, insert_session};
 use crate::sql::{Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
@@ -34,6 +39,9 @@ pub enum ProvidedSignInError {
     /// It could be somebody else's.
     #[error("there is an account with this address, and the provider has not verified that it is the person's")]
     UnverifiedEmail,
+    /// The provider may have given the address to somebody else since.
+    #[error("the account with this address belongs to another person of the provider")]
+    AnotherPerson,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -80,6 +88,25 @@ impl Store {
         })
         .await
     }
+
+    /// Forgets which person of the provider an account belongs to, or all accounts do: the next one with its verified
+    /// address gets it. Ends their sessions. Returns how many accounts.
+    pub async fn disconnect_identities(&self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let name = match of {
+                Some(of) => find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?.email.to_string(),
+                None => "everyone".to_owned(),
+            };
+            let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
+            transaction.execute(end, params![of.as_ref()]).await?;
+            let forget = "DELETE FROM identities WHERE $1 IS NULL OR account = $1";
+            let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
+            transaction.audit(admin.0, "disconnected from the identity provider", &name).await?;
+            Ok(forgotten)
+        })
+        .await
+    }
 }
 
 async fn find_by_identity(
@@ -106,7 +133,14 @@ async fn connect(
     let known: Option<AccountId> = transaction.query_optional(find, params![email], |row| row.get(0)).await?;
     let (account, what) = match known {
         Some(_) if !person.is_email_verified => return Err(ProvidedSignInError::UnverifiedEmail),
-        Some(account) => (account, "connected the account to"),
+        Some(account) => {
+            let others = "SELECT EXISTS (SELECT 1 FROM identities WHERE account = $1 AND issuer = $2)";
+            if transaction.query_value(others, params![&account, person.issuer.as_str()]).await? {
+                return Err(ProvidedSignInError::AnotherPerson);
+            }
+            forget_own_sign_in(transaction, account).await?;
+            (account, "connected the account to")
+        }
         None => {
             let role = person.role.unwrap_or(Role::Developer);
             // No password has an empty hash.
@@ -118,13 +152,21 @@ async fn connect(
             (account, "joined by")
         }
     };
-    // The provider may have given the address to somebody else since.
     let connect = "INSERT INTO identities (issuer, subject, account, created_at) VALUES ($1, $2, $3, $4)
         ON CONFLICT (issuer, subject) DO UPDATE SET account = excluded.account";
     let values = params![person.issuer.as_str(), person.subject.as_str(), &account, now];
     transaction.execute(connect, values).await?;
     transaction.audit_as(email, &origin.address, what, &person.issuer).await?;
     Ok(find_account(transaction, account).await?.ok_or(StoreError::Corrupt("account"))?)
+}
+
+/// Whoever knows the account's password, has a factor of it or is signed in loses that. Its keys stay.
+async fn forget_own_sign_in(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
+    transaction.execute("UPDATE accounts SET password = '' WHERE id = $1", params![&account]).await?;
+    transaction.execute("DELETE FROM links WHERE account = $1", params![&account]).await?;
+    transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
+    forget_challenges(transaction, account).await?;
+    forget_factors(transaction, account).await
 }
 
 /// Gives the role that the provider's groups say. The last administrator keeps theirs: nobody could undo that.

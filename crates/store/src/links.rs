@@ -5,6 +5,7 @@ use std::time::Duration;
 use chat::Timestamp;
 
 use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account, require_still_admin};
+use crate::challenges::forget_challenges;
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
@@ -91,6 +92,7 @@ impl Store {
             let set = "UPDATE accounts SET password = $2 WHERE id = $1";
             transaction.execute(set, params![&account, password]).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
+            forget_challenges(transaction, account).await?;
             transaction.audit_as(email.as_str(), address, "reset the password", email.as_str()).await?;
             Ok(account)
         })
@@ -134,7 +136,7 @@ impl Store {
 
     /// All valid links, the newest last.
     pub async fn links(&self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
-        let list = format!("{SELECT_LINK} WHERE expires_at > $1 AND {VALID_MAKER} ORDER BY links.created_at, links.id");
+        let list = format!("{SELECT_LINK} WHERE expires_at > $1 AND {IS_VALID} ORDER BY links.created_at, links.id");
         self.connection().await?.query(&list, params![self.now()], |row| Ok(read_link(row)?.0)).await
     }
 
@@ -161,9 +163,11 @@ const SELECT_LINK: &str =
     FROM links LEFT JOIN accounts ON accounts.id = account";
 
 /// Whoever made the link is the operator or still an administrator, and whose password it resets is not disabled.
-/// Demoting and disabling withdraw links; this also holds for links that an earlier version left.
-const VALID_MAKER: &str = "accounts.disabled_at IS NULL AND NOT EXISTS (SELECT 1 FROM accounts AS maker
-    WHERE maker.email = made_by AND (maker.role <> 'admin' OR maker.disabled_at IS NOT NULL))";
+/// Demoting and disabling withdraw links; this also holds for links that an earlier version left. What sets up the first
+/// administrator is void once there is one.
+const IS_VALID: &str = "accounts.disabled_at IS NULL AND NOT EXISTS (SELECT 1 FROM accounts AS maker
+    WHERE maker.email = made_by AND (maker.role <> 'admin' OR maker.disabled_at IS NOT NULL))
+    AND NOT (purpose = 'set-up' AND EXISTS (SELECT 1 FROM accounts AS first WHERE first.role = 'admin'))";
 
 /// A valid link, and the account whose password it resets.
 async fn find_link(
@@ -171,7 +175,7 @@ async fn find_link(
     token: &Token,
     now: Timestamp,
 ) -> Result<Option<(Link, Option<AccountId>)>, StoreError> {
-    let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2 AND {VALID_MAKER}");
+    let find = format!("{SELECT_LINK} WHERE digest = $1 AND expires_at > $2 AND {IS_VALID}");
     connection.query_optional(&find, params![&token.digest(), now], read_link).await
 }
 

@@ -64,6 +64,9 @@ impl Store {
             }
             let set = "UPDATE accounts SET name = $2, email = $3 WHERE id = $1";
             transaction.execute(set, params![&of, name.as_str(), email.as_str()]).await?;
+            // So that they are still withdrawn with their maker.
+            let links = "UPDATE links SET made_by = $2 WHERE made_by = $1";
+            transaction.execute(links, params![found.email.as_str(), email.as_str()]).await?;
             let what = format!("changed to {}, {email} the account", name.as_str());
             transaction.audit(admin.0, &what, found.email.as_str()).await?;
             Ok(Account { name: name.as_str().to_owned(), email: email.clone(), ..found })

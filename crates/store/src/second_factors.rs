@@ -5,7 +5,8 @@ use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::accounts::{AccountError, find_account, require_still_admin};
-use crate::id::AccountId;
+use crate::challenges::forget_challenges;
+use crate::id::{AccountId, SessionId};
 use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
@@ -122,10 +123,12 @@ impl Store {
         self.connection().await?.query_optional(find, params![&of], read).await
     }
 
-    /// Adds or replaces the viewer's app, whose code of that step was checked. Makes recovery codes if there are none.
+    /// Adds or replaces the viewer's app, whose code of that step was checked. Makes recovery codes if there are none. The
+    /// first factor ends all sessions except one.
     pub async fn set_authenticator_app(
         &self,
         viewer: &Viewer,
+        but: SessionId,
         key: &str,
         step: u64,
         codes: &[RecoveryCode],
@@ -133,6 +136,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(false) };
         self.change(async |transaction| {
             let now = transaction.now();
+            end_sessions_without_factor(transaction, account, but).await?;
             let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
                 ON CONFLICT (account) DO UPDATE SET key = excluded.key, last_step = excluded.last_step,
                     created_at = excluded.created_at";
@@ -171,9 +175,11 @@ impl Store {
         .await
     }
 
+    /// The first factor ends all sessions except one.
     pub async fn add_passkey(
         &self,
         viewer: &Viewer,
+        but: SessionId,
         id: &str,
         name: &str,
         credential: &str,
@@ -181,6 +187,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(false) };
         self.change(async |transaction| {
             let now = transaction.now();
+            end_sessions_without_factor(transaction, account, but).await?;
             let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
                 ON CONFLICT (id) DO NOTHING";
             let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
@@ -261,6 +268,7 @@ impl Store {
             require_still_admin(transaction, admin).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             forget_factors(transaction, of).await?;
+            forget_challenges(transaction, of).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
             transaction.audit(admin.0, "removed the second factors of", found.email.as_str()).await?;
             Ok(())
@@ -305,6 +313,20 @@ async fn replace_codes(
         let insert = "INSERT INTO recovery_codes (account, digest) VALUES ($1, $2)";
         transaction.execute(insert, params![&account, &code.digest()]).await?;
     }
+    Ok(())
+}
+
+/// Before the first factor is added: sessions that began without one may be somebody else's.
+async fn end_sessions_without_factor(
+    transaction: &mut Transaction<'_>,
+    account: AccountId,
+    but: SessionId,
+) -> Result<(), StoreError> {
+    let end = format!(
+        "DELETE FROM sessions WHERE account = $1 AND id <> $2
+            AND NOT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = $1 AND ({HAS_SECOND_FACTOR}))"
+    );
+    transaction.execute(&end, params![&account, &but]).await?;
     Ok(())
 }
 

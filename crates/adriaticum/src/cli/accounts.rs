@@ -79,6 +79,15 @@ pub(crate) enum AccountsCommand {
         /// The account's e-mail address.
         email: Email,
     },
+    /// Forgets which person of the identity provider an account belongs to. The next one with its verified address gets it.
+    Disconnect {
+        /// The account's e-mail address.
+        #[arg(required_unless_present = "everyone")]
+        email: Option<Email>,
+        /// All accounts: the provider has new names for the same people.
+        #[arg(long, conflicts_with = "email")]
+        everyone: bool,
+    },
     /// Requires a second factor of everybody who signs in with a password, or makes it optional.
     RequireSecondFactor {
         /// on or off.

@@ -100,6 +100,30 @@ fn an_app_or_a_recovery_code_is_asked_for_after_the_password() {
 }
 
 #[test]
+fn codes_cannot_be_guessed_by_whoever_knows_the_password() {
+    let console = Console::start();
+    let mut ada = console.person("Ada", "admin");
+    let App { key, recovery_codes, .. } = add_app(&mut ada);
+    let mut thief = console.sign_in("Ada");
+    let mut guesses = 0;
+    while !thief.text().contains("Too many codes were wrong. Use a passkey") {
+        assert!(guesses < 20, "{}", thief.text());
+        if thief.path() == "/sign-in" {
+            thief = console.sign_in("Ada"); // five codes for one password
+        }
+        answer(&mut thief, "000000");
+        guesses += 1;
+    }
+    assert!(guesses > 10, "{guesses}");
+    // The right one is not told from others now. What cannot be guessed still works.
+    let mut ada = console.sign_in("Ada");
+    answer(&mut ada, &code(&key, 1));
+    ada.assert_says("Too many codes were wrong.");
+    answer(&mut ada, &recovery_codes[0]);
+    assert_eq!(ada.path(), "/");
+}
+
+#[test]
 fn a_passkey_signs_in_without_a_password() {
     let console = Console::start();
     let mut grace = console.person("Grace", "developer");

@@ -153,16 +153,18 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     mallory.go("/");
     assert_eq!(mallory.path(), "/sign-in");
 
-    // The same person, with a verified address: one account, which both ways open. Roles are given here.
+    // The same person, with a verified address: one account. Roles are given here.
     let mut olga = console.browser();
     olga.go("/sign-in");
     Provider::sign_in(&mut olga, "owner");
     olga.go("/team");
     assert_eq!(olga.eval("document.querySelectorAll('tbody tr').length"), 1);
     olga.assert_says("owner@example.com");
+    // Nobody has verified the address of whoever chose the password.
     let mut by_password = console.sign_in("Owner");
-    by_password.go("/team");
-    by_password.assert_says("owner@example.com");
+    by_password.assert_says("The e-mail address or the password is incorrect.");
+    owner.go("/team");
+    assert_eq!(owner.path(), "/sign-in");
     // A new person is a developer, and the administrator can disable them.
     let mut grace = console.browser();
     grace.go("/sign-in");
@@ -173,6 +175,13 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     grace.go("/sign-in");
     grace.click("a[href^='/sign-in/provider']"); // signed in there already
     grace.assert_says("Your account is disabled.");
+    let disconnected = console.service.run_ok(&["accounts", "disconnect", "grace@example.com"]);
+    assert_eq!(disconnected, "Disconnected: 1 account.\n");
+    olga.go("/");
+    assert_eq!(olga.path(), "/");
+    console.service.run_ok(&["accounts", "disconnect", "--everyone"]);
+    olga.go("/");
+    assert_eq!(olga.path(), "/sign-in");
 }
 
 #[test]

@@ -273,6 +273,7 @@ const MIGRATIONS: &[&str] = &[
         expires_at bigint NOT NULL
     );
     CREATE INDEX challenges_by_network ON challenges (network, created_at);
+    CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject text COLLATE \"C\" NOT NULL PRIMARY KEY,
         thousandths bigint NOT NULL,

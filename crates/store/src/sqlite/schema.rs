@@ -234,6 +234,7 @@ const MIGRATIONS: &[&str] = &[
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX challenges_by_network ON challenges (network, created_at);
+    CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject TEXT NOT NULL PRIMARY KEY,
         thousandths INTEGER NOT NULL,
