@@ -72,9 +72,9 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
                 Some(email) => Some(find(&store, admin, email).await?.id),
                 None => None,
             };
-            let disconnected = store.disconnect_identities(admin, account).await;
-            let disconnected = disconnected.map_err(|error| CliError::new(error.to_string()))?;
-            print_line(&format!("Disconnected: {}.", format::count(disconnected, "account")))
+            let forgotten = store.disconnect_identities(admin, account).await;
+            let forgotten = forgotten.map_err(|error| CliError::new(error.to_string()))?;
+            print_line(&format!("Forgotten: {}.", format::count(forgotten, "connection")))
         }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;

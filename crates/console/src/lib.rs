@@ -101,7 +101,7 @@ pub struct Console {
     passkeys: Option<Webauthn>,
     sign_in_throttle: SignInThrottle,
     /// Turns to check the provider's word that somebody has signed out there.
-    logouts: Semaphore,
+    logouts: Arc<Semaphore>,
     /// By network: most visitors are not signed in.
     body_budget: BodyBudget<IpAddr>,
     sign_ins: Arc<SignInCounters>,
@@ -130,7 +130,7 @@ impl Console {
             api,
             passwords: Passwords::start()?,
             sign_in_throttle: SignInThrottle::new(store.clone()),
-            logouts: Semaphore::new(MAX_LOGOUTS),
+            logouts: Arc::new(Semaphore::new(MAX_LOGOUTS)),
             sign_ins,
             body_budget: BodyBudget::new(MAX_BODY_MEMORY),
             store,

@@ -225,15 +225,18 @@ fn failure_page(visitor: &Anonymous<'_>, status: StatusCode, text: &str) -> Cons
 pub(crate) async fn log_out(console: &Arc<Console>, request: &mut ConsoleRequest) -> ConsoleResult {
     console.provider()?;
     let body = request.body(MAX_LOGOUT_BYTES).await?;
+    // None is refused: the provider may not ask again. Who hangs up while waiting leaves nothing behind.
+    let turn = console.logouts.clone().acquire_owned().await.map_err(|_| ConsoleError::Internal)?;
     let (console, address) = (console.clone(), request.client);
-    let ending = tokio::spawn(async move { end_sessions(&console, &body, address).await });
+    let ending = tokio::spawn(async move {
+        let _turn = turn;
+        end_sessions(&console, &body, address).await
+    });
     ending.await.unwrap_or(Err(ConsoleError::Internal))
 }
 
 async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> ConsoleResult {
     let provider = console.provider()?;
-    // None is refused: the provider may not ask again.
-    let _turn = console.logouts.acquire().await.map_err(|_| ConsoleError::Internal)?;
     match provider.client.ended_session(Fields::parse(body).get("logout_token")).await {
         Ok(ended) => {
             let address = address.to_string();

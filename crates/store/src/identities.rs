@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Forgets which person of the provider an account belongs to, or all accounts do: the next one with its verified
-    /// address gets it. Ends their sessions. Returns how many accounts.
+    /// address gets it. Ends their sessions. Returns how many connections were forgotten: one for each issuer.
     pub async fn disconnect_identities(&self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
@@ -152,8 +152,7 @@ async fn connect(
             (account, "joined by")
         }
     };
-    let connect = "INSERT INTO identities (issuer, subject, account, created_at) VALUES ($1, $2, $3, $4)
-        ON CONFLICT (issuer, subject) DO UPDATE SET account = excluded.account";
+    let connect = "INSERT INTO identities (issuer, subject, account, created_at) VALUES ($1, $2, $3, $4)";
     let values = params![person.issuer.as_str(), person.subject.as_str(), &account, now];
     transaction.execute(connect, values).await?;
     transaction.audit_as(email, &origin.address, what, &person.issuer).await?;

@@ -176,7 +176,7 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     grace.click("a[href^='/sign-in/provider']"); // signed in there already
     grace.assert_says("Your account is disabled.");
     let disconnected = console.service.run_ok(&["accounts", "disconnect", "grace@example.com"]);
-    assert_eq!(disconnected, "Disconnected: 1 account.\n");
+    assert_eq!(disconnected, "Forgotten: 1 connection.\n");
     olga.go("/");
     assert_eq!(olga.path(), "/");
     console.service.run_ok(&["accounts", "disconnect", "--everyone"]);
