@@ -42,7 +42,8 @@ impl FromStr for TokenPrice {
 
     /// With a decimal point, or the comma that many write. What others read as thousands is refused.
     fn from_str(text: &str) -> Result<Self, TokenPriceError> {
-        let groups_thousands = |(whole, rest): (&str, &str)| rest.len() == 3 && whole.trim_start_matches('0') != "";
+        let groups_thousands =
+            |(whole, rest): (&str, &str)| rest.len() == 3 && !whole.trim_start_matches('0').is_empty();
         if text.trim().split_once(',').is_some_and(groups_thousands) {
             return Err(TokenPriceError);
         }
