@@ -1,5 +1,5 @@
 //! A mutational fuzzer that runs inside unit tests, so that it reaches what is private to a crate. On stable Rust, with
-//! nothing to install: a short run is an ordinary test, `make fuzz` runs the same targets for longer.
+//! nothing to install: a short run is an ordinary test, `make fuzz` runs the same targets for longer and with new seeds.
 //!
 //! A target is a corpus of real inputs and a property, which asserts what must hold and returns the shape of what it
 //! saw. Inputs with a new shape are kept and mutated further: that guides the search where coverage would. An input that
@@ -23,6 +23,8 @@ use fastrand::Rng;
 
 /// For each target in an ordinary test run. `FUZZ_SECONDS` says otherwise.
 const DEFAULT_RUN: Duration = Duration::from_millis(800);
+/// The same in every ordinary run, so that a change is judged by what it changes and not by what chance finds elsewhere.
+const ORDINARY_SEED: u64 = 1;
 /// However slow the machine is.
 const MIN_INPUTS: u64 = 100;
 const MAX_KEPT: usize = 4096;
@@ -83,10 +85,10 @@ impl Target {
             property(&input);
             return;
         }
-        let seed =
-            std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
-        let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+        let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let seconds = number("FUZZ_SECONDS");
         let run = seconds.map_or(DEFAULT_RUN, Duration::from_secs);
+        let seed = number("TEST_SEED").unwrap_or_else(|| seconds.map_or(ORDINARY_SEED, |_| fastrand::u64(..)));
         let mut search = Search { rng: Rng::with_seed(seed), shapes: HashSet::new(), kept: Vec::new() };
         let (began, mut inputs) = (Instant::now(), 0_u64);
         let corpus: Vec<_> = self.corpus.iter().filter(|input| input.len() <= self.max_bytes).cloned().collect();

@@ -1,6 +1,7 @@
 //! What proxies and clients write into headers, fuzzed: an address counts only if a trusted proxy named it.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use fuzzer::{Target, magnitude};
 use http::{HeaderMap, HeaderValue};
@@ -24,16 +25,12 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = match text.strip_prefix('[') {
         Some(rest) => {
             let (inside, port) = rest.split_once(']')?;
-            let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
-            if !is_port {
+            if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number::<u16>) {
                 return None;
             }
             // With a port, a zone may stand behind the address; it is a number.
             let address = match inside.split_once('%') {
-                Some((address, zone)) if !port.is_empty() => {
-                    zone.parse::<u32>().ok().filter(|_| zone.bytes().all(|byte| byte.is_ascii_digit()))?;
-                    address
-                }
+                Some((address, zone)) if !port.is_empty() && is_number::<u32>(zone) => address,
                 _ => inside,
             };
             IpAddr::V6(address.parse().ok()?)
@@ -41,13 +38,17 @@ fn parse_address(text: &str) -> Option<IpAddr> {
         None => match text.parse() {
             Ok(address) => address,
             Err(_) => {
-                let (address, port) = text.rsplit_once(':')?;
-                port.parse::<u16>().ok()?;
+                let (address, _) = text.rsplit_once(':').filter(|(_, port)| is_number::<u16>(port))?;
                 IpAddr::V4(address.parse().ok()?)
             }
         },
     };
     Some(address.to_canonical())
+}
+
+/// Digits alone: Rust's own numbers may begin with a plus.
+fn is_number<T: FromStr>(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<T>().is_ok()
 }
 
 #[test]
@@ -59,6 +60,7 @@ fn forwarded_for() {
         "[2001:db8::1]:4711,[fd00::1]",
         "::ffff:203.0.113.9, [::ffff:10.2.2.2]:80",
         "unknown, _hidden, \"[::1]\"",
+        "203.0.113.9:+80, [::1]:+80, [fe80::1%+1]:80",
     ];
     let words = [
         "10.0.0.1",
@@ -75,6 +77,7 @@ fn forwarded_for() {
         "255",
         "[::1]:",
         "65536",
+        "+",
     ];
     let trusted: TrustedProxies = "10.0.0.0/8,fd00::/8".parse().expect("networks");
     let is_trusted = |address: IpAddr| match address {
