@@ -33,5 +33,6 @@ pub(crate) fn from_settings(settings: &Settings, console_origin: &str) -> Result
         name: oidc.name.clone(),
         allowed_groups: oidc.allowed_groups.clone(),
         admin_groups: oidc.admin_groups.clone(),
+        is_email_trusted: oidc.trust_email,
     }))
 }

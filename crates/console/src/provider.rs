@@ -33,6 +33,8 @@ pub struct IdentityProvider {
     pub allowed_groups: Vec<String>,
     /// Who is an administrator; empty: roles are given in the console.
     pub admin_groups: Vec<String>,
+    /// An address is the person's also if the provider says nothing about that.
+    pub is_email_trusted: bool,
 }
 
 impl IdentityProvider {
@@ -202,7 +204,7 @@ fn provided_person(provider: &IdentityProvider, person: Person) -> Result<Provid
         issuer: provider.client.issuer().to_owned(),
         subject: person.subject,
         email,
-        is_email_verified: person.is_email_verified,
+        is_email_verified: person.is_email_verified.unwrap_or(provider.is_email_trusted),
         name,
         role,
         session: person.session,
@@ -279,7 +281,7 @@ mod tests {
         };
         let client = oidc::Provider::new(settings, std::time::Duration::from_secs(1)).unwrap();
         let (allowed_groups, admin_groups) = (groups(allowed), groups(admins));
-        IdentityProvider { client, name: "Example".into(), allowed_groups, admin_groups }
+        IdentityProvider { client, name: "Example".into(), allowed_groups, admin_groups, is_email_trusted: false }
     }
 
     #[test]

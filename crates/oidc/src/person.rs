@@ -13,8 +13,8 @@ pub struct Person {
     /// The provider's name for the person, which never changes.
     pub subject: String,
     pub email: Option<String>,
-    /// The provider says that the address is the person's.
-    pub is_email_verified: bool,
+    /// Whether the address is the person's, if the provider says anything about that.
+    pub is_email_verified: Option<bool>,
     pub name: Option<String>,
     /// `None` if the provider says nothing about groups.
     pub groups: Option<Vec<String>>,
@@ -26,7 +26,7 @@ pub struct Person {
 pub(crate) struct Claims<'a> {
     pub(crate) subject: &'a str,
     email: Option<String>,
-    is_email_verified: bool,
+    is_email_verified: Option<bool>,
     name: Option<String>,
     others: &'a OtherClaims,
 }
@@ -38,7 +38,7 @@ macro_rules! claims {
         Claims {
             subject: $claims.subject().as_str(),
             email: $claims.email().map(|email| email.to_string()),
-            is_email_verified: $claims.email_verified() == Some(true),
+            is_email_verified: $claims.email_verified(),
             name: name.or_else(|| $claims.preferred_username().map(|name| name.to_string())),
             others: $claims.additional_claims(),
         }

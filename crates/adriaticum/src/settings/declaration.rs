@@ -214,6 +214,9 @@ settings! {
     allowed_groups: Vec<String> = "" => texts;
     /// groups whose members are administrators; unless set, roles are given in the console
     admin_groups: Vec<String> = "" => texts;
+    /// whether an account is connected to whoever has its address there, though the provider does not say that the
+    /// address is verified: on for one that never says so and where nobody chooses their own, such as Microsoft Entra ID
+    trust_email: bool = "off" => on_or_off;
 
     [webhook: WebhookSection]
     /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set

@@ -1,5 +1,9 @@
 //! Signing in at an identity provider, in a real browser, on a certified one.
 
+use std::net::TcpListener;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use testbed::{Behaviour, Connection, FakeRuntime, Request};
 
@@ -17,6 +21,7 @@ fn people() -> Value {
         "grace": person("Grace", true, &["staff"]),
         "eve": person("Eve", true, &["guests"]),
         "mallory": { "name": "Mallory", "email": "owner@example.com", "email_verified": false, "groups": ["staff"] },
+        "trent": { "name": "Trent", "email": "owner@example.com", "groups": ["staff"] },
         "owner": { "name": "Olga", "email": "Owner@Example.com", "email_verified": true, "groups": ["staff", "operations"] },
     })
 }
@@ -128,16 +133,46 @@ fn a_session_ends_when_the_provider_says_so() {
     assert_eq!(elsewhere.path(), "/", "another session of hers goes on");
 
     // Nobody else can say so.
-    for body in ["", "logout_token=", "logout_token=a.b.c", "logout_token=e30.e30."] {
-        let host = console.origin().trim_start_matches("http://").to_owned();
-        let request = Request::chat("", body)
-            .target("/sign-in/provider/logout")
-            .without("Authorization")
-            .header("Host", &host)
-            .header("Content-Type", "application/x-www-form-urlencoded");
-        let mut connection = Connection::connect(console.service.console_address());
-        assert_eq!(connection.send(request.bytes()).response().status, 400, "{body}");
+    for token in ["", "a.b.c", "e30.e30.", &unsigned_logout_token()] {
+        assert_eq!(send_logout(&console, token).response().status, 400, "{token}");
     }
+}
+
+#[test]
+fn logouts_wait_for_a_provider_that_hangs_and_none_is_refused_for_their_number() {
+    let (console, mut provider) = start(&GROUPS);
+    provider.stop();
+    let hanging = TcpListener::bind(provider.issuer().trim_start_matches("http://")).unwrap();
+    let mut waiting: Vec<_> = (0..40).map(|_| send_logout(&console, &unsigned_logout_token())).collect();
+    let asked = hanging.accept().unwrap();
+    waiting.drain(..20); // half of them hang up
+    drop((hanging, asked));
+    for mut connection in waiting {
+        assert_eq!(connection.response().status, 400, "it had its turn");
+    }
+}
+
+/// Says what a logout token says, without a signature that counts.
+fn unsigned_logout_token() -> String {
+    let part = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
+    let claims = json!({
+        "iss": "http://127.0.0.1", "sub": "grace", "aud": "console", "iat": 1_790_000_000, "exp": 4_000_000_000_u32,
+        "events": { "http://schemas.openid.net/event/backchannel-logout": {} },
+    });
+    format!("{}.{}.{}", part(json!({ "alg": "RS256" })), part(claims), URL_SAFE_NO_PAD.encode([0; 256]))
+}
+
+/// As the provider does it, without waiting for the response.
+fn send_logout(console: &Console, token: &str) -> Connection {
+    let host = console.origin().trim_start_matches("http://").to_owned();
+    let request = Request::chat("", format!("logout_token={token}"))
+        .target("/sign-in/provider/logout")
+        .without("Authorization")
+        .header("Host", &host)
+        .header("Content-Type", "application/x-www-form-urlencoded");
+    let mut connection = Connection::connect(console.service.console_address());
+    connection.send(request.bytes());
+    connection
 }
 
 #[test]
@@ -152,6 +187,12 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     mallory.assert_says("does not say that the address is yours");
     mallory.go("/");
     assert_eq!(mallory.path(), "/sign-in");
+
+    // Also not by one about which the provider says nothing, unless that is trusted.
+    let mut trent = console.browser();
+    trent.go("/sign-in");
+    Provider::sign_in(&mut trent, "trent");
+    trent.assert_says("does not say that the address is yours");
 
     // The same person, with a verified address: one account. Roles are given here.
     let mut olga = console.browser();
@@ -185,6 +226,23 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
 }
 
 #[test]
+fn a_provider_that_says_nothing_about_addresses_can_be_trusted_with_them() {
+    let (console, _provider) = start(&[("oidc.trust_email", "on")]);
+    let mut owner = console.browser();
+    owner.go(&console.setup_link());
+    Console::join(&mut owner, "Owner");
+    // What it says counts.
+    for (name, path) in [("mallory", "/sign-in/provider/callback"), ("trent", "/")] {
+        let mut page = console.browser();
+        page.go("/sign-in");
+        Provider::sign_in(&mut page, name);
+        assert_eq!(page.path(), path, "{}", page.text());
+    }
+    owner.go("/");
+    assert_eq!(owner.path(), "/sign-in");
+}
+
+#[test]
 fn passwords_can_be_switched_off() {
     let settings = [GROUPS[0], GROUPS[1], ("console.passwords", "off")];
     let (mut console, mut provider) = start(&settings);
@@ -215,4 +273,20 @@ fn passwords_can_be_switched_off() {
     let refused = ADRIATICUM.install().run(&["--set", "console.passwords=off", "serve"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("nobody could sign in"), "{refused:?}");
+}
+
+#[test]
+fn sessions_that_began_with_a_password_end_when_passwords_are_switched_off() {
+    let (mut console, _provider) = start(&[]);
+    let mut owner = console.browser();
+    owner.go(&console.setup_link());
+    Console::join(&mut owner, "Owner");
+    for (passwords, path) in [("on", "/"), ("off", "/sign-in")] {
+        console.service.kill();
+        console.service.set("console.passwords", passwords);
+        console.service.start_again();
+        owner.set_origin(&console.origin());
+        owner.go("/");
+        assert_eq!(owner.path(), path, "passwords are {passwords}");
+    }
 }
