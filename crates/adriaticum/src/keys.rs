@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
-use store::{Admin, KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
+use store::{AccountId, Admin, Email, KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
 use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
 use crate::error::CliError;
@@ -55,14 +55,18 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
                 Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
             });
             let project = project.map(|ProjectOrNone(project)| KeyChange::Project(project));
-            let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project];
-            for change in changes.iter().flatten() {
-                if !store.change_key(&operator, id, change).await? {
-                    return Err(no_such_key(id));
+            let owner = match owner {
+                Some(NewOwner::Nobody) => Some(KeyChange::Owner(None)),
+                Some(NewOwner::Person(email)) => {
+                    Some(KeyChange::Owner(Some(find_person(&store, admin, &email).await?)))
                 }
-            }
-            if let Some(owner) = owner {
-                give(&store, admin, id, owner).await?;
+                None => None,
+            };
+            let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
+            let changes: Vec<_> = changes.into_iter().flatten().collect();
+            let is_changed = store.change_key(&operator, id, &changes).await;
+            if !is_changed.map_err(|error| CliError::new(error.to_string()))? {
+                return Err(no_such_key(id));
             }
             print_line(&format!("Changed {id}. It holds from the next request on."))
         }
@@ -79,21 +83,10 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     }
 }
 
-async fn give(store: &Store, admin: Admin<'_>, id: KeyId, owner: NewOwner) -> Result<(), CliError> {
-    let account = match &owner {
-        NewOwner::Nobody => None,
-        NewOwner::Person(email) => {
-            let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-            let missing =
-                || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
-            Some(found.ok_or_else(missing)?.id)
-        }
-    };
-    let given = store.set_key_owner(admin, id, account).await;
-    match given.map_err(|error| CliError::new(error.to_string()))? {
-        true => Ok(()),
-        false => Err(no_such_key(id)),
-    }
+async fn find_person(store: &Store, admin: Admin<'_>, email: &Email) -> Result<AccountId, CliError> {
+    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
+    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
+    Ok(found.ok_or_else(missing)?.id)
 }
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {

@@ -28,10 +28,11 @@ pub(crate) async fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result
     if !worker.ledger.is_healthy() {
         return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
     }
-    let limits = worker.api.store.enter(caller.limits()).await.map_err(|error| match error {
+    let mut limits = worker.api.store.enter(caller.limits()).await.map_err(|error| match error {
         EnterError::Reached(reached) => ApiError::limit_reached(&reached),
         EnterError::Store(error) => ApiError::unavailable("The service cannot check limits now.").caused_by(error),
     })?;
     let permit = worker.api.admission.enter(caller.key()).ok_or_else(ApiError::at_capacity)?;
+    limits.start();
     Ok(Admitted { runtimes, _permit: permit, _limits: limits })
 }

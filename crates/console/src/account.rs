@@ -197,7 +197,7 @@ pub(crate) async fn check_password<'a>(
         return Ok(Ok(attempt));
     }
     attempt.failed().await?;
-    user.console.wrong_passwords.add(PasswordTry::Change, Some(account.email.clone()), user.client);
+    user.console.wrong_passwords.add(PasswordTry::Confirmation, Some(account.email.clone()), user.client);
     Ok(Err(Refused { status: StatusCode::BAD_REQUEST, text: "The current password is incorrect.".into() }))
 }
 

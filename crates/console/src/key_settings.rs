@@ -118,23 +118,18 @@ pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
 
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    let store = &user.console.store;
-    for change in changes(&key, form)? {
-        if !store.change_key(user.viewer(), key.id, &change).await? {
-            return Err(ConsoleError::NotFound);
-        }
-    }
+    let mut changes = changes(&key, form)?;
     if let Some(admin) = user.viewer().admin() {
         let typed = form.get("owner");
         if !typed.eq_ignore_ascii_case(key.owner.as_deref().unwrap_or_default()) {
-            let owner = match typed {
+            changes.push(KeyChange::Owner(match typed {
                 "" => None,
                 email => Some(person_choice::find(user, admin, email).await?),
-            };
-            let given = store.set_key_owner(admin, key.id, owner).await.map_err(declined)?;
-            given.then_some(()).ok_or(ConsoleError::NotFound)?;
+            }));
         }
     }
+    let is_changed = user.console.store.change_key(user.viewer(), key.id, &changes).await.map_err(declined)?;
+    is_changed.then_some(()).ok_or(ConsoleError::NotFound)?;
     Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name)))
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Scripts post JSON here (assets/passkeys.js), because only they can talk to the browser's authenticator.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -25,6 +27,9 @@ use crate::sign_in::{local_path, start_session};
 
 const MAX_NAME_CHARS: usize = 60;
 const MAX_PASSKEYS: usize = 10;
+/// Before a challenge is stored for somebody who is not known yet: with the attempts that a network may have in flight,
+/// forty a second.
+const BEGIN_PAUSE: Duration = Duration::from_millis(200);
 const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
 
 /// `None` where browsers do not allow passkeys: at an IP address.
@@ -145,6 +150,8 @@ pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut Console
         Ok(entered) => entered,
         Err(crowded) => return failed(crowded.status(), crowded.message()),
     };
+    // What anybody can have written comes with a pause, which bounds how much one network writes.
+    tokio::time::sleep(BEGIN_PAUSE).await;
     let (options, state) = passkeys.start_discoverable_authentication().map_err(internal)?;
     let state = serde_json::to_string(&state).map_err(internal)?;
     let network = transport::network(request.client).to_string();

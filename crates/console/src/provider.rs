@@ -33,7 +33,7 @@ pub struct IdentityProvider {
     pub allowed_groups: Vec<String>,
     /// Who is an administrator; empty: roles are given in the console.
     pub admin_groups: Vec<String>,
-    /// An address is the person's also if the provider says nothing about that.
+    /// Every address is the person's, whatever the provider says about it.
     pub is_email_trusted: bool,
 }
 
@@ -134,6 +134,10 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
             Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
             Err(ProvidedSignInError::Disabled) => Err("Your account is disabled. Ask an administrator.".to_owned()),
             Err(ProvidedSignInError::UnverifiedEmail) => Err(format!(
+                "{} says that the address {} is not verified. Verify it there, or ask an administrator.",
+                provider.name, person.email
+            )),
+            Err(ProvidedSignInError::EmailTaken) => Err(format!(
                 "There is an account with the address {} already, and {} does not say that the address is yours. Ask an \
                  administrator.",
                 person.email, provider.name
@@ -204,7 +208,7 @@ fn provided_person(provider: &IdentityProvider, person: Person) -> Result<Provid
         issuer: provider.client.issuer().to_owned(),
         subject: person.subject,
         email,
-        is_email_verified: person.is_email_verified.unwrap_or(provider.is_email_trusted),
+        is_email_verified: if provider.is_email_trusted { Some(true) } else { person.is_email_verified },
         name,
         role,
         session: person.session,

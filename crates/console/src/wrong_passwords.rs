@@ -134,12 +134,12 @@ async fn write(store: &Store, line: &WrongPasswords) {
         PasswordTry::SecondFactor => {
             tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong second factor");
         }
-        PasswordTry::Change => {
+        PasswordTry::Confirmation => {
             tracing::warn!(
                 account,
                 address = line.address,
                 count = line.count,
-                "password change failed: wrong password"
+                "change of an account failed: wrong password"
             );
         }
     }

@@ -70,12 +70,16 @@ impl Engine {
 
     /// The size of the KV cache.
     pub fn cells(&self) -> usize {
-        let fits_on_gpu = self.placement.as_ref().and_then(|placement| placement.max_cells);
-        let wanted = self.settings.cells.or(fits_on_gpu).unwrap_or_else(|| {
+        let in_memory = || {
             let context = self.model.context();
             // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
             let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
             affordable.clamp(context.min(4096), DEFAULT_MAX_CELLS.max(context))
+        };
+        let wanted = self.settings.cells.unwrap_or_else(|| match &self.placement {
+            Some(placement) if placement.is_whole() => placement.max_cells,
+            Some(placement) => placement.max_cells.min(in_memory()),
+            None => in_memory(),
         });
         wanted.next_multiple_of(256)
     }

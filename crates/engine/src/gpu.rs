@@ -50,8 +50,8 @@ pub struct Placement {
     /// Layers on them, the output layer included, of all.
     pub layers: u32,
     pub all_layers: u32,
-    /// Cells for which there is room, if all layers are on cards.
-    pub(crate) max_cells: Option<usize>,
+    /// Cells for which there is room on the cards: their layers have a part of each.
+    pub(crate) max_cells: usize,
     /// Tokens of a step at most.
     pub(crate) step: usize,
     /// Another form of the weights that may be faster, and for which there is room.
@@ -204,10 +204,10 @@ fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Resul
         let cards: Vec<_> = cards.iter().map(ToString::to_string).collect();
         return Err(NotUsed::NotEnoughMemory(cards.join(" and ")));
     }
-    let max_cells = (layers == all_layers).then(|| {
-        let cells = usable.saturating_sub(model.bytes) / model.cell_bytes.max(1);
-        usize::try_from(cells).unwrap_or(usize::MAX).clamp(min_cells, DEFAULT_MAX_CELLS.max(model.context))
-    });
+    let part = |whole: u64| (whole * u64::from(layers)).div_ceil(u64::from(all_layers));
+    let cells = usable.saturating_sub(part(model.bytes)) / part(model.cell_bytes).max(1);
+    let cells = usize::try_from(cells).unwrap_or(usize::MAX);
+    let max_cells = cells.clamp(min_cells, DEFAULT_MAX_CELLS.max(model.context));
     Ok(Some(Placement { cards, layers, all_layers, max_cells, step, tried_form: None }))
 }
 
@@ -287,16 +287,16 @@ mod tests {
     fn a_model_that_fits_is_on_the_card_as_a_whole() {
         let placed = place(&GpuChoice::Auto, &[card("CUDA0", 138 * GIB, 140 * GIB)], LARGE).unwrap().unwrap();
         assert!(placed.is_whole());
-        assert_eq!((placed.layers, placed.step, placed.max_cells), (33, 2048, Some(131_072)));
+        assert_eq!((placed.layers, placed.step, placed.max_cells), (33, 2048, 131_072));
         let placed = place(&GpuChoice::Auto, &[card("CUDA0", 7 * GIB, 8 * GIB)], SMALL).unwrap().unwrap();
-        assert_eq!((placed.layers, placed.max_cells), (31, Some(65_536)));
+        assert_eq!((placed.layers, placed.max_cells), (31, 65_536));
     }
 
     #[test]
     fn a_model_that_does_not_fit_is_there_in_part() {
         let placed = place(&GpuChoice::Auto, &[card("CUDA0", 4 * GIB, 4 * GIB)], LARGE).unwrap().unwrap();
         assert!((15..25).contains(&placed.layers), "{placed}");
-        assert_eq!(placed.max_cells, None);
+        assert!((MIN_CELLS..2 * MIN_CELLS).contains(&placed.max_cells), "{placed:?}");
         let two = [card("CUDA0", 4 * GIB, 4 * GIB), card("CUDA1", 4 * GIB, 4 * GIB)];
         assert!(place(&GpuChoice::Auto, &two, LARGE).unwrap().unwrap().is_whole());
     }
@@ -350,8 +350,8 @@ mod tests {
                 let form = weights.wanted_form().or(placed.tried_form);
                 let bytes = form.map_or(bytes, |form| model.in_form(form).bytes);
                 let part = |whole: u64| whole * u64::from(placed.layers) / u64::from(placed.all_layers);
-                let cells = placed.max_cells.unwrap_or(0) as u64;
-                let needed = part(bytes) + cells * cell_bytes + placed.step as u64 * vocabulary as u64 * 4;
+                let cells = placed.max_cells as u64;
+                let needed = part(bytes) + cells * part(cell_bytes) + placed.step as u64 * vocabulary as u64 * 4;
                 prop_assert!(needed + MIN_LEFT <= free, "{placed}: {needed}");
             }
         }

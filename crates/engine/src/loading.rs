@@ -53,6 +53,11 @@ impl Engine {
         let tuned_now = kept.is_none();
         let (model, tuning) = match kept {
             Some(tuning) => {
+                if *tuning.key() != key
+                    && let Err(error) = file.store(tuning.clone().with_key(key))
+                {
+                    tracing::warn!(%error, "the model will be read whole at each start");
+                }
                 let path = tuning.copy.as_ref().map_or(&settings.model, |copy| &copy.path);
                 (load(path)?, tuning)
             }

@@ -102,6 +102,11 @@ impl Tuning {
         &self.key
     }
 
+    /// The same for a file that has moved, or has another time.
+    pub(crate) fn with_key(self, key: Key) -> Self {
+        Self { key, ..self }
+    }
+
     pub(crate) fn with_copy(self, copy: Option<Converted>) -> Self {
         Self { copy, ..self }
     }
@@ -111,6 +116,8 @@ impl Tuning {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     model_sha256: String,
+    /// By which a model is recognized without reading it.
+    model_path: String,
     model_bytes: u64,
     model_modified_micros: u64,
     machine: Machine,
@@ -131,7 +138,7 @@ impl Key {
         &self.options
     }
 
-    /// The same as the one of `other`, except that the file has another time.
+    /// The same as the one of `other`, except that the file may have moved or have another time.
     fn is_same(&self, other: &Self) -> bool {
         (&self.model_sha256, &self.machine, &self.options) == (&other.model_sha256, &other.machine, &other.options)
     }
@@ -192,12 +199,12 @@ impl TuningFile {
     /// What a tuning of a model on this machine would be about, with the choice of weights made as far as it can be before.
     /// Takes a while for a model that is not known yet.
     pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
+        let model_path = fs::canonicalize(model)?.display().to_string();
         let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
-        let known = self
-            .tunings
-            .iter()
-            .map(|tuning| &tuning.key)
-            .find(|key| (key.model_bytes, key.model_modified_micros) == (model_bytes, model_modified_micros));
+        let known = self.tunings.iter().map(|tuning| &tuning.key).find(|key| {
+            key.model_path == model_path
+                && (key.model_bytes, key.model_modified_micros) == (model_bytes, model_modified_micros)
+        });
         let model_sha256 = match known {
             Some(key) => key.model_sha256.clone(),
             None => digest(model)?,
@@ -207,7 +214,7 @@ impl TuningFile {
             wanted => wanted,
         };
         let options = Options { weights, ..options };
-        Ok(Key { model_sha256, model_bytes, model_modified_micros, machine: Machine::this(), options })
+        Ok(Key { model_sha256, model_path, model_bytes, model_modified_micros, machine: Machine::this(), options })
     }
 
     pub(crate) fn find(&self, key: &Key) -> Option<&Tuning> {

@@ -81,8 +81,10 @@ impl Provider {
         Ok(Self { discovery: Discovery::new(settings.issuer.clone()), settings, http })
     }
 
+    /// The same with a slash at the end and without: both are taken for the provider's.
     pub fn issuer(&self) -> &str {
-        self.settings.issuer.as_str()
+        let issuer = &self.settings.issuer;
+        if issuer.path() == "/" { issuer.as_str() } else { issuer.as_str().trim_end_matches('/') }
     }
 
     /// Asks the provider for its metadata and keys, as a sign-in would.

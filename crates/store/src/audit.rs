@@ -52,8 +52,8 @@ pub enum PasswordTry {
     SignIn,
     /// A code, after the right password.
     SecondFactor,
-    /// The current one, to change it.
-    Change,
+    /// By somebody who is signed in, to confirm a change of password or second factors.
+    Confirmation,
 }
 
 /// Wrong passwords, as one line of the audit log.
@@ -79,7 +79,7 @@ impl Store {
         let (who, what) = match wrong.at {
             PasswordTry::SignIn => ("anonymous", format!("failed{times} to sign in as")),
             PasswordTry::SecondFactor => ("anonymous", format!("failed{times} to give the second factor of")),
-            PasswordTry::Change => (subject, format!("failed{times} to change the password")),
+            PasswordTry::Confirmation => (subject, format!("failed{times} to confirm a change of the account")),
         };
         self.change(async |transaction| transaction.audit_as(who, &wrong.address, &what, subject).await).await
     }

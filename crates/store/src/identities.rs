@@ -22,8 +22,8 @@ pub struct ProvidedPerson {
     /// The provider's name for the person, which never changes.
     pub subject: String,
     pub email: Email,
-    /// The provider knows that the address is the person's.
-    pub is_email_verified: bool,
+    /// Whether the address is the person's; `None` if the provider says nothing about that.
+    pub is_email_verified: Option<bool>,
     pub name: PersonName,
     /// What the person's groups say; `None` if roles are given here.
     pub role: Option<Role>,
@@ -38,6 +38,9 @@ pub enum ProvidedSignInError {
     Disabled,
     /// It could be somebody else's.
     #[error("there is an account with this address, and the provider has not verified that it is the person's")]
+    EmailTaken,
+    /// Whoever has the address could not get in any more.
+    #[error("the provider says that the address is not verified")]
     UnverifiedEmail,
     /// The provider may have given the address to somebody else since.
     #[error("the account with this address belongs to another person of the provider")]
@@ -132,7 +135,7 @@ async fn connect(
     let find = "SELECT id FROM accounts WHERE email = $1 AND deleted_at IS NULL";
     let known: Option<AccountId> = transaction.query_optional(find, params![email], |row| row.get(0)).await?;
     let (account, what) = match known {
-        Some(_) if !person.is_email_verified => return Err(ProvidedSignInError::UnverifiedEmail),
+        Some(_) if person.is_email_verified != Some(true) => return Err(ProvidedSignInError::EmailTaken),
         Some(account) => {
             let others = "SELECT EXISTS (SELECT 1 FROM identities WHERE account = $1 AND issuer = $2)";
             if transaction.query_value(others, params![&account, person.issuer.as_str()]).await? {
@@ -141,6 +144,7 @@ async fn connect(
             forget_own_sign_in(transaction, account).await?;
             (account, "connected the account to")
         }
+        None if person.is_email_verified == Some(false) => return Err(ProvidedSignInError::UnverifiedEmail),
         None => {
             let role = person.role.unwrap_or(Role::Developer);
             // No password has an empty hash.

@@ -11,9 +11,9 @@ use crate::project::Project;
 use crate::pruning::utc;
 use crate::sql::{Transaction, Value, params};
 use crate::viewer::Viewer;
-use crate::{Admin, Store, StoreError};
+use crate::{Store, StoreError};
 
-/// A change of a key that its owner may make.
+/// A change of a key that its owner may make, unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyChange {
     /// `None`: never.
@@ -23,6 +23,8 @@ pub enum KeyChange {
     Note(KeyNote),
     /// `None`: no project.
     Project(Option<Project>),
+    /// Gives it to another person, or to nobody; by administrators. What was recorded before stays with who had it then.
+    Owner(Option<AccountId>),
 }
 
 /// What people write about a key, for themselves: at most 500 characters.
@@ -73,68 +75,66 @@ impl Store {
         .await
     }
 
-    /// `false` if there is no such key.
-    pub async fn change_key(&self, viewer: &Viewer, id: KeyId, change: &KeyChange) -> Result<bool, StoreError> {
-        let (column, value, what) = match change {
-            KeyChange::Expiry(None) => {
-                ("expires_at", Value::from(None::<Timestamp>), "removed the expiry of the key".to_owned())
-            }
-            KeyChange::Expiry(Some(at)) => {
-                ("expires_at", Value::from(*at), format!("set the expiry to {} of the key", utc(*at)))
-            }
-            KeyChange::Completions(true) => ("completions", Value::from(true), "allowed completions to the key".into()),
-            KeyChange::Completions(false) => {
-                ("completions", Value::from(false), "forbade completions to the key".into())
-            }
-            KeyChange::Note(note) => ("note", Value::from(note.as_str()), "noted something on the key".to_owned()),
-            KeyChange::Project(None) => ("project", Value::from(None::<&str>), "removed the project of the key".into()),
-            KeyChange::Project(Some(project)) => {
-                ("project", Value::from(project.as_str()), format!("set the project to {project} of the key"))
-            }
-        };
-        let set = format!("UPDATE keys SET {column} = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
+    /// All of them or none. `false` if there is no such key.
+    pub async fn change_key(&self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
         self.change(async |transaction| {
-            let is_changed = transaction.execute(&set, &[viewer.scope().into(), (&id).into(), value]).await? == 1;
-            if is_changed {
-                let label = key_label(transaction, id).await?;
-                transaction.audit(viewer, &what, &label).await?;
+            let find = format!("SELECT name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
+            let name = transaction.query_optional(&find, params![viewer.scope(), &id], |row| row.get(0)).await?;
+            let Some(name) = name.map(|name: String| label(id, &name)) else { return Ok(false) };
+            for change in changes {
+                let what = change.make(transaction, viewer, id).await?;
+                transaction.audit(viewer, &what, &name).await?;
             }
-            Ok(is_changed)
-        })
-        .await
-    }
-
-    /// Gives a key to another person, or to nobody. What was recorded before stays with who had it then. `false` if there
-    /// is no such key or person.
-    pub async fn set_key_owner(
-        &self,
-        admin: Admin<'_>,
-        id: KeyId,
-        owner: Option<AccountId>,
-    ) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
-            let email = match owner {
-                Some(owner) => match find_account(transaction, owner).await? {
-                    Some(account) => account.email.to_string(),
-                    None => return Ok(false),
-                },
-                None => "nobody".into(),
-            };
-            // From now on its sums are kept by person; those so far are its first owner's.
-            let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
-                WHERE id = $1 AND NOT playground ON CONFLICT (key_id) DO NOTHING";
-            transaction.execute(note, params![&id]).await?;
-            let set = "UPDATE keys SET owner = $2 WHERE id = $1 AND NOT playground";
-            if transaction.execute(set, params![&id, owner.as_ref()]).await? == 0 {
-                return Ok(false);
-            }
-            let label = key_label(transaction, id).await?;
-            transaction.audit(admin.0, &format!("gave to {email} the key"), &label).await?;
             Ok(true)
         })
         .await
     }
+}
+
+impl KeyChange {
+    /// Returns what the audit log says.
+    async fn make(
+        &self,
+        transaction: &mut Transaction<'_>,
+        viewer: &Viewer,
+        id: KeyId,
+    ) -> Result<String, AccountError> {
+        let (column, value, what) = match self {
+            Self::Expiry(None) => {
+                ("expires_at", Value::from(None::<Timestamp>), "removed the expiry of the key".to_owned())
+            }
+            Self::Expiry(Some(at)) => {
+                ("expires_at", Value::from(*at), format!("set the expiry to {} of the key", utc(*at)))
+            }
+            Self::Completions(true) => ("completions", Value::from(true), "allowed completions to the key".into()),
+            Self::Completions(false) => ("completions", Value::from(false), "forbade completions to the key".into()),
+            Self::Note(note) => ("note", Value::from(note.as_str()), "noted something on the key".to_owned()),
+            Self::Project(None) => ("project", Value::from(None::<&str>), "removed the project of the key".into()),
+            Self::Project(Some(project)) => {
+                ("project", Value::from(project.as_str()), format!("set the project to {project} of the key"))
+            }
+            Self::Owner(owner) => {
+                require_still_admin(transaction, viewer.admin().ok_or(AccountError::NotAdmin)?).await?;
+                note_first_owner(transaction, id).await?;
+                let email = match owner {
+                    Some(owner) => {
+                        find_account(transaction, *owner).await?.ok_or(AccountError::NoSuchAccount)?.email.to_string()
+                    }
+                    None => "nobody".into(),
+                };
+                ("owner", Value::from(owner.as_ref()), format!("gave to {email} the key"))
+            }
+        };
+        transaction.execute(&format!("UPDATE keys SET {column} = $2 WHERE id = $1"), &[(&id).into(), value]).await?;
+        Ok(what)
+    }
+}
+
+/// From now on the key's sums are kept by person; those so far are its first owner's.
+async fn note_first_owner(transaction: &mut Transaction<'_>, id: KeyId) -> Result<(), StoreError> {
+    let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
+        WHERE id = $1 ON CONFLICT (key_id) DO NOTHING";
+    transaction.execute(note, params![&id]).await.map(drop)
 }
 
 async fn key_label(transaction: &mut Transaction<'_>, id: KeyId) -> Result<String, StoreError> {

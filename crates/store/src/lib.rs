@@ -101,8 +101,8 @@ pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
 pub use limits::{
-    Budget, BudgetUnit, BudgetUse, CallerLimits, Limit, LimitKind, LimitKindError, LimitUse, ScopeLimits, SpentBudget,
-    SpentInPeriods,
+    Budget, BudgetUnit, BudgetUse, CallerLimits, Limit, LimitAmountError, LimitKind, LimitKindError, LimitUse,
+    ScopeLimits, SpentBudget, SpentInPeriods,
 };
 pub use links::{Link, LinkPurpose};
 pub use notices::Notice;

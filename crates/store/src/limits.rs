@@ -81,7 +81,27 @@ pub struct Limit {
     pub amount: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the amount is a whole number of at most 1,000,000,000,000,000")]
+pub struct LimitAmountError;
+
 impl Limit {
+    /// Far more than anybody can use.
+    const MAX_AMOUNT: u64 = 1_000_000_000_000_000;
+
+    /// Digits may be in groups of three, as people write them. What could be a decimal point is refused.
+    pub fn parse_amount(typed: &str) -> Result<u64, LimitAmountError> {
+        let is_separator = |character: char| matches!(character, ',' | '.' | '\'' | '_') || character.is_whitespace();
+        let mut groups = typed.trim().split(is_separator);
+        let first = groups.next().unwrap_or_default();
+        let rest: Vec<&str> = groups.collect();
+        let is_grouped = rest.is_empty() || (1..=3).contains(&first.len()) && rest.iter().all(|group| group.len() == 3);
+        let digits = first.to_owned() + &rest.concat();
+        let is_number = is_grouped && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let amount = digits.parse().ok().filter(|amount| is_number && *amount <= Self::MAX_AMOUNT);
+        amount.ok_or(LimitAmountError)
+    }
+
     pub(crate) fn budget(&self) -> Option<Budget> {
         match self.kind {
             LimitKind::Budget(unit, period) => Some(Budget { unit, period, amount: self.amount }),
@@ -287,6 +307,26 @@ mod tests {
             let found = BudgetUse::new(budget, Some(&spent), Timestamp::from_seconds(20_000 * DAY + passed));
             assert_eq!((found.used, found.left, found.forecast), (30, 70, forecast), "{passed}");
             assert_eq!(found.renews_at, Timestamp::from_seconds(20_001 * DAY));
+        }
+    }
+
+    #[test]
+    fn an_amount_is_read_as_people_write_it() {
+        for (typed, amount) in [
+            ("1000", 1_000),
+            ("1,000,000", 1_000_000),
+            ("1.000.000", 1_000_000),
+            ("1 000", 1_000),
+            (" 12\u{a0}345 ", 12_345),
+            ("0", 0),
+            ("1000000000000000", Limit::MAX_AMOUNT),
+        ] {
+            assert_eq!(Limit::parse_amount(typed), Ok(amount), "{typed}");
+        }
+        let wrong =
+            ["", ",", ",000", "1,", "1,00", "2.5", "1000.00", "1000,000", "-1", "+1", "1e9", "1000000000000001"];
+        for typed in wrong.into_iter().chain(["99999999999999999999999"]) {
+            assert_eq!(Limit::parse_amount(typed), Err(LimitAmountError), "{typed}");
         }
     }
 

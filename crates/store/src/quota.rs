@@ -61,6 +61,15 @@ impl RateWindow {
         self.started + (self.started_before * left).div_ceil(MINUTE_MILLIS)
     }
 
+    fn give_back(&mut self, now: Timestamp, unused: UnusedStarts) {
+        self.advance(now);
+        match self.minute.checked_sub(unused.minute) {
+            Some(0) => self.started = self.started.saturating_sub(unused.count),
+            Some(1) => self.started_before = self.started_before.saturating_sub(unused.count),
+            _ => {} // they do not count any more
+        }
+    }
+
     fn take(&mut self, now: Timestamp, limit: u64, wanted: u64) -> u64 {
         self.advance(now);
         let granted = wanted.min(limit.saturating_sub(self.used(now)));
@@ -85,6 +94,21 @@ impl RateWindow {
     }
 }
 
+/// Leave to start requests that was taken in a minute, or before it, and lapsed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UnusedStarts {
+    minute: u64,
+    count: u64,
+}
+
+impl UnusedStarts {
+    fn add(&mut self, minute: u64, count: u64) {
+        // The older a start, the less it counts: nothing is given back twice.
+        self.minute = if self.count == 0 { minute } else { self.minute.min(minute) };
+        self.count += count;
+    }
+}
+
 /// What a replica has in flight, at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hold {
@@ -106,16 +130,23 @@ pub(crate) struct SharedQuota {
 pub(crate) struct Ask {
     /// More requests to start.
     pub(crate) starts: u64,
+    /// What it had and did not use.
+    pub(crate) unused: UnusedStarts,
     /// Requests in flight, all together.
     pub(crate) hold: u64,
+    /// Those that are in flight already.
+    pub(crate) in_flight: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) starts: u64,
+    /// The minute in which they count.
+    minute: u64,
     pub(crate) hold: u64,
-    /// Whether it is less than was asked for.
-    pub(crate) is_short: bool,
+    /// Whether the rate allows fewer starts than were asked for.
+    pub(crate) lacks_starts: bool,
+    pub(crate) lacks_hold: bool,
     /// Of all replicas.
     started: u64,
     in_flight: u64,
@@ -124,7 +155,6 @@ pub(crate) struct Grant {
 
 impl SharedQuota {
     pub(crate) fn grant(&mut self, now: Timestamp, limits: QuotaLimits, replica: Replica, ask: Ask) -> Grant {
-        let starts = limits.per_minute.map_or(0, |limit| self.window.take(now, limit, ask.starts));
         self.holds.retain(|_, hold| hold.until > now);
         let others: u64 = self.holds.iter().filter(|(of, _)| **of != replica).map(|(_, hold)| hold.count).sum();
         let hold = limits.in_flight.map_or(0, |limit| ask.hold.min(limit.saturating_sub(others)));
@@ -132,12 +162,19 @@ impl SharedQuota {
             0 => self.holds.remove(&replica),
             count => self.holds.insert(replica, Hold { count, until: now + HOLD_TIME }),
         };
-        let is_short =
-            limits.per_minute.is_some() && starts < ask.starts || limits.in_flight.is_some() && hold < ask.hold;
+        // Who has no place for a request cannot start one.
+        let can_start = limits.in_flight.is_none() || hold > ask.in_flight;
+        let wanted = if can_start { ask.starts } else { 0 };
+        let starts = limits.per_minute.map_or(0, |limit| {
+            self.window.give_back(now, ask.unused);
+            self.window.take(now, limit, wanted)
+        });
         Grant {
             starts,
+            minute: self.window.minute,
             hold,
-            is_short,
+            lacks_starts: limits.per_minute.is_some() && starts < wanted,
+            lacks_hold: limits.in_flight.is_some() && hold < ask.hold,
             started: self.window.used(now),
             in_flight: others + hold,
             retry_after: limits.per_minute.map_or(Duration::ZERO, |limit| self.window.retry_after(now, limit)),
@@ -150,10 +187,17 @@ impl SharedQuota {
 pub(crate) struct LocalQuota {
     starts: u64,
     starts_until: Timestamp,
+    /// The minute in which the oldest of them was taken.
+    starts_of: u64,
+    unused: UnusedStarts,
     hold: u64,
     in_flight: u64,
     last_entered: Timestamp,
 }
+
+/// The start of a request: of which minute it was taken, where their number is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start(Option<u64>);
 
 /// What kept a request from starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,44 +208,53 @@ pub(crate) enum Lacks {
 
 impl LocalQuota {
     /// Starts a request if there is leave to.
-    pub(crate) fn enter(&mut self, now: Timestamp, limits: QuotaLimits) -> Result<(), Lacks> {
+    pub(crate) fn enter(&mut self, now: Timestamp, limits: QuotaLimits) -> Result<Start, Lacks> {
         self.expire(now);
-        if limits.per_minute.is_some() && self.starts == 0 {
-            return Err(Lacks::Start);
-        }
         if limits.in_flight.is_some() && self.in_flight >= self.hold {
             return Err(Lacks::Hold);
         }
-        self.starts = self.starts.saturating_sub(1);
+        if limits.per_minute.is_some() && self.starts == 0 {
+            return Err(Lacks::Start);
+        }
+        let start = limits.per_minute.map(|_| self.starts_of);
+        self.starts -= u64::from(start.is_some());
         self.in_flight += 1;
         self.last_entered = now;
-        Ok(())
+        Ok(Start(start))
     }
 
     /// What to ask for so many requests that wait, and a little more for those that will.
-    pub(crate) fn ask(&self, limits: QuotaLimits, waiting: u64) -> Ask {
+    pub(crate) fn ask(&mut self, now: Timestamp, limits: QuotaLimits, waiting: u64) -> Ask {
+        self.expire(now);
         let at_once = |limit: Option<u64>| limit.map_or(0, |limit| waiting.max(limit / LEASE_PART));
         let starts = at_once(limits.per_minute).saturating_sub(self.starts);
-        Ask { starts, hold: (self.in_flight + at_once(limits.in_flight)).max(self.hold) }
+        let hold = (self.in_flight + at_once(limits.in_flight)).max(self.hold);
+        Ask { starts, hold, unused: std::mem::take(&mut self.unused), in_flight: self.in_flight }
     }
 
     /// The same where nobody else asks: nothing but what is needed now.
     pub(crate) fn ask_alone(&mut self, now: Timestamp, limits: QuotaLimits) -> Ask {
         self.expire(now);
         let needs_start = limits.per_minute.is_some() && self.starts == 0;
-        Ask { starts: needs_start.into(), hold: self.in_flight + 1 }
+        let (unused, in_flight) = (std::mem::take(&mut self.unused), self.in_flight);
+        Ask { starts: needs_start.into(), hold: in_flight + 1, unused, in_flight }
     }
 
-    /// Leave to start that was not used in time is gone.
+    /// Leave to start that was not used in time is given back with the next question.
     fn expire(&mut self, now: Timestamp) {
-        if now >= self.starts_until {
-            self.starts = 0;
+        if now >= self.starts_until && self.starts > 0 {
+            self.unused.add(self.starts_of, std::mem::take(&mut self.starts));
         }
+    }
+
+    fn add_starts(&mut self, minute: u64, count: u64) {
+        self.starts_of = if self.starts == 0 { minute } else { self.starts_of.min(minute) };
+        self.starts += count;
     }
 
     pub(crate) fn receive(&mut self, now: Timestamp, grant: &Grant) {
         if grant.starts > 0 {
-            self.starts += grant.starts;
+            self.add_starts(grant.minute, grant.starts);
             self.starts_until = now + START_TIME;
         }
         self.hold = grant.hold;
@@ -213,9 +266,11 @@ impl LocalQuota {
     }
 
     /// The request was not started after all.
-    pub(crate) fn undo(&mut self) {
+    pub(crate) fn undo(&mut self, start: Start) {
         self.leave();
-        self.starts += 1;
+        if let Start(Some(minute)) = start {
+            self.add_starts(minute, 1);
+        }
     }
 
     /// What to ask for without a request: less than it holds if that was not needed for a while, and the same again before
@@ -226,7 +281,7 @@ impl LocalQuota {
         if is_surplus {
             self.hold = self.in_flight;
         }
-        (is_surplus || is_due).then_some(Ask { starts: 0, hold: self.hold })
+        (is_surplus || is_due).then_some(Ask { hold: self.hold, in_flight: self.in_flight, ..Ask::default() })
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -267,6 +322,8 @@ mod tests {
     enum Event {
         Enter,
         Leave,
+        /// What entered last is not started after all.
+        Undo,
         Renew,
         /// It is gone, and comes back as another one.
         Die,
@@ -278,6 +335,7 @@ mod tests {
         let event = prop_oneof![
             8 => Just(Event::Enter),
             5 => Just(Event::Leave),
+            3 => Just(Event::Undo),
             2 => Just(Event::Renew),
             1 => Just(Event::Die),
             3 => (0..20_000_u64).prop_map(Event::Pass),
@@ -293,6 +351,9 @@ mod tests {
         renewed_at: [Timestamp; REPLICAS],
         deaths: i64,
         ids: [i64; REPLICAS],
+        /// In flight, with the time.
+        entered: [Vec<(Start, u64)>; REPLICAS],
+        /// Those that have ended.
         started: Vec<u64>,
     }
 
@@ -311,21 +372,30 @@ mod tests {
         fn happen(&mut self, at: usize, event: Event, limits: QuotaLimits) {
             match event {
                 Event::Enter => {
-                    if self.local[at].enter(self.now(), limits).is_err() {
-                        self.ask(at, limits, self.local[at].ask(limits, 1));
-                        if self.local[at].enter(self.now(), limits).is_err() {
-                            return;
-                        }
-                    }
-                    self.started.push(self.now);
+                    let entered = self.local[at].enter(self.now(), limits).or_else(|_| {
+                        let ask = self.local[at].ask(self.now(), limits, 1);
+                        self.ask(at, limits, ask);
+                        self.local[at].enter(self.now(), limits)
+                    });
+                    self.entered[at].extend(entered.map(|start| (start, self.now)));
                 }
-                Event::Leave if self.local[at].in_flight > 0 => self.local[at].leave(),
-                Event::Leave => {}
+                Event::Leave => {
+                    if let Some((_, time)) = self.entered[at].pop() {
+                        self.local[at].leave();
+                        self.started.push(time);
+                    }
+                }
+                Event::Undo => {
+                    if let Some((start, _)) = self.entered[at].pop() {
+                        self.local[at].undo(start);
+                    }
+                }
                 Event::Renew => self.renew(at, limits),
                 Event::Die => {
                     self.deaths += 1;
                     self.ids[at] = 100 + self.deaths;
                     self.local[at] = LocalQuota::default();
+                    self.started.extend(self.entered[at].drain(..).map(|(_, time)| time));
                 }
                 Event::Pass(millis) => {
                     // As often as the task looks, at least as often as holds need it.
@@ -363,27 +433,68 @@ mod tests {
                 if let Some(limit) = per_minute {
                     // Any minute by the clock; leave to start may be used a second later.
                     let minute = replicas.now / MINUTE_MILLIS;
-                    let started = replicas.started.iter().filter(|at| **at / MINUTE_MILLIS == minute).count() as u64;
+                    let entered = replicas.entered.iter().flatten().map(|(_, time)| time);
+                    let times = entered.chain(&replicas.started);
+                    let started = times.filter(|time| **time / MINUTE_MILLIS == minute).count() as u64;
                     prop_assert!(started <= limit + REPLICAS as u64 * (limit / LEASE_PART).max(1), "{started} of {limit}");
                 }
             }
         }
     }
 
+    /// A process that is alone, in a minute that has just begun.
+    struct Alone {
+        limits: QuotaLimits,
+        shared: SharedQuota,
+        local: LocalQuota,
+    }
+
+    impl Alone {
+        fn new(per_minute: u64, in_flight: Option<u64>) -> Self {
+            let limits = QuotaLimits { per_minute: Some(per_minute), in_flight };
+            Self { limits, shared: SharedQuota::default(), local: LocalQuota::default() }
+        }
+
+        fn enter(&mut self, millis: u64) -> Result<Start, Lacks> {
+            let now = Timestamp::from_millis(28_333_334 * MINUTE_MILLIS + millis);
+            let grant = self.shared.grant(now, self.limits, 0, self.local.ask_alone(now, self.limits));
+            self.local.receive(now, &grant);
+            self.local.enter(now, self.limits)
+        }
+    }
+
     #[test]
-    fn leave_that_expired_is_asked_for_again() {
-        let limits = QuotaLimits { per_minute: Some(60), in_flight: Some(1) };
-        let (mut shared, mut local) = (SharedQuota::default(), LocalQuota::default());
-        let mut enter = |local: &mut LocalQuota, millis: u64| {
-            let now = Timestamp::from_millis(1_700_000_000_000 + millis);
-            let grant = shared.grant(now, limits, 0, local.ask_alone(now, limits));
-            local.receive(now, &grant);
-            local.enter(now, limits)
-        };
-        assert_eq!(enter(&mut local, 0), Ok(()));
-        assert_eq!(enter(&mut local, 1), Err(Lacks::Hold), "it may start, but one is in flight");
-        local.leave();
-        assert_eq!(enter(&mut local, 5_000), Ok(()));
+    fn a_request_without_a_place_uses_no_start_up() {
+        let mut alone = Alone::new(3, Some(1));
+        alone.enter(0).unwrap();
+        for second in 1..50 {
+            assert_eq!(alone.enter(second * 1_000), Err(Lacks::Hold));
+        }
+        for millis in [50_000, 50_001] {
+            alone.local.leave();
+            alone.enter(millis).unwrap();
+        }
+        alone.local.leave();
+        assert_eq!(alone.enter(50_002), Err(Lacks::Start));
+    }
+
+    #[test]
+    fn a_request_that_another_limit_refused_uses_no_start_up() {
+        let mut alone = Alone::new(3, None);
+        for millis in [0, 1, 1_500, 3_000, 30_000] {
+            let start = alone.enter(millis).unwrap();
+            alone.local.undo(start);
+        }
+        for millis in [40_000, 50_000, 59_000] {
+            alone.enter(millis).unwrap();
+        }
+        assert_eq!(alone.enter(59_999), Err(Lacks::Start));
+        // Taken in that minute, given back in the next: it is the one before that it counted in.
+        let mut late = Alone::new(3, None);
+        let start = late.enter(59_999).unwrap();
+        late.local.undo(start);
+        (0..3).for_each(|_| drop(late.enter(61_000).unwrap()));
+        assert_eq!(late.enter(61_001), Err(Lacks::Start));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::StoreClock;
 use crate::limits::CallerLimits;
-use crate::quota::{Grant, Lacks, LimitReached, LocalQuota, QuotaLimits, SharedQuota, reached};
+use crate::quota::{Grant, Lacks, LimitReached, LocalQuota, QuotaLimits, SharedQuota, Start, reached};
 use crate::scope::Scope;
 use crate::{Store, StoreError};
 
@@ -28,19 +28,26 @@ pub enum EnterError {
     Store(#[from] StoreError),
 }
 
-/// Counts a request as in flight until it is dropped.
+/// Counts a request as in flight until it is dropped, and as started from `start` on.
 #[derive(Default)]
+#[must_use]
 pub struct LimitPermit {
-    entered: [Option<Arc<ScopeQuota>>; 3],
-    /// Whether all limits let it in.
+    entered: [Option<(Arc<ScopeQuota>, Start)>; 3],
     is_started: bool,
+}
+
+impl LimitPermit {
+    /// Nothing else keeps the request from starting.
+    pub fn start(&mut self) {
+        self.is_started = true;
+    }
 }
 
 impl Drop for LimitPermit {
     fn drop(&mut self) {
-        for quota in self.entered.iter().flatten() {
+        for (quota, start) in self.entered.iter().flatten() {
             let mut local = quota.local.lock();
-            if self.is_started { local.leave() } else { local.undo() }
+            if self.is_started { local.leave() } else { local.undo(*start) }
         }
     }
 }
@@ -82,25 +89,34 @@ impl Quotas {
         self.by_scope.lock().entry(scope).or_insert_with(new).clone()
     }
 
-    async fn enter(&self, quota: &Arc<ScopeQuota>, limits: QuotaLimits, clock: &StoreClock) -> Result<(), EnterError> {
+    async fn enter(
+        &self,
+        quota: &Arc<ScopeQuota>,
+        limits: QuotaLimits,
+        clock: &StoreClock,
+    ) -> Result<Start, EnterError> {
         let questions = match &self.shared {
             Shared::Memory(all) => return enter_alone(all, quota, limits, clock).map_err(EnterError::Reached),
             Shared::Database(questions) => questions,
         };
         let mut retries = 0;
         loop {
-            if quota.local.lock().enter(clock.now(), limits).is_ok() {
-                return Ok(());
+            if let Ok(start) = quota.local.lock().enter(clock.now(), limits) {
+                return Ok(start);
             }
             let grant = ask(questions, quota, limits).await?;
-            let Err(lacks) = quota.local.lock().enter(clock.now(), limits) else { return Ok(()) };
+            let entered = quota.local.lock().enter(clock.now(), limits);
+            let lacks = match entered {
+                Ok(start) => return Ok(start),
+                Err(lacks) => lacks,
+            };
             // What was granted may have gone to a request that came in between.
-            let is_refused = grant.is_short && lacks == Lacks::Start;
+            let is_refused = grant.lacks_starts && lacks == Lacks::Start;
             if is_refused || retries == RETRIES {
                 return Err(EnterError::Reached(reached(quota.scope, limits, &grant, lacks)));
             }
             retries += 1;
-            if grant.is_short {
+            if grant.lacks_hold {
                 tokio::time::sleep(HOLD_RETRY_INTERVAL).await;
             }
         }
@@ -113,7 +129,7 @@ fn enter_alone(
     quota: &ScopeQuota,
     limits: QuotaLimits,
     clock: &StoreClock,
-) -> Result<(), LimitReached> {
+) -> Result<Start, LimitReached> {
     let (mut all, mut local) = (all.lock(), quota.local.lock());
     let (now, shared) = (clock.now(), all.entry(quota.scope).or_default());
     let grant = shared.grant(now, limits, 0, local.ask_alone(now, limits));
@@ -133,17 +149,16 @@ async fn ask(
 }
 
 impl Store {
-    /// Lets a request of a caller start, unless one of its limits of requests per minute or in flight is reached.
+    /// Lets a request of a caller in, unless one of its limits of requests per minute or in flight is reached.
     pub async fn enter(&self, limits: &CallerLimits) -> Result<LimitPermit, EnterError> {
         let mut permit = LimitPermit::default();
         for (entered, limits) in permit.entered.iter_mut().zip(limits.iter()) {
             let Some(wanted) = limits.quota() else { continue };
             let quota = self.quotas.of(limits.scope);
             // Boxed, because it is large: every request would carry it as well.
-            Box::pin(self.quotas.enter(&quota, wanted, &self.clock)).await?;
-            *entered = Some(quota);
+            let start = Box::pin(self.quotas.enter(&quota, wanted, &self.clock)).await?;
+            *entered = Some((quota, start));
         }
-        permit.is_started = true;
         Ok(permit)
     }
 }

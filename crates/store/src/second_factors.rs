@@ -35,7 +35,7 @@ impl SecondFactors {
 
 #[derive(Debug, Clone)]
 pub struct PasskeyRecord {
-    /// The credential's id, in base64url.
+    /// The credential's id, in hexadecimal.
     pub id: String,
     pub name: String,
     pub created_at: Timestamp,
@@ -284,17 +284,18 @@ impl Store {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
             let now = transaction.now();
-            let (set, what) = match required {
-                true => (
-                    "INSERT INTO sign_in_policy (rule, set_at) VALUES ('second-factor', $1) ON CONFLICT DO NOTHING",
-                    "required a second factor of",
-                ),
-                false => (
-                    "DELETE FROM sign_in_policy WHERE rule = 'second-factor' AND set_at <= $1",
-                    "made second factors optional for",
-                ),
+            let (changed, what) = match required {
+                true => {
+                    let set =
+                        "INSERT INTO sign_in_policy (rule, set_at) VALUES ('second-factor', $1) ON CONFLICT DO NOTHING";
+                    (transaction.execute(set, params![now]).await?, "required a second factor of")
+                }
+                false => {
+                    let remove = "DELETE FROM sign_in_policy WHERE rule = 'second-factor'";
+                    (transaction.execute(remove, &[]).await?, "made second factors optional for")
+                }
             };
-            if transaction.execute(set, params![now]).await? > 0 {
+            if changed > 0 {
                 transaction.audit(admin.0, what, "everyone").await?;
             }
             Ok(())

@@ -46,7 +46,7 @@ pub(crate) trait LedgerBackend: Send {
     /// Stores the ledger's own time, unless another process has changed it from what it was.
     fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError>;
 
-    /// Deletes the sessions and links that have ended. Nothing shows them any more.
+    /// Deletes sessions, links, challenges and counts that have ended. Nothing shows them any more.
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError>;
 
     /// Deletes a batch of the rows that are due.

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use chat::{ApiKey, KeyId, KeyName};
 use clap::Subcommand;
-use store::{Email, KeyNote, LimitKind, Project};
+use store::{Email, KeyNote, Limit, LimitKind, Project};
 
-use super::limits::MAX_LIMIT;
 use super::values::{duration, key_id, lifetime, on_or_off};
 
 #[derive(Subcommand)]
@@ -124,8 +123,7 @@ fn project_or_none(text: &str) -> Result<ProjectOrNone, String> {
 fn budget(text: &str) -> Result<(LimitKind, u64), String> {
     let (kind, amount) = text.split_once('=').ok_or("it is a limit and an amount, as in tokens-per-month=1000000")?;
     let kind = kind.parse().map_err(|error: store::LimitKindError| error.to_string())?;
-    let amount = amount.parse().ok().filter(|amount| *amount <= MAX_LIMIT);
-    Ok((kind, amount.ok_or_else(|| format!("the amount is a whole number of at most {MAX_LIMIT}"))?))
+    Ok((kind, Limit::parse_amount(amount).map_err(|error| error.to_string())?))
 }
 
 #[derive(Debug, Clone, Copy)]

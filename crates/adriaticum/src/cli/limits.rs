@@ -2,12 +2,9 @@
 
 use chat::KeyId;
 use clap::{Args, Subcommand};
-use store::{Email, LimitKind};
+use store::{Email, Limit, LimitKind};
 
 use super::values::key_id;
-
-/// Far more than anybody can use, and far less than overflows when it is counted.
-pub(super) const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 
 #[derive(Subcommand)]
 pub(crate) enum LimitsCommand {
@@ -26,7 +23,7 @@ pub(crate) enum LimitsCommand {
         #[arg(value_name = "LIMIT")]
         kind: LimitKind,
         /// How many.
-        #[arg(value_parser = clap::value_parser!(u64).range(..=MAX_LIMIT))]
+        #[arg(value_parser = Limit::parse_amount)]
         amount: u64,
     },
     /// Removes a limit.

@@ -106,7 +106,7 @@ settings! {
     log: String = "info" => log_level;
 
     [database: DatabaseSection]
-    /// max. connections to PostgreSQL, beside the two that requests share
+    /// max. connections to PostgreSQL, beside the four that requests share
     connections: usize = "8" => count;
     /// how long PostgreSQL may take to answer
     timeout: Duration = "5s" => duration;
@@ -214,8 +214,8 @@ settings! {
     allowed_groups: Vec<String> = "" => texts;
     /// groups whose members are administrators; unless set, roles are given in the console
     admin_groups: Vec<String> = "" => texts;
-    /// whether an account is connected to whoever has its address there, though the provider does not say that the
-    /// address is verified: on for one that never says so and where nobody chooses their own, such as Microsoft Entra ID
+    /// whether addresses count as verified though the provider does not say so: on for one where nobody chooses their
+    /// own, such as Microsoft Entra ID, or Keycloak over a directory
     trust_email: bool = "off" => on_or_off;
 
     [webhook: WebhookSection]

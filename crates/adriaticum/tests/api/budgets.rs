@@ -201,6 +201,26 @@ fn requests_in_flight_are_limited_and_free_again_when_they_end() {
 }
 
 #[test]
+fn a_request_that_was_refused_has_not_used_up_a_rate() {
+    let fixture = Fixture::new(Behaviour::EchoWhenReleased);
+    fixture.set(&fixture.of_key(), "requests-per-minute", 2);
+    fixture.set(&["--everyone"], "requests-in-flight", 1);
+    let mut first = fixture.service.connect();
+    first.send(Request::chat(&fixture.key, chat_body("hello")).bytes());
+    fixture.runtime.wait_for_requests(1);
+    for _ in 0..4 {
+        let message = fixture.service.chat(&fixture.key, "hello").expect_error("service_unavailable");
+        assert!(message.contains("1 requests in flight is reached"), "{message}");
+    }
+    fixture.runtime.set_behaviour(Behaviour::Echo);
+    fixture.runtime.release();
+    first.response().completion();
+    ADRIATICUM.wait_for("a free place", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
+    let message = fixture.service.chat(&fixture.key, "hello").expect_error("service_unavailable");
+    assert!(message.contains("2 requests per minute is reached: there are 2."), "{message}");
+}
+
+#[test]
 fn bad_limits_are_refused_with_a_sentence() {
     let service = ADRIATICUM.service().start();
     for (arguments, says) in [
@@ -208,6 +228,7 @@ fn bad_limits_are_refused_with_a_sentence() {
         (&["--person", "nobody@example.org", "tokens-per-day", "5"], "there is no account nobody@example.org"),
         (&["--everyone", "tokens-per-week", "5"], "there are tokens-per-day, tokens-per-month"),
         (&["--everyone", "tokens-per-day", "-1"], "-1"),
+        (&["--everyone", "tokens-per-day", "2.5"], "a whole number"),
         (&["--everyone", "tokens-per-day", "99999999999999999999"], "99999999999999999999"),
         (&["tokens-per-day", "5"], "--everyone"),
         (&["--everyone", "--key", "aaaaaaaaaaaa", "tokens-per-day", "5"], "cannot be used with"),

@@ -87,7 +87,10 @@ impl Visitor {
     }
 
     pub(crate) fn send(&self, method: &str, target: &str, body: &str) -> Response {
-        let request = self.request(method, target, body);
+        self.answer(&self.request(method, target, body))
+    }
+
+    pub(crate) fn answer(&self, request: &Request) -> Response {
         Connection::connect_from(self.peer, self.console).send(request.bytes()).response()
     }
 

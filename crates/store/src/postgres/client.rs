@@ -21,8 +21,8 @@ use crate::sql::{Row, Value};
 /// How much longer than the server's own limit for a statement a response may take.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(1);
 
-/// The most statements of which a report is made.
-const MAX_SNAPSHOT_STATEMENTS: u32 = 8;
+/// A snapshot may take as long as so many statements.
+const SNAPSHOT_TIMEOUTS: u32 = 8;
 
 /// A client from the pool.
 pub(crate) struct PooledClient {
@@ -67,6 +67,15 @@ impl Postgres {
         Ok(client)
     }
 
+    /// A snapshot that may take long. Few are read at a time, so that pages and requests get connections.
+    pub(super) async fn report<T>(
+        &self,
+        read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let _turn = self.reports.acquire().await.map_err(|_closed| StoreError::Busy)?;
+        self.snapshot(read).await
+    }
+
     /// Reads in a transaction in which nothing changes.
     pub(super) async fn snapshot<T>(
         &self,
@@ -74,7 +83,7 @@ impl Postgres {
     ) -> Result<T, StoreError> {
         let mut client = self.client().await?;
         client.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let result = client.run(MAX_SNAPSHOT_STATEMENTS, read).await?;
+        let result = client.run(SNAPSHOT_TIMEOUTS, read).await?;
         client.commit().await?;
         Ok(result)
     }

@@ -49,7 +49,7 @@ pub use url::{PostgresUrl, PostgresUrlError};
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
     pub url: PostgresUrl,
-    /// Limit of the pool. The connections for key look-ups, for the ledger and for folding come on top.
+    /// Limit of the pool. The connections for key look-ups, the ledger, folding and limits come on top.
     pub connections: usize,
     /// Limit for a statement, and for waiting for a connection.
     pub timeout: Duration,
@@ -60,6 +60,8 @@ pub(crate) struct Postgres {
     pool: Pool<Manager>,
     /// One permit: changes are made one after the other.
     changes: Arc<Semaphore>,
+    /// For reports, of which half of the pool may be read at a time.
+    reports: Semaphore,
     keys: KeyLookup,
 }
 
@@ -80,7 +82,8 @@ impl Postgres {
             .build()
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         let changes = Arc::new(Semaphore::new(1));
-        Ok((Self { keys: KeyLookup::new(&server), changes, pool, server }, clock))
+        let reports = Semaphore::new(settings.connections.div_ceil(2));
+        Ok((Self { keys: KeyLookup::new(&server), changes, reports, pool, server }, clock))
     }
 
     pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<PostgresLedger> {

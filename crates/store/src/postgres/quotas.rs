@@ -60,7 +60,7 @@ impl QuotaTask {
             let errands = tokio::select! {
                 count = questions.recv_many(&mut received, MAX_QUESTIONS) => match count {
                     0 => return,
-                    _ => errands(received.drain(..)),
+                    _ => errands(received.drain(..), self.clock.now()),
                 },
                 _ = ticks.tick(), if !self.held.is_empty() => self.renewals(),
             };
@@ -158,14 +158,14 @@ impl QuotaTask {
 }
 
 /// Sorted, so that replicas lock scopes in the same order.
-fn errands(questions: impl Iterator<Item = QuotaQuestion>) -> BTreeMap<String, Errand> {
+fn errands(questions: impl Iterator<Item = QuotaQuestion>, now: Timestamp) -> BTreeMap<String, Errand> {
     let mut errands: BTreeMap<String, Errand> = BTreeMap::new();
     for QuotaQuestion { quota, limits, reply } in questions.filter(|question| !question.reply.is_closed()) {
         let new = || Errand { quota: quota.clone(), limits, ask: Ask::default(), replies: Vec::new() };
         errands.entry(quota.scope.to_string()).or_insert_with(new).replies.push(reply);
     }
     for errand in errands.values_mut() {
-        errand.ask = errand.quota.local.lock().ask(errand.limits, errand.replies.len() as u64);
+        errand.ask = errand.quota.local.lock().ask(now, errand.limits, errand.replies.len() as u64);
     }
     errands
 }

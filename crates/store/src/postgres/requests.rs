@@ -19,7 +19,7 @@ impl Postgres {
         viewer: &Viewer,
         query: &RequestQuery,
     ) -> Result<RequestPage, StoreError> {
-        self.snapshot(async |client| {
+        self.report(async |client| {
             let keys = keys_of(client, viewer, query).await?;
             let search = Search::new(query, keys);
             let rows = client.query_typed(&search.newest(), &search.parameters()).await?;

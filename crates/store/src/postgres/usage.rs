@@ -33,7 +33,7 @@ impl Postgres {
         now: Timestamp,
     ) -> Result<Option<UsageReport>, StoreError> {
         // One snapshot, so that every grouping sees the same rows.
-        let report = self.snapshot(async |client| {
+        let report = self.report(async |client| {
             let scope = match (query.key, query.person_for(viewer)) {
                 (Some(key), _) if !is_visible(client, viewer, key).await? => return Ok(None),
                 (Some(key), _) => Scope::Key(key),
@@ -49,7 +49,7 @@ impl Postgres {
     }
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        let report = self.snapshot(async |client| {
+        let report = self.report(async |client| {
             let unsummed = unsummed(client, period).await?;
             let keys = keys(client, viewer.scope(), None).await?;
             let parts = sum_up(client, &unsummed, &keys, None).await?.into_parts(None);

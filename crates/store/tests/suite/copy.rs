@@ -79,9 +79,9 @@ async fn fill(store: &Store) {
     store.playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
     store.revoke_key(&operator, keys[1]).await.unwrap();
-    store.set_key_owner(admin, keys[0], Some(account)).await.unwrap();
+    store.change_key(&operator, keys[0], &[KeyChange::Owner(Some(account))]).await.unwrap();
     let project = Project::parse("search").unwrap();
-    assert!(store.change_key(&operator, keys[0], &KeyChange::Project(Some(project.clone()))).await.unwrap());
+    assert!(store.change_key(&operator, keys[0], &[KeyChange::Project(Some(project.clone()))]).await.unwrap());
     let price = Price { prompt: "0.2".parse().unwrap(), completion: "0.8".parse().unwrap() };
     store.set_price(admin, Some(&project), price, "EUR".parse().ok()).await.unwrap();
     let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();

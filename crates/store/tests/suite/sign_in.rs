@@ -31,7 +31,7 @@ fn person(subject: &str, email: &str, role: Option<Role>) -> ProvidedPerson {
         issuer: "https://login.example.com".into(),
         subject: subject.into(),
         email: email.parse().unwrap(),
-        is_email_verified: true,
+        is_email_verified: Some(true),
         name: PersonName::parse("Ada").unwrap(),
         role,
         session: Some(format!("session of {subject}")),
@@ -61,8 +61,12 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     let session = store.session(&third.token, "").await.unwrap().unwrap();
     assert!(session.viewer.admin().is_some() && session.method == SignInMethod::Provider);
     // Nobody gets an account by an address that is not theirs for sure.
-    let other = ProvidedPerson { is_email_verified: false, ..person("3", "ada@example.com", None) };
-    assert!(matches!(store.sign_in_provided(&other, &origin()).await, Err(ProvidedSignInError::UnverifiedEmail)));
+    for is_email_verified in [None, Some(false)] {
+        let other = ProvidedPerson { is_email_verified, ..person("3", "ada@example.com", None) };
+        assert!(matches!(store.sign_in_provided(&other, &origin()).await, Err(ProvidedSignInError::EmailTaken)));
+    }
+    let unverified = ProvidedPerson { is_email_verified: Some(false), ..person("3", "eve@example.com", None) };
+    assert!(matches!(store.sign_in_provided(&unverified, &origin()).await, Err(ProvidedSignInError::UnverifiedEmail)));
 
     let issuer = "https://login.example.com";
     assert_eq!(store.end_provided_sessions(issuer, "2", Some("another"), "").await.unwrap(), 0);

@@ -54,7 +54,7 @@ impl World {
         let mut world = Self { store, _database: database, keys, ada, bob, start, rows: Vec::new() };
         world.record(0..300).await;
         let operator = Viewer::operator();
-        assert!(world.store.set_key_owner(operator.admin().unwrap(), keys[3], Some(bob)).await.unwrap());
+        assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(bob))]).await.unwrap());
         world.record(300..600).await;
         world
     }
@@ -213,7 +213,7 @@ async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database
     assert!(developer.is_ok());
 
     // What a key is used for now, its former owner does not learn.
-    assert!(world.store.set_key_owner(operator.admin().unwrap(), keys[3], Some(world.ada)).await.unwrap());
+    assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(world.ada))]).await.unwrap());
     let report = world.report(&bob, all, Grouping::Project).await;
     let projects: Vec<_> = report.by_project.iter().map(|usage| usage.project.as_ref().map(Project::as_str)).collect();
     assert!(projects.contains(&Some("search")) && projects.contains(&None) && projects.len() == 2, "{projects:?}");
@@ -328,8 +328,8 @@ async fn costs_follow_todays_prices_and_add_up(database: TestDatabase) {
     }
     // The label counts that a key has now.
     let change = KeyChange::Project(None);
-    assert!(store.change_key(&operator, world.keys[0], &change).await.unwrap());
-    assert!(store.change_key(&operator, world.keys[1], &change).await.unwrap());
+    assert!(store.change_key(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
+    assert!(store.change_key(&operator, world.keys[1], &[change]).await.unwrap());
     let report = world.report(&operator, period, Grouping::Project).await;
     assert!(report.by_project.iter().all(|usage| usage.project != Some(search.clone())), "{:?}", report.by_project);
 }
