@@ -4,8 +4,7 @@
 use std::pin::pin;
 
 use bytes::Bytes;
-use http::request::Parts;
-use http::{HeaderValue, Request, Version, header};
+use http::Request;
 use hyper::body::Incoming;
 use store::Caller;
 use transport::{Body, Rejection, Response, Upload};
@@ -19,7 +18,6 @@ use crate::worker::Worker;
 
 pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Response {
     let (head, incoming) = request.into_parts();
-    let closes_connection = closes_connection(&head);
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
     let result = worker
@@ -36,11 +34,7 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
             complete(&mut record, &caller, bytes).await
         }))
         .await;
-    let mut response = record.close(result).await;
-    if closes_connection {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    record.close(result).await
 }
 
 /// Handles a request from the console's playground, for a caller who is signed in there.
@@ -75,14 +69,6 @@ pub fn reject_foreign_host(worker: &Worker, request: Request<Incoming>) -> Respo
 /// Responds to what never became a request.
 pub fn reject(worker: &Worker, why: Rejection) -> Response {
     RequestRecord::open(worker, None).fail(ApiError::from_rejection(why))
-}
-
-/// Whether the connection must be closed after the response. A chunked request may have carried a `Content-Length` as
-/// well, which another server on the way could have believed: what follows must not be taken for a request. And a
-/// client that still waits for `100 Continue` may or may not send its body.
-fn closes_connection(head: &Parts) -> bool {
-    head.version <= Version::HTTP_11
-        && (head.headers.contains_key(header::TRANSFER_ENCODING) || head.headers.contains_key(header::EXPECT))
 }
 
 #[cfg(test)]

@@ -154,7 +154,9 @@ impl<'a> Attempt<'a> {
         };
         lease.observation = match &result {
             // It had only the time that another member left.
-            Err(MemberError::TimedOut) if moved_from.is_some() => Observation::no_response(Verdict::Unclear),
+            Err(MemberError::TimedOut) if moved_from.is_some() || earlier.is_some() => {
+                Observation::no_response(Verdict::Unclear)
+            }
             result => observation(result),
         };
         lease.member.counters().record(&result);

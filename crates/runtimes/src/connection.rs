@@ -91,16 +91,20 @@ impl Connection {
     ) -> Result<RuntimeResponse, ExchangeError> {
         self.is_open = false;
         let mut unsent = request;
+        let mut received = self.transfer(&mut unsent).await.map_err(ExchangeError::BeforeResponse)?;
+        if received == 0 {
+            return Err(ExchangeError::BeforeResponse(closed()));
+        }
+        begun.store(true, Ordering::Relaxed);
         let head = loop {
             let head = ResponseHead::take(&mut self.arrived);
-            if let Some(head) = head.map_err(|error| ExchangeError::BeforeResponse(error.into()))? {
+            if let Some(head) = head.map_err(|error| ExchangeError::WithinResponse(error.into()))? {
                 break head;
             }
-            match self.transfer(&mut unsent).await {
-                Ok(0) => return Err(ExchangeError::BeforeResponse(closed())),
-                Ok(_) => begun.store(true, Ordering::Relaxed),
-                Err(error) => return Err(ExchangeError::BeforeResponse(error)),
+            if received == 0 {
+                return Err(ExchangeError::WithinResponse(closed()));
             }
+            received = self.transfer(&mut unsent).await.map_err(ExchangeError::WithinResponse)?;
         };
         let mut reader = BodyReader::new(head.framing);
         let body = loop {

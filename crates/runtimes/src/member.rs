@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use breaker::Verdict;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
@@ -18,6 +18,10 @@ use crate::endpoints::Endpoint;
 use crate::http1::RequestHead;
 use crate::key::RuntimeKey;
 
+/// How soon a member that has closed an idle connection is noticed, once a request was sent over it.
+const STALE_WITHIN: Duration = Duration::from_secs(1);
+/// How long connections are kept for a rush that may come again.
+const MAX_IDLE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Short, because metrics wait for it. An engine that is too busy is left out.
@@ -151,18 +155,21 @@ pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observati
     }
 }
 
-/// One thread's unused connections to one member.
+/// One thread's unused connections to one member, with the time since when they are. The latest is used first.
 #[derive(Default)]
-pub(crate) struct IdleConnections(Mutex<Vec<Connection>>);
+pub(crate) struct IdleConnections(Mutex<Vec<(Instant, Connection)>>);
 
 impl IdleConnections {
     fn take(&self) -> Option<Connection> {
-        self.0.lock().pop()
+        self.0.lock().pop().map(|(_, connection)| connection)
     }
 
     fn put(&self, connection: Connection) {
         if connection.is_open() {
-            self.0.lock().push(connection);
+            let (mut idle, now) = (self.0.lock(), Instant::now());
+            let outdated = idle.partition_point(|(since, _)| now.duration_since(*since) > MAX_IDLE);
+            idle.drain(..outdated);
+            idle.push((now, connection));
         }
     }
 }
@@ -322,9 +329,10 @@ impl Member {
             if !connection.is_usable().await {
                 continue;
             }
+            let sent_at = Instant::now();
             match connection.exchange(request, begun).await {
                 // The member closed the connection at the moment that we used it. That is no failure.
-                Err(ExchangeError::BeforeResponse(_)) => break,
+                Err(ExchangeError::BeforeResponse(_)) if sent_at.elapsed() < STALE_WITHIN => break,
                 other => return self.keep(idle, connection, other),
             }
         }

@@ -1,5 +1,6 @@
 //! For readiness and metrics: whether a member decodes, and the status of our own engines.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,8 +9,11 @@ use http::HeaderMap;
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
-use crate::member::{Attribution, IdleConnections, MemberError};
+use crate::member::{Attribution, IdleConnections, Member, MemberError};
 use crate::pool::Pool;
+
+/// How long a probe waits for a member before it asks another one as well.
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Pool {
     /// How long ago a member was last known to decode a token; `None` if never.
@@ -30,30 +34,54 @@ impl Pool {
         statuses
     }
 
-    /// Makes a member decode a token. Does not count as a request, and does not affect balance or breakers. Asks one
-    /// member after the other until one succeeds; the error is the last one's. A saturated member counts as a success.
+    /// Makes a member decode a token. Does not count as a request, and does not affect balance or breakers. Asks further
+    /// members while one fails or takes its time, until one succeeds; the error is the last one's. A saturated member
+    /// counts as a success.
     pub async fn probe(&self) -> Result<(), String> {
-        let minimal_request = minimal_request().map_err(|error| error.to_string())?;
+        let request = Arc::new(minimal_request().map_err(|error| error.to_string())?);
         let mut last_error = "no runtime is available".to_owned();
-        for member in self.available() {
-            let trace = HeaderMap::new();
-            let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
-            let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
-            match member.complete(&idle, &minimal_request, attribution, &begun).await {
-                Ok(_)
-                | Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) =>
-                {
-                    self.record_decode();
+        let (mut members, mut asked) = (self.available().into_iter(), JoinSet::new());
+        loop {
+            if let Some(member) = members.next() {
+                asked.spawn(probe_member(member, request.clone()));
+            }
+            match tokio::time::timeout(PROBE_PATIENCE, asked.join_next()).await {
+                Err(_elapsed) => {}
+                Ok(None) => return Err(last_error),
+                Ok(Some(Ok(Ok(probed)))) => {
+                    if probed == Probed::Decoded {
+                        self.record_decode();
+                    }
                     return Ok(());
                 }
-                Err(error) => last_error = format!("{}: {error}", member.name()),
+                Ok(Some(Ok(Err(error)))) => last_error = error,
+                Ok(Some(Err(error))) => last_error = error.to_string(),
             }
         }
-        Err(last_error)
     }
 
     pub(crate) fn record_decode(&self) {
         self.last_decode.store(self.now() + 1, Ordering::Relaxed);
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Probed {
+    Decoded,
+    /// It says that it is busy.
+    Saturated,
+}
+
+async fn probe_member(member: Arc<Member>, request: Arc<ChatRequest>) -> Result<Probed, String> {
+    let trace = HeaderMap::new();
+    let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
+    let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
+    match member.complete(&idle, &request, attribution, &begun).await {
+        Ok(_) => Ok(Probed::Decoded),
+        Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => {
+            Ok(Probed::Saturated)
+        }
+        Err(error) => Err(format!("{}: {error}", member.name())),
     }
 }
 

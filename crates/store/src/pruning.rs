@@ -9,6 +9,7 @@ use crate::clock::StoreClock;
 use crate::counters::LedgerCounters;
 use crate::retention::RetentionClock;
 use crate::writer::{CommitError, LedgerBackend};
+use crate::{challenges, limit_store, links, notices, sessions, sign_in_failures};
 
 /// How often old rows are deleted, and how soon again if a batch did not get them all.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -47,6 +48,21 @@ pub(crate) struct Deleted {
     pub(crate) more: bool,
 }
 
+impl Due {
+    /// Deletes what has ended beside rows: statements, with the times that they take.
+    pub(crate) fn ended(self) -> [(&'static str, Vec<Timestamp>); 6] {
+        let now = self.now;
+        [
+            (sessions::DELETE_ENDED, sessions::oldest_valid(now).to_vec()),
+            (links::DELETE_ENDED, vec![now]),
+            (challenges::DELETE_ENDED, vec![now]),
+            (sign_in_failures::DELETE_ENDED, vec![sign_in_failures::oldest_remembered(now)]),
+            (limit_store::DELETE_ENDED, vec![limit_store::oldest_kept(now)]),
+            (notices::DELETE_ENDED, vec![notices::oldest_remembered(now)]),
+        ]
+    }
+}
+
 impl Deleted {
     pub(crate) fn add(&mut self, rows: u64, oldest: Timestamp, newest: Timestamp) {
         self.rows += rows;
@@ -60,8 +76,8 @@ pub(crate) struct Pruner {
     next: Instant,
     /// `None` until the database's clock was read.
     watch: Option<Watch>,
-    /// What the last reading allows, while batches of it remain.
-    due: Option<Due>,
+    /// What the last reading allows and when it was, while batches of it remain.
+    due: Option<(Due, Instant)>,
     /// Since the last log line.
     deleted: Deleted,
     disputed: bool,
@@ -100,19 +116,19 @@ impl Pruner {
         store_clock: &StoreClock,
         counters: &LedgerCounters,
     ) -> Result<(), CommitError> {
-        let due = match self.due {
-            Some(due) => due,
-            None => {
+        let (due, read_at) = match self.due {
+            Some((due, read_at)) if read_at.elapsed() < INTERVAL => (due, read_at),
+            _ => {
                 let due = self.read_clock(backend, store_clock, counters)?;
                 backend.delete_ended(due)?;
-                due
+                (due, Instant::now())
             }
         };
         let batch = backend.prune(due)?;
         if let Some((oldest, newest)) = batch.period {
             self.deleted.add(batch.rows, oldest, newest);
         }
-        self.due = batch.more.then_some(due);
+        self.due = batch.more.then_some((due, read_at));
         self.next = Instant::now() + if batch.more { BATCH_INTERVAL } else { INTERVAL };
         if !batch.more {
             self.log_deleted();

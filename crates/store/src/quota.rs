@@ -50,7 +50,8 @@ pub(crate) struct RateWindow {
 impl RateWindow {
     fn advance(&mut self, now: Timestamp) {
         let minute = now.as_millis() / MINUTE_MILLIS;
-        if minute > self.minute {
+        let is_clock_set_back = self.minute > minute + 1;
+        if minute > self.minute || is_clock_set_back {
             let started_before = if minute == self.minute + 1 { self.started } else { 0 };
             *self = Self { minute, started: 0, started_before };
         }
@@ -155,7 +156,8 @@ pub(crate) struct Grant {
 
 impl SharedQuota {
     pub(crate) fn grant(&mut self, now: Timestamp, limits: QuotaLimits, replica: Replica, ask: Ask) -> Grant {
-        self.holds.retain(|_, hold| hold.until > now);
+        // One that ends much later was made before the clock was set back.
+        self.holds.retain(|_, hold| hold.until > now && hold.until <= now + 2 * HOLD_TIME);
         let others: u64 = self.holds.iter().filter(|(of, _)| **of != replica).map(|(_, hold)| hold.count).sum();
         let hold = limits.in_flight.map_or(0, |limit| ask.hold.min(limit.saturating_sub(others)));
         match hold {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
-use http::{HeaderValue, Request, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Version, header};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -89,6 +89,13 @@ pub(crate) async fn serve(
     serve_stream(Box::new(socket), is_http2, slot, timeouts, stage, handler).await;
 }
 
+/// A chunked request may have carried a `Content-Length` as well, which another server on the way could have believed:
+/// what follows must not be taken for a request. And a client that still waits for `100 Continue` may or may not send
+/// its body.
+fn is_last_of_connection(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING) || headers.contains_key(header::EXPECT)
+}
+
 /// The same where the HTTP version is known.
 pub(crate) async fn serve_stream(
     socket: Box<dyn Socket>,
@@ -104,6 +111,7 @@ pub(crate) async fn serve_stream(
         let (slot, stage, handler) = (Arc::new(slot), stage.clone(), handler.clone());
         move |request: Request<Incoming>| {
             let (stage, version) = (stage.clone(), request.version());
+            let is_last = is_last_of_connection(request.headers());
             let (open, response) = match OpenRequest::begin(&slot, version) {
                 Some(open) if version == Version::HTTP_2 && exceeds_head_limits(&request) => {
                     (Some(open), Either::Right(std::future::ready(handler.reject(Rejection::HeadTooLarge))))
@@ -115,7 +123,7 @@ pub(crate) async fn serve_stream(
                 let (request, in_flight) = open.unzip();
                 let mut response = response.await;
                 // HTTP/2 has GOAWAY for this, which is sent at the end of draining.
-                if version <= Version::HTTP_11 && *stage.borrow() >= DrainStage::Draining {
+                if version <= Version::HTTP_11 && (is_last || *stage.borrow() >= DrainStage::Draining) {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
                 drop(in_flight);

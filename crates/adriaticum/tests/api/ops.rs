@@ -56,6 +56,14 @@ fn readiness_says_what_prevents_serving() {
 }
 
 #[test]
+fn a_runtime_that_hangs_does_not_hide_one_that_answers() {
+    let (hanging, answering) = (FakeRuntime::start(Behaviour::Hang), FakeRuntime::start(Behaviour::Echo));
+    for runtimes in [[&hanging, &answering], [&answering, &hanging]] {
+        wait_until_ready(&ADRIATICUM.service_with(&runtimes).start());
+    }
+}
+
+#[test]
 fn readiness_follows_the_runtime() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();

@@ -81,6 +81,8 @@ impl SearchError {
                 | StatusCode::URI_TOO_LONG
                 | StatusCode::UNPROCESSABLE_ENTITY,
             ) => Verdict::Good,
+            // The server answered, and what it answered depends on the query: one caller must not close it to others.
+            Self::SourcesUnresponsive(_) | Self::TooLarge | Self::Unreadable => Verdict::Unclear,
             _ => Verdict::Bad,
         }
     }

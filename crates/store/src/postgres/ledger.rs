@@ -24,7 +24,6 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{challenges, limit_store, links, notices, sessions, sign_in_failures};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -169,19 +168,15 @@ impl LedgerBackend for PostgresLedger {
     }
 
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
-        let [began, seen] = sessions::oldest_valid(due.now).map(|time| signed(time.as_millis()));
-        let (now, oldest) = (signed(due.now.as_millis()), signed(limit_store::oldest_kept(due.now).as_millis()));
-        let remembered = signed(notices::oldest_remembered(due.now).as_millis());
-        let failed = signed(sign_in_failures::oldest_remembered(due.now).as_millis());
         let deleted = self.with(async |open| {
-            open.client.execute_typed(sessions::DELETE_ENDED, &[number(&began), number(&seen)]).await?;
-            open.client.execute_typed(links::DELETE_ENDED, &[number(&now)]).await?;
-            open.client.execute_typed(challenges::DELETE_ENDED, &[number(&now)]).await?;
-            open.client.execute_typed(sign_in_failures::DELETE_ENDED, &[number(&failed)]).await?;
-            open.client.execute_typed(limit_store::DELETE_ENDED, &[number(&oldest)]).await?;
-            Ok(open.client.execute_typed(notices::DELETE_ENDED, &[number(&remembered)]).await?)
+            for (delete, times) in due.ended() {
+                let times: Vec<i64> = times.into_iter().map(|time| signed(time.as_millis())).collect();
+                let parameters: Vec<_> = times.iter().map(number).collect();
+                open.client.execute_typed(delete, &parameters).await?;
+            }
+            Ok(())
         });
-        deleted.map(drop).map_err(|error| CommitError(error.to_string()))
+        deleted.map_err(|error| CommitError(error.to_string()))
     }
 
     fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {

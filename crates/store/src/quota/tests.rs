@@ -198,3 +198,18 @@ fn who_waits_as_long_as_told_may_start() {
     }
     assert_eq!(RateWindow::default().retry_after(Timestamp::default(), 0), Duration::from_secs(60));
 }
+
+#[test]
+fn a_clock_that_was_set_back_keeps_nobody_out() {
+    let mut alone = Alone::new(2, Some(1));
+    let hour = 60 * MINUTE_MILLIS;
+    for millis in [hour, hour + 1] {
+        alone.enter(millis).unwrap();
+        alone.local.leave();
+    }
+    assert_eq!(alone.enter(hour + 2), Err(Lacks::Start));
+    // Another replica died meanwhile.
+    let until = Timestamp::from_millis(28_333_334 * MINUTE_MILLIS + hour) + HOLD_TIME;
+    alone.shared.holds.insert(1, Hold { count: 1, until });
+    alone.enter(0).unwrap();
+}

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat::{RequestId, Timestamp};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, TransactionBehavior, ffi, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Statement, TransactionBehavior, ffi, params, params_from_iter,
+};
 
 use super::connect;
 use super::fold::{RecentRows, create_merge_function, fold, unfolded};
@@ -19,7 +21,6 @@ use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
-use crate::{challenges, limit_store, links, notices, sessions, sign_in_failures};
 
 /// How many commits go by between two looks at the length of the log.
 const COMMITS_PER_LOOK: u32 = 16;
@@ -149,15 +150,9 @@ impl LedgerBackend for SqliteLedger {
 
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
         self.with(|connection| {
-            let [began, seen] = sessions::oldest_valid(due.now).map(Timestamp::as_millis);
-            connection.execute(&numbered(sessions::DELETE_ENDED), params![began, seen])?;
-            connection.execute(&numbered(links::DELETE_ENDED), [due.now.as_millis()])?;
-            connection.execute(&numbered(challenges::DELETE_ENDED), [due.now.as_millis()])?;
-            let remembered = sign_in_failures::oldest_remembered(due.now).as_millis();
-            connection.execute(&numbered(sign_in_failures::DELETE_ENDED), [remembered])?;
-            connection
-                .execute(&numbered(limit_store::DELETE_ENDED), [limit_store::oldest_kept(due.now).as_millis()])?;
-            connection.execute(&numbered(notices::DELETE_ENDED), [notices::oldest_remembered(due.now).as_millis()])?;
+            for (delete, times) in due.ended() {
+                connection.execute(&numbered(delete), params_from_iter(times.into_iter().map(Timestamp::as_millis)))?;
+            }
             Ok(())
         })
     }
