@@ -47,7 +47,7 @@ pub(crate) struct RuntimeResponse {
 pub(crate) enum ExchangeError {
     #[error("there is no response: {0}")]
     BeforeResponse(#[source] io::Error),
-    #[error("the response was cut off: {0}")]
+    #[error("the response is not complete: {0}")]
     WithinResponse(#[source] io::Error),
 }
 
@@ -244,7 +244,8 @@ mod tests {
     async fn an_end_before_or_within_the_response_is_told_apart() {
         for (sent, is_before) in [
             ("", true),
-            ("HTTP/1.1 200 OK\r\nContent-Le", true),
+            ("HTTP/1.1 200 OK\r\nContent-Le", false),
+            ("garbage\r\n\r\n", false),
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", false),
         ] {
             let (mut connection, mut server) = connect().await;

@@ -170,6 +170,16 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
             connection.assert_closed();
         }
     }
+    // Whoever answers, and whatever: what follows could have been meant as a part of it.
+    for address in [service.address(), ([127, 0, 0, 1], console).into(), service.ops_address()] {
+        for host in ["localhost", "elsewhere.example"] {
+            let request = Request::chat(&key, "").without("Host").header("Host", host).target("/healthz").chunked(5);
+            let mut connection = Connection::connect(address);
+            let response = connection.send(request.bytes()).response();
+            assert_eq!(response.header("connection"), Some("close"), "{address} {host}: {response:?}");
+            connection.assert_closed();
+        }
+    }
     // Invalid HTTP/2 gets no response.
     let received = service.connect().send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frame of HTTP/2 at all").read_to_end();
     assert!(!String::from_utf8_lossy(&received).contains(" 200 "), "{received:?}");
