@@ -81,11 +81,21 @@ async fn a_refused_query_is_no_failure_of_the_server() {
 }
 
 #[tokio::test]
-async fn rate_limits_and_unresponsive_engines_open_the_breaker() {
-    for reply in [Response::status(429), Response::recorded("searxng-unresponsive"), Response::json("<html>")] {
+async fn rate_limits_and_what_is_no_answer_open_the_breaker() {
+    for reply in [Response::status(429), Response::json("<html>")] {
         let server = Server::always(reply).await;
         open_breaker(&remote(&server.searxng(), LONG_DEADLINE)).await;
         assert_eq!(server.counts().requests, FAILURE_THRESHOLD);
+    }
+}
+
+/// A caller could ask for what no source knows, over and over.
+#[tokio::test]
+async fn failures_that_depend_on_the_query_close_the_server_to_nobody() {
+    let server = Server::always(Response::recorded("searxng-unresponsive")).await;
+    let remote = remote(&server.searxng(), LONG_DEADLINE);
+    for _ in 0..4 * FAILURE_THRESHOLD {
+        assert!(matches!(remote.search("x", 5).await, Err(SearchError::SourcesUnresponsive(_))));
     }
 }
 
