@@ -26,7 +26,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             show_link(settings, &token)
         }
         AccountsCommand::Role { email, role } => {
-            let account = find(&store, admin, &email).await?;
+            let account = find_account(&store, admin, &email).await?;
             let changed = store.set_role(admin, account.id, role).await.map_err(|error| cli_error(&error, &email))?;
             print_line(&format!("{email} is now {role}."))?;
             note_withdrawn(changed.withdrawn_links);
@@ -35,14 +35,14 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         AccountsCommand::Disable { email, revoke_keys } => {
             set_disabled(&store, admin, &email, true).await?;
             if revoke_keys {
-                let account = find(&store, admin, &email).await?;
+                let account = find_account(&store, admin, &email).await?;
                 let revoked = store.revoke_keys_of(admin, account.id).await;
                 note_revoked(revoked.map_err(|error| cli_error(&error, &email))?);
             }
             Ok(())
         }
         AccountsCommand::Set { email, name, new_email } => {
-            let account = find(&store, admin, &email).await?;
+            let account = find_account(&store, admin, &email).await?;
             let stored_name = || PersonName::parse(&account.name).map_err(|error| CliError::new(error.to_string()));
             let name = name.map_or_else(stored_name, Ok)?;
             let new_email = new_email.unwrap_or_else(|| account.email.clone());
@@ -51,25 +51,25 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             print_line(&format!("{email} is now {}, {}.", changed.name, changed.email))
         }
         AccountsCommand::Delete { email } => {
-            let account = find(&store, admin, &email).await?;
+            let account = find_account(&store, admin, &email).await?;
             let revoked = store.delete_account(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
             print_line(&format!("Deleted {email}."))?;
             note_revoked(revoked);
             Ok(())
         }
         AccountsCommand::SignOut { email } => {
-            let account = find(&store, admin, &email).await?;
+            let account = find_account(&store, admin, &email).await?;
             let ended = store.end_sessions_of(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
             print_line(&format!("{email} was signed out of {}.", format::count(ended, "session")))
         }
         AccountsCommand::RemoveSecondFactors { email } => {
-            let account = find(&store, admin, &email).await?;
+            let account = find_account(&store, admin, &email).await?;
             store.reset_second_factors(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
             print_line(&format!("{email} signs in with the password alone now, and was signed out."))
         }
         AccountsCommand::Disconnect { email, everyone: _ } => {
             let account = match &email {
-                Some(email) => Some(find(&store, admin, email).await?.id),
+                Some(email) => Some(find_account(&store, admin, email).await?.id),
                 None => None,
             };
             let forgotten = store.disconnect_identities(admin, account).await;
@@ -94,7 +94,7 @@ fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
 }
 
 async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
-    let account = find(store, admin, email).await?;
+    let account = find_account(store, admin, email).await?;
     let changed = store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
     print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))?;
     note_withdrawn(changed.withdrawn_links);
@@ -150,7 +150,7 @@ fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
     print_line(table.to_string().trim_end())
 }
 
-async fn find(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
+pub(crate) async fn find_account(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
     let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
     found.ok_or_else(|| cli_error(&AccountError::NoSuchAccount, email))
 }

@@ -49,7 +49,7 @@ impl Alerts {
     }
 
     async fn look(&mut self, at_keys: bool) -> Result<(), StoreError> {
-        self.store.complete_counts().await?;
+        self.store.complete_counts().await?; // what could not be done when a budget was set
         let limits = self.store.list_limits(&Viewer::operator()).await?;
         let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
         self.counters.set_budgets(THRESHOLDS.map(reached));

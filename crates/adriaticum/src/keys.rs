@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
 use serde::Serialize;
-use store::{AccountId, Admin, Email, KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
+use store::{KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
+use crate::accounts::find_account;
 use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
@@ -58,7 +59,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             let owner = match owner {
                 Some(NewOwner::Nobody) => Some(KeyChange::Owner(None)),
                 Some(NewOwner::Person(email)) => {
-                    Some(KeyChange::Owner(Some(find_person(&store, admin, &email).await?)))
+                    Some(KeyChange::Owner(Some(find_account(&store, admin, &email).await?.id)))
                 }
                 None => None,
             };
@@ -81,12 +82,6 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             None => Err(no_such_key(id)),
         },
     }
-}
-
-async fn find_person(store: &Store, admin: Admin<'_>, email: &Email) -> Result<AccountId, CliError> {
-    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
-    Ok(found.ok_or_else(missing)?.id)
 }
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {

@@ -2,8 +2,9 @@
 
 use format::{number, number_or_dash, rfc3339_seconds};
 use serde::Serialize;
-use store::{AccountError, Admin, BudgetUse, Email, Limit, LimitUse, Scope, Store, Viewer};
+use store::{AccountError, Admin, BudgetUse, Limit, LimitUse, Scope, Store, Viewer};
 
+use crate::accounts::find_account;
 use crate::cli::{LimitScope, LimitsCommand};
 use crate::error::CliError;
 use crate::output::{print_json, print_line};
@@ -44,15 +45,9 @@ fn cli_error(error: AccountError) -> CliError {
 async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope, CliError> {
     match (of.key, &of.person) {
         (Some(key), _) => Ok(Scope::Key(key)),
-        (None, Some(email)) => find_person(store, admin, email).await,
+        (None, Some(email)) => Ok(Scope::Owner(find_account(store, admin, email).await?.id)),
         (None, None) => Ok(Scope::Everyone),
     }
-}
-
-async fn find_person(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Scope, CliError> {
-    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
-    Ok(Scope::Owner(found.ok_or_else(missing)?.id))
 }
 
 /// One limit and whose it is.

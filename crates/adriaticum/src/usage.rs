@@ -14,6 +14,7 @@ use store::{
     UsageReport, Viewer,
 };
 
+use crate::accounts::find_account;
 use crate::cli::{Month, UsageOptions};
 use crate::error::CliError;
 use crate::grouped_usage;
@@ -114,9 +115,7 @@ async fn request_query(store: &Store, options: &UsageOptions, range: Range) -> R
 async fn find_person(store: &Store, email: &Email) -> Result<AccountId, CliError> {
     let operator = Viewer::operator();
     let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
-    let found = store.accounts(admin).await?.into_iter().find(|account| account.email == *email);
-    let missing = || CliError::new(format!("there is no account {email}; `adriaticum accounts list` lists all"));
-    Ok(found.ok_or_else(missing)?.id)
+    Ok(find_account(store, admin, email).await?.id)
 }
 
 fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {

@@ -104,7 +104,7 @@ pub(crate) struct UnusedStarts {
 
 impl UnusedStarts {
     fn add(&mut self, minute: u64, count: u64) {
-        // The older a start, the less it counts: nothing is given back twice.
+        // As if all were of the oldest minute: what is given back may be too little, never too much.
         self.minute = if self.count == 0 { minute } else { self.minute.min(minute) };
         self.count += count;
     }
@@ -197,7 +197,7 @@ pub(crate) struct LocalQuota {
     last_entered: Timestamp,
 }
 
-/// The start of a request: of which minute it was taken, where their number is limited.
+/// A request's start: the minute in which it counts, if the rate is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Start(Option<u64>);
 

@@ -1,8 +1,8 @@
 //! One interface to both databases, over which keys, accounts, sessions, links and the audit log are written once.
 //!
 //! Statements number their parameters `$1`, `$2` and so on. SQLite runs them at once, on the calling thread; PostgreSQL
-//! is awaited. Every change of more than one row runs in `Store::change`, the only place that commits. What runs for every request
-//! (looking up a key, the ledger) and what differs between the databases does not go through here.
+//! is awaited. Every change of more than one row runs in `Store::change`, the only place that commits. What runs for
+//! every request (looking up a key, the ledger) and what differs between the databases does not go through here.
 
 use std::ops::{Deref, DerefMut};
 

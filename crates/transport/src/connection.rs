@@ -89,13 +89,6 @@ pub(crate) async fn serve(
     serve_stream(Box::new(socket), is_http2, slot, timeouts, stage, handler).await;
 }
 
-/// A chunked request may have carried a `Content-Length` as well, which another server on the way could have believed:
-/// what follows must not be taken for a request. And a client that still waits for `100 Continue` may or may not send
-/// its body.
-fn is_last_of_connection(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TRANSFER_ENCODING) || headers.contains_key(header::EXPECT)
-}
-
 /// The same where the HTTP version is known.
 pub(crate) async fn serve_stream(
     socket: Box<dyn Socket>,
@@ -153,6 +146,13 @@ pub(crate) async fn serve_stream(
             .serve_connection(TokioIo::new(MonitoredSocket { socket, activity: activity.clone() }), service);
         run(pin!(connection), http1::Connection::graceful_shutdown, &activity, timeouts, stage).await;
     }
+}
+
+/// A chunked request may have carried a `Content-Length` as well, which another server on the way could have believed:
+/// what follows must not be taken for a request. And a client that still waits for `100 Continue` may or may not send
+/// its body.
+fn is_last_of_connection(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING) || headers.contains_key(header::EXPECT)
 }
 
 /// Whether an HTTP/2 head exceeds the limits of HTTP/1.1, measured as HTTP/1.1 would write it.

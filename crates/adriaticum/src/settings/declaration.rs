@@ -106,7 +106,7 @@ settings! {
     log: String = "info" => log_level;
 
     [database: DatabaseSection]
-    /// max. connections to PostgreSQL, beside the four that requests share
+    /// max. connections to PostgreSQL, beside four of each replica's own
     connections: usize = "8" => count;
     /// how long PostgreSQL may take to answer
     timeout: Duration = "5s" => duration;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use testbed::{Behaviour, Connection, FakeRuntime, Request};
 
 use crate::ADRIATICUM;
+use crate::browser::Page;
 use crate::people::{Console, PASSWORD};
 use crate::provider::Provider;
 
@@ -43,6 +44,14 @@ fn start(settings: &[(&str, &str)]) -> (Console, Provider) {
     (console, provider)
 }
 
+/// Somebody who comes back from the provider, in a browser of their own.
+fn back_from_provider(console: &Console, name: &str) -> Page {
+    let mut page = console.browser();
+    page.go("/sign-in");
+    Provider::sign_in(&mut page, name);
+    page
+}
+
 const GROUPS: [(&str, &str); 2] = [("oidc.allowed_groups", "staff"), ("oidc.admin_groups", "operations")];
 
 #[test]
@@ -59,16 +68,12 @@ fn groups_decide_who_gets_in_and_as_what() {
     ada.assert_says("Example");
     assert_eq!(ada.eval("document.querySelector('[name=current]')"), Value::Null, "there is no password to change");
 
-    let mut grace = console.browser();
-    grace.go("/sign-in");
-    Provider::sign_in(&mut grace, "grace");
+    let mut grace = back_from_provider(&console, "grace");
     assert_eq!(grace.path(), "/");
     grace.go("/team");
     grace.assert_says("Only administrators can do this.");
 
-    let mut eve = console.browser();
-    eve.go("/sign-in");
-    Provider::sign_in(&mut eve, "eve");
+    let mut eve = back_from_provider(&console, "eve");
     eve.assert_says("Your groups at Example do not give you access.");
     eve.go("/");
     assert_eq!(eve.path(), "/sign-in");
@@ -116,13 +121,9 @@ fn two_tabs_one_browser_and_signing_out_everywhere() {
 #[test]
 fn a_session_ends_when_the_provider_says_so() {
     let (console, provider) = start(&GROUPS);
-    let mut page = console.browser();
-    page.go("/sign-in");
-    Provider::sign_in(&mut page, "grace");
+    let mut page = back_from_provider(&console, "grace");
     // On another machine she has a session of her own, at the provider too.
-    let mut elsewhere = console.browser();
-    elsewhere.go("/sign-in");
-    Provider::sign_in(&mut elsewhere, "grace");
+    let mut elsewhere = back_from_provider(&console, "grace");
 
     page.eval(&format!("void (location.href = '{}/session/end')", provider.issuer()));
     page.wait_until("document.readyState == 'complete' && document.querySelector('button[name=logout]')");
@@ -182,28 +183,20 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     let mut owner = console.browser();
     owner.go(&console.setup_link());
     Console::join(&mut owner, "Owner");
-    let mut mallory = console.browser();
-    mallory.go("/sign-in");
-    Provider::sign_in(&mut mallory, "mallory");
+    let mut mallory = back_from_provider(&console, "mallory");
     mallory.assert_says("does not say that the address is yours");
     mallory.go("/");
     assert_eq!(mallory.path(), "/sign-in");
 
     // Also not by one about which the provider says nothing, unless that is trusted.
-    let mut trent = console.browser();
-    trent.go("/sign-in");
-    Provider::sign_in(&mut trent, "trent");
+    let mut trent = back_from_provider(&console, "trent");
     trent.assert_says("does not say that the address is yours");
 
-    let mut oscar = console.browser();
-    oscar.go("/sign-in");
-    Provider::sign_in(&mut oscar, "oscar");
+    let mut oscar = back_from_provider(&console, "oscar");
     oscar.assert_says("is not verified");
 
     // The same person, with a verified address: one account. Roles are given here.
-    let mut olga = console.browser();
-    olga.go("/sign-in");
-    Provider::sign_in(&mut olga, "owner");
+    let mut olga = back_from_provider(&console, "owner");
     olga.go("/team");
     assert_eq!(olga.eval("document.querySelectorAll('tbody tr').length"), 1);
     olga.assert_says("owner@example.com");
@@ -213,9 +206,7 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     owner.go("/team");
     assert_eq!(owner.path(), "/sign-in");
     // A new person is a developer, and the administrator can disable them.
-    let mut grace = console.browser();
-    grace.go("/sign-in");
-    Provider::sign_in(&mut grace, "grace");
+    let mut grace = back_from_provider(&console, "grace");
     grace.go("/team");
     grace.assert_says("Only administrators");
     console.service.run_ok(&["accounts", "disable", "grace@example.com"]);
@@ -237,9 +228,7 @@ fn a_provider_that_says_nothing_about_addresses_can_be_trusted_with_them() {
     let mut owner = console.browser();
     owner.go(&console.setup_link());
     Console::join(&mut owner, "Owner");
-    let mut page = console.browser();
-    page.go("/sign-in");
-    Provider::sign_in(&mut page, "trent");
+    let mut page = back_from_provider(&console, "trent");
     assert_eq!(page.path(), "/", "{}", page.text());
     page.go("/team");
     page.assert_says("owner@example.com");

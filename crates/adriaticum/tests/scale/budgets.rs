@@ -86,7 +86,7 @@ fn a_rate_is_one_for_all_replicas() {
         let key = replicas[0].key();
         replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-minute", &limit.to_string()]);
         let completed = race(&replicas, &key, "service_unavailable");
-        // A minute may begin in between, and what a replica has taken and not used is lost.
+        // A minute may begin in between, and what a replica has taken and not used it gives back only when it asks again.
         assert!(completed <= 2 * limit, "{completed} of {limit}");
         assert!(completed * 10 >= limit * 8, "{completed} of {limit}");
     }

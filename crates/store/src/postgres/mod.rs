@@ -60,7 +60,7 @@ pub(crate) struct Postgres {
     pool: Pool<Manager>,
     /// One permit: changes are made one after the other.
     changes: Arc<Semaphore>,
-    /// For reports, of which half of the pool may be read at a time.
+    /// Turns for reports: they take half of the pool at most.
     reports: Semaphore,
     keys: KeyLookup,
 }
