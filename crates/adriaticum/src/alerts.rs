@@ -49,7 +49,6 @@ impl Alerts {
     }
 
     async fn look(&mut self, at_keys: bool) -> Result<(), StoreError> {
-        self.store.complete_counts().await?; // what could not be done when a budget was set
         let limits = self.store.list_limits(&Viewer::operator()).await?;
         let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
         self.counters.set_budgets(THRESHOLDS.map(reached));
@@ -152,6 +151,7 @@ fn budget_notice_id(limit: &Limit, budget: &BudgetUse, percent: u64) -> String {
 fn names(scope: Scope) -> (&'static str, Option<String>) {
     match scope {
         Scope::Everyone => ("everyone", None),
+        Scope::EachPerson => ("each-person", None),
         Scope::Owner(account) => ("person", Some(account.to_string())),
         Scope::Key(key) => ("key", Some(key.to_string())),
     }

@@ -1,4 +1,4 @@
-//! The `limits` commands: budgets, rates and requests in flight of a key, a person or everyone.
+//! The `limits` commands: budgets, rates and requests in flight of a key, a person, each person or everyone.
 
 use format::{number, number_or_dash, rfc3339_seconds};
 use serde::Serialize;
@@ -46,6 +46,7 @@ async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope,
     match (of.key, &of.person) {
         (Some(key), _) => Ok(Scope::Key(key)),
         (None, Some(email)) => Ok(Scope::Owner(find_account(store, admin, email).await?.id)),
+        (None, None) if of.each_person => Ok(Scope::EachPerson),
         (None, None) => Ok(Scope::Everyone),
     }
 }
@@ -54,7 +55,7 @@ async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope,
 struct LimitRow {
     limit: Limit,
     budget: Option<BudgetUse>,
-    /// `key`, `person` or `everyone`.
+    /// `key`, `person`, `each person` or `everyone`.
     of: &'static str,
     /// The key's id and name, or the person's e-mail address.
     whose: Option<String>,
@@ -66,6 +67,7 @@ async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError
     let row = |LimitUse { limit, budget }| {
         let (of, whose) = match limit.scope {
             Scope::Everyone => ("everyone", None),
+            Scope::EachPerson => ("each person", None),
             Scope::Owner(id) => {
                 let email = accounts.iter().find(|account| account.id == id).map(|account| account.email.to_string());
                 ("person", Some(email.unwrap_or_else(|| id.to_string())))
@@ -122,7 +124,7 @@ struct JsonLimit<'a> {
     left: Option<u64>,
     /// At the end of the period, if it goes on like this.
     forecast: Option<u64>,
-    /// Completions whose tokens no runtime measured; they are not in `used`.
+    /// Requests whose tokens no runtime measured; they are not in `used`.
     unmeasured_requests: Option<u64>,
     renews_at: Option<String>,
 }
@@ -132,7 +134,7 @@ impl<'a> From<&'a LimitRow> for JsonLimit<'a> {
         Self {
             of,
             id: match limit.scope {
-                Scope::Everyone => None,
+                Scope::Everyone | Scope::EachPerson => None,
                 Scope::Owner(id) => Some(id.to_string()),
                 Scope::Key(id) => Some(id.to_string()),
             },

@@ -54,9 +54,6 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
-    if let Err(error) = store.complete_counts().await {
-        tracing::warn!(cause = %error, "budgets are read from the ledger itself, which takes longer");
-    }
     let backend = start_backend(settings).await;
     let grounder = grounding::grounder(settings)?;
     let traces = Traces::start(settings)?;

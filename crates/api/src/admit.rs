@@ -1,38 +1,72 @@
-//! Admission: a runtime, a healthy ledger and a free slot, all checked before any work is done.
+//! Admission, once a request can start: a runtime, a healthy ledger, a key that is still accepted, a free slot, and every
+//! limit of its caller. What was decided when the head arrived may be a minute old, and counts for nothing here.
 
 use admission::Permit;
-use chat::KeyId;
+use chat::{ChatRequest, KeyId};
 use runtimes::Availability;
-use store::{EnterError, LimitPermit};
+use store::{Refusal, ReserveError};
 
-use crate::authentication::Authorized;
 use crate::error::ApiError;
 use crate::inference::Runtimes;
-use crate::worker::Worker;
+use crate::record::RequestRecord;
 
-/// A request that may use a runtime; it holds its slot for as long as it lives.
+/// What a chat template may add, in tokens: a system message of its own, and marks around each message.
+const TEMPLATE_TOKENS: usize = 256;
+const TEMPLATE_TOKENS_PER_MESSAGE: usize = 16;
+/// What breaks a control token in a message for a remote runtime, in bytes.
+const GUARD_BYTES: usize = 3;
+
+/// A request that may use a runtime; it holds its slot for as long as it lives. What it has reserved of limits is its
+/// record's, and ends with the commit of its row.
 pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
-    _permit: Permit<KeyId>,
-    _limits: LimitPermit,
+    /// Whether facts are needed.
+    pub(crate) is_grounded: bool,
+    _slot: Permit<KeyId>,
 }
 
-pub(crate) async fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result<Admitted<'w>, ApiError> {
-    let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
-    match runtimes.availability() {
-        Availability::Available => {}
-        Availability::Starting => return Err(ApiError::starting()),
-        Availability::Unresponsive => return Err(ApiError::unresponsive()),
-        Availability::Unconfigured => return Err(ApiError::unconfigured()),
+impl<'w> RequestRecord<'w> {
+    pub(crate) async fn admit(&mut self, chat: &ChatRequest) -> Result<Admitted<'w>, ApiError> {
+        let worker = self.worker;
+        let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
+        match runtimes.availability() {
+            Availability::Available => {}
+            Availability::Starting => return Err(ApiError::starting()),
+            Availability::Unresponsive => return Err(ApiError::unresponsive()),
+            Availability::Unconfigured => return Err(ApiError::unconfigured()),
+        }
+        if !worker.ledger.is_healthy() {
+            return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
+        }
+        let key = self.authorize_again().await?.key(); // 401, 403
+        let slot = worker.api.admission.enter(key).ok_or_else(ApiError::at_capacity)?;
+        let is_grounded = self.assess(chat);
+        let tokens = most_tokens(chat, self.max_source_bytes(is_grounded), runtimes.largest_context());
+        self.reserve(tokens).await?; // 403, 503
+        Ok(Admitted { runtimes, is_grounded, _slot: slot })
     }
-    if !worker.ledger.is_healthy() {
-        return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
+
+    async fn reserve(&mut self, tokens: usize) -> Result<(), ApiError> {
+        let caller = self.caller.as_ref().ok_or_else(|| ApiError::internal("no caller"))?;
+        let reserved = self.worker.api.store.reserve(caller, self.id, tokens as u64).await;
+        self.permit = reserved.map_err(|error| match error {
+            ReserveError::Refused(Refusal::Budget(refusal)) => ApiError::over_budget(&refusal),
+            ReserveError::Refused(Refusal::Limit(reached)) => ApiError::limit_reached(&reached),
+            ReserveError::Store(error) => {
+                ApiError::unavailable("The service cannot check limits now.").caused_by(error)
+            }
+        })?;
+        Ok(())
     }
-    let mut limits = worker.api.store.enter(caller.limits()).await.map_err(|error| match error {
-        EnterError::Reached(reached) => ApiError::limit_reached(&reached),
-        EnterError::Store(error) => ApiError::unavailable("The service cannot check limits now.").caused_by(error),
-    })?;
-    let permit = worker.api.admission.enter(caller.key()).ok_or_else(ApiError::at_capacity)?;
-    limits.start();
-    Ok(Admitted { runtimes, _permit: permit, _limits: limits })
+}
+
+/// The tokens that a request can use at most. A token of the prompt is at least one byte of it, and there are never more
+/// than the context holds.
+fn most_tokens(chat: &ChatRequest, source_bytes: usize, context: Option<usize>) -> usize {
+    let messages = chat.messages().iter().map(|message| {
+        let guarded = message.content().bytes().filter(|byte| matches!(byte, b'<' | b'[' | b']')).count();
+        message.content().len() + guarded * GUARD_BYTES + TEMPLATE_TOKENS_PER_MESSAGE
+    });
+    let prompt = messages.sum::<usize>() + source_bytes + TEMPLATE_TOKENS;
+    (prompt + usize::from(chat.max_tokens().get())).min(context.unwrap_or(usize::MAX))
 }

@@ -3,14 +3,23 @@
 
 use chat::{ApiKey, KeyId};
 use http::{HeaderMap, header};
-use store::{Caller, CallerLimits, Store};
+use store::{Caller, Store, StoreError};
 
 use crate::error::ApiError;
 
 /// The caller of a request. Whatever is wrong with a key, the error is the same.
 pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
-    match store.authenticate(&key).await {
+    found(store.authenticate(&key).await)
+}
+
+/// The same caller, if its key is still accepted.
+pub(crate) async fn authenticate_again(store: &Store, caller: &Caller) -> Result<Caller, ApiError> {
+    found(store.authenticate_again(caller).await)
+}
+
+fn found(caller: Result<Option<Caller>, StoreError>) -> Result<Caller, ApiError> {
+    match caller {
         Ok(caller) => caller.ok_or_else(ApiError::invalid_api_key),
         Err(error) => Err(ApiError::unavailable("The service cannot check API keys now.").caused_by(error)),
     }
@@ -23,30 +32,20 @@ fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
     scheme.eq_ignore_ascii_case("bearer").then(|| ApiKey::parse(key.trim_matches(' ')).ok())?
 }
 
-/// Proof that a caller's key has the permission `completions`, and that no budget of it is spent.
+/// Proof that a caller's key has the permission `completions`.
 pub(crate) struct Authorized {
     key: KeyId,
-    limits: CallerLimits,
 }
 
-/// Permission first: budgets are not read for a key that has none.
-pub(crate) async fn authorize(store: &Store, caller: &Caller) -> Result<Authorized, ApiError> {
-    if !caller.may_complete() {
-        return Err(ApiError::insufficient_permission());
-    }
-    match store.spent_budget(caller.limits()).await {
-        Ok(None) => Ok(Authorized { key: caller.key(), limits: caller.limits().clone() }),
-        Ok(Some(spent)) => Err(ApiError::budget_spent(&spent)),
-        Err(error) => Err(ApiError::unavailable("The service cannot check budgets now.").caused_by(error)),
+pub(crate) fn authorize(caller: &Caller) -> Result<Authorized, ApiError> {
+    match caller.may_complete() {
+        true => Ok(Authorized { key: caller.key() }),
+        false => Err(ApiError::insufficient_permission()),
     }
 }
 
 impl Authorized {
     pub(crate) fn key(&self) -> KeyId {
         self.key
-    }
-
-    pub(crate) fn limits(&self) -> &CallerLimits {
-        &self.limits
     }
 }

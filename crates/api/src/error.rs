@@ -6,7 +6,7 @@ use std::fmt::Display;
 use chat::RequestId;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, StatusCode};
-use store::{LimitReached, Outcome, SpentBudget};
+use store::{BudgetRefusal, LimitReached, Outcome};
 use transport::{MAX_HEAD_BYTES, MAX_HEADERS, Rejection, Response, UploadError};
 use wire::ErrorCode;
 
@@ -50,14 +50,18 @@ impl ApiError {
         Self::new(ErrorCode::InsufficientPermission)
     }
 
-    /// The key has no permission until the budget renews.
-    pub(crate) fn budget_spent(spent: &SpentBudget) -> Self {
-        let SpentBudget { scope, budget, used, renews_at } = spent;
+    /// The key has no permission for this request until the budget renews, or what others have reserved falls back.
+    pub(crate) fn over_budget(refusal: &BudgetRefusal) -> Self {
+        let BudgetRefusal { scope, budget, used, reserved, needed, renews_at } = refusal;
         let message = format!(
-            "{} budget of {} is spent: {} were used. It renews at {}.",
+            "{} budget of {} does not cover this request: {} used, {} reserved by requests in flight, {} left; this \
+             request may need {}. It renews at {}.",
             format::whose(*scope),
             format::limit(budget.kind(), budget.amount),
             format::number(*used),
+            format::number(*reserved),
+            format::number(budget.amount.saturating_sub(used + reserved)),
+            format::number(*needed),
             format::rfc3339_seconds(*renews_at),
         );
         Self { message: message.into(), ..Self::new(ErrorCode::InsufficientPermission) }
@@ -65,14 +69,12 @@ impl ApiError {
 
     /// A rate or the number of requests in flight.
     pub(crate) fn limit_reached(reached: &LimitReached) -> Self {
-        let LimitReached { scope, kind, amount, used, retry_after } = reached;
+        let LimitReached { scope, kind, amount, retry_after } = reached;
         let seconds = retry_after.as_secs_f64().ceil() as u64;
         let message = format!(
-            "{} limit of {} is reached: there are {}. Please try again in {} s.",
+            "{} limit of {} is reached. Please try again in {seconds} s.",
             format::whose(*scope),
             format::limit(*kind, *amount),
-            format::number(*used),
-            seconds,
         );
         Self { retry_after_seconds: Some(seconds), message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }
     }
@@ -179,6 +181,11 @@ impl ApiError {
     /// The client is gone: nobody reads this.
     pub(crate) fn disconnected() -> Self {
         Self { is_disconnected: true, ..Self::invalid("The body broke off.") }
+    }
+
+    /// Whether the key is not accepted.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        self.code == ErrorCode::InvalidApiKey
     }
 
     pub(crate) fn outcome(&self) -> Outcome {

@@ -9,8 +9,6 @@ use hyper::body::Incoming;
 use store::Caller;
 use transport::{Body, Rejection, Response, Upload};
 
-use crate::admit::admit;
-use crate::authentication::Authorized;
 use crate::content_type::require_json;
 use crate::error::ApiError;
 use crate::record::RequestRecord;
@@ -26,12 +24,12 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
             let caller = record.authenticate(&head.headers).await?; // 401, 503
-            let caller = record.authorize(caller).await?; // 403, 503
+            let caller = record.authorize(caller)?; // 403
             let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
             drop(head); // it is not small enough to keep it for as long as a completion takes
-            complete(&mut record, &caller, bytes).await
+            complete(&mut record, bytes).await
         }))
         .await;
     record.close(result).await
@@ -42,19 +40,19 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
     let mut record = RequestRecord::open(worker, None);
     let result = worker
         .supervise(pin!(async {
-            let caller = record.authorize(caller).await?;
-            complete(&mut record, &caller, body).await
+            record.authorize(caller)?;
+            complete(&mut record, body).await
         }))
         .await;
     record.close(result).await
 }
 
 /// The steps that every completion takes, wherever the request came from.
-async fn complete(record: &mut RequestRecord<'_>, caller: &Authorized, body: Bytes) -> Result<Response, ApiError> {
+async fn complete(record: &mut RequestRecord<'_>, body: Bytes) -> Result<Response, ApiError> {
     let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     drop(body);
-    let admitted = admit(record.worker, caller).await?; // 503
-    let facts = record.ground(&chat).await?; // 503 search_unavailable
+    let admitted = record.admit(&chat).await?; // 503, 401, 403
+    let facts = record.ground(&admitted, &chat).await?; // 503 search_unavailable
     let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
     record.persist(&completion).await // 503, or the receipt that a 200 is made of
 }
@@ -135,7 +133,7 @@ mod tests {
         let result = setup
             .worker
             .supervise(pin!(async {
-                record.authorize(caller).await?;
+                record.authorize(caller)?;
                 panic!("a secret of ours")
             }))
             .await;
@@ -154,7 +152,7 @@ mod tests {
         let caller = setup.caller().await;
         let mut record = RequestRecord::open(&setup.worker, None);
         let id = record.id;
-        assert!(record.authorize(caller).await.is_ok());
+        assert!(record.authorize(caller).is_ok());
         let completion =
             Completion { text: "Hello".into(), finish_reason: FinishReason::Stop, usage: TokenUsage::default() };
         let completion = GroundedCompletion { completion, sources: Vec::new() };

@@ -32,6 +32,11 @@ impl Runtimes {
     pub(crate) fn availability(&self) -> Availability {
         self.0.availability()
     }
+
+    /// In tokens, if all runtimes report one.
+    pub(crate) fn largest_context(&self) -> Option<usize> {
+        self.0.largest_context()
+    }
 }
 
 /// What Search found for a request; `None` if it was not asked.
@@ -44,14 +49,22 @@ pub(crate) struct GroundedCompletion {
 }
 
 impl RequestRecord<'_> {
-    /// Searches for the facts that a request needs. If they are needed and Search is down, there is no completion.
-    pub(crate) async fn ground(&mut self, chat: &ChatRequest) -> Result<Facts, ApiError> {
-        let Some(grounder) = &self.worker.api.grounder else { return Ok(Facts(None)) };
-        let Some(assessment) = grounder.assess(chat.messages()) else { return Ok(Facts(None)) };
+    /// Whether a request needs facts.
+    pub(crate) fn assess(&mut self, chat: &ChatRequest) -> bool {
+        let grounder = self.worker.api.grounder.as_ref();
+        let Some(assessment) = grounder.and_then(|grounder| grounder.assess(chat.messages())) else { return false };
         self.grounding = Some(GroundingRecord { score: assessment.score, scorer: assessment.scorer, sources: None });
-        if !assessment.is_grounded {
-            return Ok(Facts(None));
-        }
+        assessment.is_grounded
+    }
+
+    /// How many bytes sources can add to the prompt.
+    pub(crate) fn max_source_bytes(&self, is_grounded: bool) -> usize {
+        self.worker.api.grounder.as_ref().filter(|_| is_grounded).map_or(0, Grounder::max_added_bytes)
+    }
+
+    /// Searches for the facts that a request needs. If they are needed and Search is down, there is no completion.
+    pub(crate) async fn ground(&mut self, admitted: &Admitted<'_>, chat: &ChatRequest) -> Result<Facts, ApiError> {
+        let (true, Some(grounder)) = (admitted.is_grounded, &self.worker.api.grounder) else { return Ok(Facts(None)) };
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
@@ -135,6 +148,7 @@ impl RequestRecord<'_> {
         let mut attempt = inference.client.first_attempt(inference.chat, attribution)?;
         loop {
             self.runtime = Some(attempt.runtime());
+            self.inference_began.get_or_insert_with(Instant::now);
             attempt = match attempt.run().await {
                 Ok(completion) => return Ok(completion),
                 Err(AttemptError::Failed(error)) => return Err(error),

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use chat::{RequestId, TokenUsage};
 use http::HeaderMap;
-use store::{Caller, Entry, GroundingRecord, Outcome, Receipt, RecordError, Timings};
+use store::{Caller, Entry, GroundingRecord, Outcome, Permit, Receipt, RecordError, Timings};
 use transport::Response;
 
-use crate::authentication::{Authorized, authenticate, authorize};
+use crate::authentication::{Authorized, authenticate, authenticate_again, authorize};
 use crate::error::{ABORTED, ApiError, CLIENT_CLOSED, COMPLETED};
 use crate::inference::GroundedCompletion;
 use crate::request_log::{Field, RequestLog};
@@ -28,7 +28,11 @@ pub(crate) struct RequestRecord<'w> {
     pub(crate) trace: RequestTrace<'w>,
     /// Once it is known, a row is due.
     pub(crate) caller: Option<Caller>,
+    /// What is reserved of its caller's limits, until its row is committed.
+    pub(crate) permit: Option<Permit>,
     pub(crate) timings: Timings,
+    /// When a runtime was first asked.
+    pub(crate) inference_began: Option<Instant>,
     pub(crate) grounding: Option<GroundingRecord>,
     /// The runtime that was asked last.
     pub(crate) runtime: Option<Arc<str>>,
@@ -49,7 +53,9 @@ impl<'w> RequestRecord<'w> {
             arrived: Instant::now(),
             trace: RequestTrace::begin(worker.api.tracer.as_ref(), headers),
             caller: None,
+            permit: None,
             timings: Timings::default(),
+            inference_began: None,
             grounding: None,
             runtime: None,
             usage: TokenUsage::default(),
@@ -67,8 +73,20 @@ impl<'w> RequestRecord<'w> {
     }
 
     /// From here on the request belongs to a key: however it ends, a row is handed to the ledger.
-    pub(crate) async fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
-        authorize(&self.worker.api.store, self.caller.insert(caller)).await
+    pub(crate) fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
+        authorize(self.caller.insert(caller))
+    }
+
+    /// By what the database says now. A request whose key is no longer accepted belongs to nobody.
+    pub(crate) async fn authorize_again(&mut self) -> Result<Authorized, ApiError> {
+        let caller = self.caller.take().ok_or_else(|| ApiError::internal("no caller"))?;
+        match authenticate_again(&self.worker.api.store, &caller).await {
+            Ok(caller) => self.authorize(caller),
+            Err(error) => {
+                self.caller = Some(caller).filter(|_| !error.is_unauthenticated());
+                Err(error)
+            }
+        }
     }
 
     /// Records a completion. The response is made of the ledger's receipt.
@@ -108,7 +126,7 @@ impl<'w> RequestRecord<'w> {
         // Neither a failing ledger nor an aborted request should keep the caller waiting for the commit.
         let recorded = match self.worker.ledger.is_healthy() && !api.is_aborting() {
             true => self.commit(row).await.map(drop),
-            false => self.worker.ledger.enqueue(row),
+            false => self.worker.ledger.enqueue(row, self.permit.take()),
         };
         self.log_unrecorded(recorded);
     }
@@ -116,7 +134,7 @@ impl<'w> RequestRecord<'w> {
     async fn commit(&mut self, row: Entry) -> Result<Receipt, RecordError> {
         let began = Instant::now();
         let span = self.trace.span("persist");
-        let recorded = self.worker.ledger.record(row).await;
+        let recorded = self.worker.ledger.record(row, self.permit.take()).await;
         self.persist = Some(began.elapsed());
         span.end(recorded.is_ok());
         recorded
@@ -127,6 +145,8 @@ impl<'w> RequestRecord<'w> {
         let caller = self.caller.as_ref().filter(|_| self.row_outcome.is_none())?;
         self.row_outcome = Some(outcome);
         self.timings.total = self.arrived.elapsed();
+        let inference = self.inference_began.map(|began| began.elapsed());
+        self.timings.inference = self.timings.inference.or(inference);
         Some(Entry {
             request_id: self.id,
             key: caller.key(),
@@ -187,7 +207,8 @@ impl Drop for RequestRecord<'_> {
         let is_aborted = std::thread::panicking() || self.worker.api.is_aborting();
         let outcome = self.row_outcome.unwrap_or(if is_aborted { ABORTED } else { CLIENT_CLOSED });
         if let Some(row) = self.row(outcome, TokenUsage::default()) {
-            self.log_unrecorded(self.worker.ledger.enqueue(row));
+            let permit = self.permit.take();
+            self.log_unrecorded(self.worker.ledger.enqueue(row, permit));
         }
         self.finish(outcome);
     }

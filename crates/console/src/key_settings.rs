@@ -48,7 +48,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
                     label { "Owner"
                         (PersonChoice {
                             field: "owner",
-                            nobody: ("", "nobody (command line)"),
+                            others: &[("", "nobody (command line)")],
                             selected: key.owner.as_deref(),
                         }.render(&people))
                     }

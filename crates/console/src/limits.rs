@@ -42,8 +42,9 @@ const COLUMNS: [Column<By>; 7] = [
 ];
 const BY_SCOPE: Order<By> = Order { by: By::Scope, direction: Direction::Ascending };
 
-/// The scope of everyone, in a form.
+/// Scopes of several people, in a form.
 const EVERYONE: &str = "everyone";
+const EACH_PERSON: &str = "each-person";
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     page_with(user, query, None).await
@@ -64,7 +65,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
             (empty("No limits", html! {
                 p { "Everybody may use as much as the service can do." }
                 @if user.is_admin() {
-                    p { "Set a budget or a rate for everyone or for one person here, and for one key on the key's page." }
+                    p { "Set a budget or a rate for everyone, for each person or for one person here, and for one key on the key's page." }
                     p { a.button.primary href="#set" { "Set a limit" } " " a.button href="/keys" { "API Keys" } }
                 } @else {
                     p { "Administrators set limits. " a href="/usage" { "View your usage" } "." }
@@ -87,7 +88,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
                     label { "For"
                         (PersonChoice {
                             field: "scope",
-                            nobody: (EVERYONE, "everyone together"),
+                            others: &[(EVERYONE, "everyone together"), (EACH_PERSON, "each person")],
                             selected: None,
                         }.render(&names.people))
                     }
@@ -249,10 +250,11 @@ pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     }
 }
 
-/// In a form the scope of everyone has a name.
+/// In a form, scopes of several people have names.
 fn scope_value(scope: Scope) -> String {
     match scope {
         Scope::Everyone => EVERYONE.into(),
+        Scope::EachPerson => EACH_PERSON.into(),
         other => other.to_string(),
     }
 }
@@ -270,6 +272,7 @@ async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> 
 fn parse_scope(form: &Form) -> ConsoleResult<Scope> {
     match form.get("scope") {
         EVERYONE | "" => Ok(Scope::Everyone),
+        EACH_PERSON => Ok(Scope::EachPerson),
         other => other.parse().map_err(|_| ConsoleError::Unreadable),
     }
 }
@@ -302,6 +305,7 @@ impl Names {
     fn of(&self, scope: Scope) -> Markup {
         match scope {
             Scope::Everyone => html! { "Everyone" },
+            Scope::EachPerson => html! { "Each person" },
             Scope::Owner(id) => html! { (self.email(id)) },
             Scope::Key(id) => html! { "Key " a href={ "/keys/" (id) } { (self.key_name(id)) } },
         }
@@ -311,8 +315,9 @@ impl Names {
     fn sort_key(&self, scope: Scope) -> (u8, String) {
         match scope {
             Scope::Everyone => (0, String::new()),
-            Scope::Owner(id) => (1, self.email(id).to_owned()),
-            Scope::Key(id) => (2, self.key_name(id).to_lowercase()),
+            Scope::EachPerson => (1, String::new()),
+            Scope::Owner(id) => (2, self.email(id).to_owned()),
+            Scope::Key(id) => (3, self.key_name(id).to_lowercase()),
         }
     }
 

@@ -11,24 +11,24 @@ const MAX_LISTED: usize = 200;
 
 pub(crate) struct PersonChoice<'a> {
     pub(crate) field: &'a str,
-    /// The value and the label of choosing no person.
-    pub(crate) nobody: (&'a str, &'a str),
+    /// Values and labels of what is no single person; the first is chosen at the beginning.
+    pub(crate) others: &'a [(&'a str, &'a str)],
     pub(crate) selected: Option<&'a str>,
 }
 
 impl PersonChoice<'_> {
     pub(crate) fn render(&self, people: &[Account]) -> Markup {
-        let (value, label) = self.nobody;
         html! {
             @if people.len() <= MAX_LISTED {
                 select name=(self.field) {
-                    option value=(value) selected[self.selected.is_none()] { (label) }
+                    @for (value, label) in self.others { option value=(value) { (label) } }
                     @for person in people {
                         @let email = person.email.as_str();
                         option value=(email) selected[self.selected == Some(email)] { (email) }
                     }
                 }
             } @else {
+                @let (value, label) = self.others.first().copied().unwrap_or_default();
                 input name=(self.field) value=(self.selected.unwrap_or(value)) autocomplete="off"
                     placeholder={ "an e-mail address; " (label) " if empty" };
             }

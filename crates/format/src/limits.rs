@@ -8,7 +8,7 @@ use crate::number;
 pub fn whose(scope: Scope) -> &'static str {
     match scope {
         Scope::Key(_) => "The key's",
-        Scope::Owner(_) => "The key owner's",
+        Scope::Owner(_) | Scope::EachPerson => "The key owner's",
         Scope::Everyone => "The service's",
     }
 }

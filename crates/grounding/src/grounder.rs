@@ -94,6 +94,11 @@ impl Grounder {
         augment::source_budget(request, context).min(self.max_source_tokens)
     }
 
+    /// How many bytes an augmentation adds to a prompt at most.
+    pub fn max_added_bytes(&self) -> usize {
+        augment::max_bytes(self.max_source_tokens)
+    }
+
     pub fn is_configured(&self) -> bool {
         match &self.search {
             Search::IfIndexed(local) => local.has_documents(),

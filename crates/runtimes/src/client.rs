@@ -60,6 +60,11 @@ impl PoolClient {
         self.pool.availability()
     }
 
+    /// The largest context of all members, in tokens, if each reports one.
+    pub fn largest_context(&self) -> Option<usize> {
+        self.pool.largest_context()
+    }
+
     /// The smallest context of all members that report one, in tokens.
     pub fn context(&self) -> Option<usize> {
         self.pool.context()

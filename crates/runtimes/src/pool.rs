@@ -214,6 +214,15 @@ impl Pool {
         membership.members.iter().filter(|member| !member.has_left()).filter_map(|member| member.model()?.context).min()
     }
 
+    /// The largest context of all members, in tokens, if each reports one.
+    pub(crate) fn largest_context(&self) -> Option<usize> {
+        let membership = self.membership();
+        let mut members = membership.members.iter().filter(|member| !member.has_left());
+        members
+            .try_fold(0, |largest, member| Some(largest.max(member.model()?.context?)))
+            .filter(|largest| *largest > 0)
+    }
+
     pub(crate) fn choose(&self, affinity: Affinity, excluded: &[usize]) -> Option<(Lease, Arc<Member>)> {
         let now = self.now();
         let mut membership = self.membership();

@@ -50,7 +50,7 @@ fn fill(database: &str, keys: usize, requests: u64, busy: usize) -> Result<(), B
     let step = DAYS * 86_400_000_000 / requests.max(1);
     for number in 0..requests {
         let row = entry(start + number * step, number, busy);
-        while let Err(RecordError::QueueFull) = ledger.enqueue(row.clone()) {
+        while let Err(RecordError::QueueFull) = ledger.enqueue(row.clone(), None) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -70,7 +70,7 @@ async fn record(
                 let mut number = writer * IN_FLIGHT + task;
                 while !over.load(Ordering::Relaxed) {
                     number += 1;
-                    if ledger.record(entry(ids[number % ids.len()])).await.is_ok() {
+                    if ledger.record(entry(ids[number % ids.len()]), None).await.is_ok() {
                         rows.fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -275,11 +275,6 @@ pub(crate) const TABLES: &[Table] = &[
         columns: &[("scope", Text), ("kind", Text), ("amount", Number)],
     },
     Table {
-        name: "counted_scopes",
-        source: "SELECT scope, is_complete FROM counted_scopes",
-        columns: &[("scope", Text), ("is_complete", Flag)],
-    },
-    Table {
         name: "spending",
         source: "SELECT scope, period, start, slot, requests, tokens, unmeasured FROM spending",
         columns: &[("scope", Text), ("period", Text), ("start", Number), ("slot", Number), ("requests", Number),

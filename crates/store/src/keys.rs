@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::id::AccountId;
-use crate::limits::CallerLimits;
 use crate::project::Project;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
 
 /// An authenticated caller. Exists only for a key that was just found active in the database.
-#[derive(Debug)]
 pub struct Caller {
     key: KeyId,
     owner: Option<AccountId>,
     completions: bool,
-    limits: CallerLimits,
+    limits_version: u64,
+    /// Of the presented key; `None` in the playground, whose key has no secret.
+    digest: Option<KeyDigest>,
 }
 
 impl Caller {
@@ -30,8 +30,9 @@ impl Caller {
         self.owner
     }
 
-    pub fn limits(&self) -> &CallerLimits {
-        &self.limits
+    /// The version of the limits when the key was looked up.
+    pub(crate) fn limits_version(&self) -> u64 {
+        self.limits_version
     }
 
     /// Whether the key has the permission `completions`.
@@ -102,14 +103,27 @@ impl Store {
     ///
     /// Asks the database every time, so that a key revoked by any process is refused by the next request.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
+        self.find_caller(key.id(), Some(key.digest())).await
+    }
+
+    /// The same caller, by what the database says now; `None` if its key is no longer accepted.
+    pub async fn authenticate_again(&self, caller: &Caller) -> Result<Option<Caller>, StoreError> {
+        self.find_caller(caller.key, caller.digest).await
+    }
+
+    async fn find_caller(&self, key: KeyId, digest: Option<KeyDigest>) -> Result<Option<Caller>, StoreError> {
         let found = match &self.backend {
-            Backend::Sqlite(sqlite) => sqlite.find_key(key.id()),
+            Backend::Sqlite(sqlite) => sqlite.find_key(key),
             // Boxed, because it is large: every request of a SQLite installation would carry it as well.
-            Backend::Postgres(postgres) => Box::pin(postgres.find_key(key.id())).await,
+            Backend::Postgres(postgres) => Box::pin(postgres.find_key(key)).await,
         }?;
-        let Some(found) = verify(key, found, self.now()) else { return Ok(None) };
-        let limits = self.limits_of(key.id(), found.owner, found.limits_version).await?;
-        Ok(Some(Caller { key: key.id(), owner: found.owner, completions: found.completions, limits }))
+        Ok(verify(digest, found, self.now()).map(|StoredKey { owner, completions, limits_version, .. }| Caller {
+            key,
+            owner,
+            completions,
+            limits_version,
+            digest,
+        }))
     }
 
     /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
@@ -189,8 +203,7 @@ impl Store {
             Some(found) => found,
             None => self.create_playground(account).await?,
         };
-        let limits = self.limits_of(key, Some(account), self.limits_version().await?).await?;
-        Ok(Some(Caller { key, owner: Some(account), completions: true, limits }))
+        self.find_caller(key, None).await
     }
 
     async fn create_playground(&self, account: AccountId) -> Result<KeyId, StoreError> {
@@ -310,9 +323,9 @@ impl StoredKey {
 }
 
 /// Unknown, expired and revoked keys take the same steps, so that timing does not tell them apart.
-fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Option<StoredKey> {
+fn verify(presented: Option<KeyDigest>, stored: Option<StoredKey>, now: Timestamp) -> Option<StoredKey> {
     let known = stored.is_some();
-    let nobody = StoredKey {
+    let unknown = StoredKey {
         digest: KeyDigest::from_bytes([0; 32]),
         completions: false,
         expires_at: None,
@@ -321,10 +334,10 @@ fn verify(presented: &ApiKey, stored: Option<StoredKey>, now: Timestamp) -> Opti
         limits_version: 0,
         previous: None,
     };
-    let stored = stored.unwrap_or(nobody);
-    let digest = presented.digest();
-    let (previous, until) = stored.previous.unwrap_or((nobody.digest, Timestamp::default()));
-    let same = stored.digest.matches(&digest) | (previous.matches(&digest) & (now < until));
+    let stored = stored.unwrap_or(unknown);
+    let (previous, until) = stored.previous.unwrap_or((unknown.digest, Timestamp::default()));
+    let same =
+        presented.is_none_or(|digest| stored.digest.matches(&digest) | (previous.matches(&digest) & (now < until)));
     let active = KeyState::at(now, stored.expires_at, stored.revoked_at) == KeyState::Active;
     (known & same & active).then_some(stored)
 }

@@ -14,6 +14,7 @@ use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::counters::{LedgerCounters, LedgerStats};
 use crate::health::Health;
+use crate::limits::Permit;
 use crate::postgres::FoldThread;
 use crate::replies::{ReplyAddress, ReplyPort};
 use crate::rollup::Entry;
@@ -84,11 +85,11 @@ impl Ledger {
         self.health.is_healthy()
     }
 
-    /// Records a row and waits until it is durable.
-    pub async fn record(&self, entry: Entry) -> Result<Receipt, RecordError> {
+    /// Records a row and waits until it is durable. With it ends what the request had reserved.
+    pub async fn record(&self, entry: Entry, permit: Option<Permit>) -> Result<Receipt, RecordError> {
         let request_id = entry.request_id;
         let (sender, replied) = oneshot::channel();
-        self.send(entry, Some(ReplyAddress { sender, port: self.replies.clone() }))?;
+        self.send(entry, permit, Some(ReplyAddress { sender, port: self.replies.clone() }))?;
         match tokio::time::timeout(RECORD_TIMEOUT, replied).await {
             Ok(Ok(Ok(()))) => Ok(Receipt { request_id }),
             Ok(Ok(Err(reason))) => Err(reason),
@@ -97,13 +98,13 @@ impl Ledger {
         }
     }
 
-    /// Queues a row that nobody waits for.
-    pub fn enqueue(&self, entry: Entry) -> Result<(), RecordError> {
-        self.send(entry, None)
+    /// Queues a row without waiting for its commit.
+    pub fn enqueue(&self, entry: Entry, permit: Option<Permit>) -> Result<(), RecordError> {
+        self.send(entry, permit, None)
     }
 
-    fn send(&self, entry: Entry, reply: Option<ReplyAddress>) -> Result<(), RecordError> {
-        let row = QueuedRow { entry, reply };
+    fn send(&self, entry: Entry, permit: Option<Permit>, reply: Option<ReplyAddress>) -> Result<(), RecordError> {
+        let row = QueuedRow { entry, permit, reply };
         // Counted before it is sent, because the writer may take it at once and must not count below zero.
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
@@ -160,6 +161,8 @@ pub(crate) enum WriterCommand {
 
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
+    /// What the request has reserved.
+    pub(crate) permit: Option<Permit>,
     /// `None` if nobody waits.
     pub(crate) reply: Option<ReplyAddress>,
 }
@@ -168,7 +171,7 @@ impl QueuedRow {
     /// A row that nobody waits for.
     #[cfg(test)]
     pub(crate) fn new(entry: Entry) -> Self {
-        Self { entry, reply: None }
+        Self { entry, permit: None, reply: None }
     }
 }
 
@@ -278,10 +281,11 @@ mod tests {
             let store = Store::open(&database).await.unwrap();
             let (backend, broken) = Flawed::on(&store);
             let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
-            let first = ledger.record(entry()).await.unwrap();
+            let first = ledger.record(entry(), None).await.unwrap();
 
             broken.store(true, Ordering::SeqCst);
-            let together = tokio::join!(ledger.record(entry()), ledger.record(entry()), ledger.record(entry()));
+            let together =
+                tokio::join!(ledger.record(entry(), None), ledger.record(entry(), None), ledger.record(entry(), None));
             for refused in <[_; 3]>::from(together) {
                 assert_eq!(refused.unwrap_err(), RecordError::CommitFailed, "{database}");
             }
@@ -292,7 +296,7 @@ mod tests {
 
             broken.store(false, Ordering::SeqCst);
             assert!(is_healthy_within(&ledger, Duration::from_secs(20)).await, "{database}: it starts again by itself");
-            let second = ledger.record(entry()).await.unwrap();
+            let second = ledger.record(entry(), None).await.unwrap();
             writer.stop();
             let query = RequestQuery { limit: 10, ..RequestQuery::default() };
             let rows = store.requests(&Viewer::operator(), &query).await.unwrap();
@@ -308,8 +312,8 @@ mod tests {
         let (backend, broken) = Flawed::on(&store);
         let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
         broken.store(true, Ordering::SeqCst);
-        ledger.enqueue(entry()).unwrap();
+        ledger.enqueue(entry(), None).unwrap();
         writer.stop();
-        assert_eq!(ledger.record(entry()).await.unwrap_err(), RecordError::Stopped);
+        assert_eq!(ledger.record(entry(), None).await.unwrap_err(), RecordError::Stopped);
     }
 }

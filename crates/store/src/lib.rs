@@ -47,7 +47,6 @@ mod key_search;
 mod keys;
 mod latency;
 mod ledger;
-mod limit_store;
 mod limits;
 mod links;
 mod notices;
@@ -59,8 +58,6 @@ mod price_store;
 mod prices;
 mod project;
 mod pruning;
-mod quota;
-mod quotas;
 mod replies;
 mod report;
 mod request_search;
@@ -70,7 +67,6 @@ mod scope;
 mod second_factors;
 mod sessions;
 mod sign_in_failures;
-mod spending;
 mod sql;
 mod sqlite;
 mod sum_cache;
@@ -101,8 +97,8 @@ pub use keys::{Caller, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
 pub use limits::{
-    Budget, BudgetUnit, BudgetUse, CallerLimits, Limit, LimitAmountError, LimitKind, LimitKindError, LimitUse,
-    ScopeLimits, SpentBudget, SpentInPeriods,
+    Budget, BudgetPeriod, BudgetRefusal, BudgetUnit, BudgetUse, Limit, LimitAmountError, LimitKind, LimitKindError,
+    LimitReached, LimitUse, Permit, Refusal, ReserveError, Spending,
 };
 pub use links::{Link, LinkPurpose};
 pub use notices::Notice;
@@ -111,13 +107,10 @@ pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
 pub use price_store::PriceError;
 pub use prices::{Cost, Currency, CurrencyError, Price, PriceList, TokenPrice, TokenPriceError};
 pub use project::{Project, ProjectError};
-pub use quota::LimitReached;
-pub use quotas::{EnterError, LimitPermit};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use scope::Scope;
 pub use second_factors::{AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactors};
 pub use sessions::{Origin, Session, SessionRecord, SignInMethod, StartedSession};
-pub use spending::{BudgetPeriod, Spending};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
 pub use usage::{
@@ -132,7 +125,6 @@ use clock::StoreClock;
 use counters::LedgerCounters;
 use limits::LimitTable;
 use postgres::Postgres;
-use quotas::Quotas;
 use sqlite::Sqlite;
 
 /// Which database to use.
@@ -159,7 +151,6 @@ pub struct Store {
     /// As they were loaded last.
     limits: RwLock<Arc<LimitTable>>,
     loading_limits: tokio::sync::Mutex<()>,
-    quotas: Quotas,
 }
 
 enum Backend {
@@ -193,6 +184,9 @@ pub enum StoreError {
     ReadOnly,
     #[error("another program has locked the file")]
     Locked,
+    /// Limits hold in the memory of the one that serves.
+    #[error("another service uses this database file; stop it first, or use PostgreSQL for several replicas")]
+    InUse,
     /// After a failed fsync.
     #[error("the file is being closed and opened again")]
     Recovering,
@@ -223,19 +217,14 @@ impl Store {
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
         let (backend, clock) = match database {
             Database::Sqlite(path) => {
-                (Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?)), StoreClock::this_machine())
+                (Backend::Sqlite(Arc::new(Sqlite::open(path.clone())?)), Arc::new(StoreClock::this_machine()))
             }
             Database::Postgres(settings) => {
                 let (backend, clock) = Postgres::open(settings).await?;
-                (Backend::Postgres(backend), StoreClock::server(clock))
+                (Backend::Postgres(backend), clock)
             }
         };
-        let clock = Arc::new(clock);
-        let quotas = match &backend {
-            Backend::Sqlite(_) => Quotas::in_memory(),
-            Backend::Postgres(backend) => Quotas::shared(backend.start_quota_task(clock.clone())),
-        };
-        Ok(Self { backend, clock, limits: RwLock::default(), loading_limits: Default::default(), quotas })
+        Ok(Self { backend, clock, limits: RwLock::default(), loading_limits: Default::default() })
     }
 
     /// The time by which keys, sessions and links expire.
@@ -248,6 +237,7 @@ impl Store {
         let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
         match &self.backend {
             Backend::Sqlite(backend) => {
+                backend.serve_alone()?;
                 ledger::start(backend.open_ledger(clock.clone()), None, clock, counters, retention)
             }
             Backend::Postgres(backend) => {

@@ -5,7 +5,7 @@
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
 use crate::id::AccountId;
-use crate::limit_store::COUNT_UP;
+use crate::limits::count_up;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
 use crate::scope::Scope;
@@ -86,11 +86,8 @@ impl Store {
             forget_factors(transaction, of).await?;
             let revoked = revoke_keys(transaction, of).await?;
             let scope = Scope::Owner(of).to_string();
-            for table in ["limits", "counted_scopes"] {
-                let forget = format!("DELETE FROM {table} WHERE scope = $1");
-                transaction.execute(&forget, params![&*scope]).await?;
-            }
-            transaction.execute(COUNT_UP, &[]).await?;
+            transaction.execute("DELETE FROM limits WHERE scope = $1", params![&*scope]).await?;
+            count_up(transaction).await?;
             let (now, email) = (transaction.now(), format!("deleted-{of}"));
             let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
                 disabled_at = $3, deleted_at = $3 WHERE id = $1";

@@ -9,7 +9,7 @@ use crate::clock::StoreClock;
 use crate::counters::LedgerCounters;
 use crate::retention::RetentionClock;
 use crate::writer::{CommitError, LedgerBackend};
-use crate::{challenges, limit_store, links, notices, sessions, sign_in_failures};
+use crate::{challenges, limits, links, notices, sessions, sign_in_failures};
 
 /// How often old rows are deleted, and how soon again if a batch did not get them all.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ impl Due {
             (links::DELETE_ENDED, vec![now]),
             (challenges::DELETE_ENDED, vec![now]),
             (sign_in_failures::DELETE_ENDED, vec![sign_in_failures::oldest_remembered(now)]),
-            (limit_store::DELETE_ENDED, vec![limit_store::oldest_kept(now)]),
+            (limits::DELETE_ENDED, vec![limits::oldest_kept(now)]),
             (notices::DELETE_ENDED, vec![notices::oldest_remembered(now)]),
         ]
     }

@@ -13,6 +13,8 @@ pub enum Scope {
     Everyone,
     /// All keys of an account.
     Owner(AccountId),
+    /// Every account by itself, also those that are made later. It has limits, and no requests.
+    EachPerson,
     Key(KeyId),
 }
 
@@ -29,6 +31,7 @@ impl fmt::Display for Scope {
         match self {
             Self::Everyone => Ok(()),
             Self::Owner(account) => write!(f, "@{account}"),
+            Self::EachPerson => f.write_str("@"),
             Self::Key(key) => key.fmt(f),
         }
     }
@@ -41,6 +44,7 @@ impl FromStr for Scope {
         let malformed = StoreError::Corrupt("scope");
         match (text, text.strip_prefix('@')) {
             ("", _) => Ok(Self::Everyone),
+            (_, Some("")) => Ok(Self::EachPerson),
             (_, Some(account)) => account.parse().map(Self::Owner).map_err(|_| malformed),
             (key, None) => key.parse().map(Self::Key).map_err(|_| malformed),
         }

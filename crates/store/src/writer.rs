@@ -190,6 +190,11 @@ impl Writer {
         let mut replies = Replies::default();
         for (at, row) in self.group.drain(..).enumerate() {
             let is_refused = committed.refused.contains(&at);
+            // Before the reply: the next request of the same caller finds its place free.
+            match row.permit {
+                Some(permit) if !is_refused => permit.settle(),
+                permit => drop(permit),
+            }
             let result = if is_refused { Err(RecordError::RowRefused) } else { Ok(()) };
             replies.add(row.entry.request_id, row.reply, result);
         }

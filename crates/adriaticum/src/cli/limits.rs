@@ -46,6 +46,9 @@ pub(crate) struct LimitScope {
     /// Of all keys of a person, by e-mail address.
     #[arg(long, value_name = "EMAIL")]
     pub(crate) person: Option<Email>,
+    /// Of every person by themselves, also of people who join later; a person's own limit replaces it.
+    #[arg(long)]
+    pub(crate) each_person: bool,
     /// Of all keys together.
     #[arg(long)]
     pub(crate) everyone: bool,

@@ -25,6 +25,11 @@ const MAX_TEXT_CHARS: usize = 1_600;
 /// Estimated tokens of the chat template around a message, and of our instructions.
 const TEMPLATE_TOKENS_PER_MESSAGE: usize = 8;
 const INSTRUCTION_TOKENS: usize = 200;
+/// More than our instructions have, and what is around each source.
+const INSTRUCTION_BYTES: usize = 1_024;
+const SOURCE_FRAME_BYTES: usize = 8;
+/// An estimated token has at most so many bytes.
+const BYTES_PER_TOKEN: usize = 3;
 /// With fewer tokens left, no further source is added.
 const MIN_SOURCE_TOKENS: usize = 24;
 
@@ -78,6 +83,11 @@ pub(crate) fn source_budget(request: &ChatRequest, context: Option<usize>) -> us
     let conversation: usize =
         request.messages().iter().map(|message| estimate_tokens(message.content()) + TEMPLATE_TOKENS_PER_MESSAGE).sum();
     context.saturating_sub(conversation + usize::from(request.max_tokens().get()) + INSTRUCTION_TOKENS)
+}
+
+/// How long an augmentation whose sources have that many tokens can be.
+pub(crate) fn max_bytes(tokens: usize) -> usize {
+    tokens.saturating_mul(BYTES_PER_TOKEN).saturating_add(INSTRUCTION_BYTES + MAX_SOURCES * SOURCE_FRAME_BYTES)
 }
 
 /// Sources with their texts. Passages with the same URL become one; duplicates and what cannot be cited are dropped.

@@ -137,7 +137,7 @@ impl PooledClient {
     }
 
     /// Runs up to that many statements. Outside of a transaction, the client is fit for others only if this succeeds.
-    async fn run<T>(
+    pub(super) async fn run<T>(
         &mut self,
         statements: u32,
         run: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,

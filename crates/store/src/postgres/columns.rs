@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::limits::PeriodStarts;
 use crate::rollup::{Entry, Figures, Measured};
-use crate::spending::PeriodStarts;
 
 #[derive(Default)]
 pub(super) struct Columns<'a> {
@@ -26,7 +26,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(rows: &[&'a Entry]) -> Self {
+    pub(super) fn of(rows: impl Iterator<Item = &'a Entry>) -> Self {
         let mut columns = Self::default();
         let mut starts = PeriodStarts::default();
         for entry in rows {
@@ -56,7 +56,12 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    pub(super) fn parameters<'b>(&'b self, commit: &'b i64, slot: &'b i64) -> [&'b (dyn ToSql + Sync); 19] {
+    pub(super) fn parameters<'b>(
+        &'b self,
+        commit: &'b i64,
+        slot: &'b i64,
+        reserved: &'b Vec<Uuid>,
+    ) -> [&'b (dyn ToSql + Sync); 20] {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
         let [days, months] = &self.periods;
         [
@@ -79,6 +84,7 @@ impl<'a> Columns<'a> {
             days,
             months,
             slot,
+            reserved,
         ]
     }
 }

@@ -12,9 +12,9 @@ use tokio_postgres::{Client, GenericClient, Row, Statement};
 use uuid::Uuid;
 
 use super::columns::{Columns, fits};
+use super::limits::choose_slot;
 use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::{Server, Session};
-use super::spending::choose_slot;
 use super::{count, count_if_any, number, signed};
 use crate::StoreError;
 use crate::clock::StoreClock;
@@ -22,7 +22,6 @@ use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime};
 use crate::ledger::QueuedRow;
 use crate::pruning::{ClockReading, Deleted, Due};
-use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
 
 /// More than any usual group of rows.
@@ -73,7 +72,7 @@ impl PostgresLedger {
         result
     }
 
-    fn commit_rows(&mut self, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
+    fn commit_rows(&mut self, rows: &[&QueuedRow]) -> Result<Option<CommitId>, StoreError> {
         let (commit, slot) = (CommitId::new(self.clock.now_micros()), self.slot);
         let first = self.with(async |open| open.commit(commit, slot, rows).await);
         match first {
@@ -91,14 +90,14 @@ impl LedgerBackend for PostgresLedger {
     fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
         let failed = |error: StoreError| CommitError(error.to_string());
         let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
-        let rows: Vec<_> = good.iter().map(|&at| &group[at].entry).collect();
+        let rows: Vec<_> = good.iter().map(|&at| &group[at]).collect();
         let mut committed = Committed { commit: None, refused };
         match self.commit_rows(&rows) {
             Ok(commit) => committed.commit = commit,
             // The server objects to one of the rows, and does not say which.
             Err(error) if rows.len() > 1 && is_row_error(&error) => {
                 for at in good {
-                    match self.commit_rows(&[&group[at].entry]) {
+                    match self.commit_rows(&[&group[at]]) {
                         Ok(commit) => committed.commit = commit,
                         Err(error) if is_row_error(&error) => committed.refused.push(at),
                         Err(other) => return Err(failed(other)),
@@ -250,37 +249,49 @@ impl LedgerConnection {
     }
 
     /// Commits rows under that number; `None` if no row was new.
-    async fn commit(&mut self, commit: CommitId, slot: i64, rows: &[&Entry]) -> Result<Option<CommitId>, StoreError> {
+    async fn commit(
+        &mut self,
+        commit: CommitId,
+        slot: i64,
+        rows: &[&QueuedRow],
+    ) -> Result<Option<CommitId>, StoreError> {
         if rows.is_empty() {
             return Ok(None);
         }
-        let columns = Columns::of(rows);
+        let reserved = rows.iter().filter(|row| row.permit.is_some());
+        let reserved: Vec<Uuid> = reserved.map(|row| Uuid::from_bytes(row.entry.request_id.to_bytes())).collect();
+        let columns = Columns::of(rows.iter().map(|row| &row.entry));
         self.client.set_committing(true);
-        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number(), &slot)).await?;
+        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number(), &slot, &reserved)).await?;
         self.client.set_committing(false);
         Ok((listed > 0).then_some(commit))
     }
 }
 
-/// A statement on its own is a transaction. Lists only rows that were not there before, and counts them against budgets.
+/// A statement on its own is a transaction. Lists only rows that were not there before, counts them against budgets, and
+/// ends what they had reserved.
 const INSERT: &str = "WITH new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
             queue_us, search_us, inference_us, total_us, score, scorer, sources, account)
         SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
             $15::integer[], $16::text[])
-        ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens
+        ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens, inference_us
     ), counted AS (
         INSERT INTO spending AS sums (scope, period, start, slot, requests, tokens, unmeasured)
-        SELECT scope, period, start, $19, count(*) FILTER (WHERE status IN (200, 499)), coalesce(sum(total_tokens), 0),
-            count(*) FILTER (WHERE status = 200 AND total_tokens IS NULL)
+        SELECT scope, period, start, $19, count(*), coalesce(sum(total_tokens), 0),
+            count(*) FILTER (WHERE total_tokens IS NULL)
         FROM new CROSS JOIN LATERAL (VALUES (key_id), ('@' || account), ('')) AS scopes (scope)
-        JOIN counted_scopes USING (scope)
         JOIN unnest($2::uuid[], $17::bigint[], $18::bigint[]) AS starts (id, day, month) USING (id)
         CROSS JOIN LATERAL (VALUES ('day', day), ('month', month)) AS periods (period, start)
+        WHERE (status = 200 OR status = 499 AND inference_us IS NOT NULL) AND EXISTS (
+            SELECT FROM limits WHERE (limits.scope = scopes.scope OR limits.scope = '@' AND scopes.scope LIKE '@%')
+                AND kind NOT IN ('requests-per-minute', 'requests-in-flight'))
         GROUP BY scope, period, start ORDER BY scope, period, start
         ON CONFLICT (scope, period, start, slot) DO UPDATE SET requests = sums.requests + excluded.requests,
             tokens = sums.tokens + excluded.tokens, unmeasured = sums.unmeasured + excluded.unmeasured
+    ), released AS (
+        DELETE FROM reservations WHERE request = ANY($20)
     )
     INSERT INTO unfolded (commit_id, requests) SELECT $1, array_agg(id) FROM new HAVING count(*) > 0";
 

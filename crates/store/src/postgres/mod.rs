@@ -10,11 +10,10 @@ mod fold;
 mod import;
 mod key_lookup;
 mod ledger;
-mod quotas;
+mod limits;
 mod requests;
 mod schema;
 mod server;
-mod spending;
 mod tls;
 mod url;
 mod usage;
@@ -26,7 +25,7 @@ use std::time::{Duration, Instant};
 use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
@@ -34,7 +33,7 @@ use crate::StoreError;
 use crate::clock::{ServerClock, StoreClock};
 use crate::counters::LedgerCounters;
 use crate::keys::StoredKey;
-use crate::quotas::QuotaQuestion;
+use crate::limits::Reserve;
 
 use client::Manager;
 pub(crate) use client::PooledClient;
@@ -42,7 +41,7 @@ pub(crate) use fold::FoldThread;
 pub(crate) use import::Import;
 use key_lookup::KeyLookup;
 use ledger::PostgresLedger;
-use quotas::QuotaTask;
+pub(crate) use limits::sum_recorded;
 use server::Server;
 pub use url::{PostgresUrl, PostgresUrlError};
 
@@ -63,16 +62,18 @@ pub(crate) struct Postgres {
     /// Turns for reports: they take half of the pool at most.
     reports: Semaphore,
     keys: KeyLookup,
+    limits: UnboundedSender<Reserve>,
 }
 
 impl Postgres {
     /// Connects, and migrates the tables.
-    pub(crate) async fn open(settings: &PostgresSettings) -> Result<(Self, ServerClock), StoreError> {
+    pub(crate) async fn open(settings: &PostgresSettings) -> Result<(Self, Arc<StoreClock>), StoreError> {
         let server = Server::new(settings)?;
         let mut session = server.connect().await?;
         schema::migrate(&mut session).await?;
         let asked = Instant::now();
         let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
+        let clock = Arc::new(StoreClock::server(clock));
         drop(session);
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
         let pool = Pool::builder(Manager(server.clone()))
@@ -83,7 +84,8 @@ impl Postgres {
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         let changes = Arc::new(Semaphore::new(1));
         let reports = Semaphore::new(settings.connections.div_ceil(2));
-        Ok((Self { keys: KeyLookup::new(&server), changes, reports, pool, server }, clock))
+        let limits = limits::start(&server, clock.clone());
+        Ok((Self { keys: KeyLookup::new(&server), limits, changes, reports, pool, server }, clock))
     }
 
     pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<PostgresLedger> {
@@ -96,13 +98,6 @@ impl Postgres {
         counters: Arc<LedgerCounters>,
     ) -> Result<FoldThread, StoreError> {
         FoldThread::start(self.server.clone(), clock, counters)
-    }
-
-    /// The task ends when nobody can ask any more.
-    pub(crate) fn start_quota_task(&self, clock: Arc<StoreClock>) -> UnboundedSender<QuotaQuestion> {
-        let (questions, received) = unbounded_channel();
-        drop(self.server.spawn(QuotaTask::new(self.server.clone(), clock).run(received)));
-        questions
     }
 
     /// Server settings that could lose rows.

@@ -175,8 +175,8 @@ const MIGRATIONS: &[&str] = &[
         requests uuid[] NOT NULL
     ) WITH (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0)",
     // Limits. A scope is a roll-up's party. `spending` holds what was spent in a period by scopes that have budgets, in a
-    // slot for each replica, and in slot 0 what they had spent before they were counted, which is known once
-    // `is_complete`. Replicas of earlier versions count nothing. Its rows are updated in place where there is room.
+    // slot for each replica, and in slot 0 what they had spent before they had any. Its rows are updated in place where
+    // there is room.
     "CREATE TABLE limits (
         scope text COLLATE \"C\" NOT NULL,
         kind text NOT NULL,
@@ -188,10 +188,6 @@ const MIGRATIONS: &[&str] = &[
         version bigint NOT NULL
     );
     INSERT INTO limits_version VALUES (1, 0);
-    CREATE TABLE counted_scopes (
-        scope text COLLATE \"C\" NOT NULL PRIMARY KEY,
-        is_complete boolean NOT NULL
-    );
     CREATE TABLE spending (
         scope text COLLATE \"C\" NOT NULL,
         period text COLLATE \"C\" NOT NULL,
@@ -210,19 +206,22 @@ const MIGRATIONS: &[&str] = &[
         next_at bigint NOT NULL,
         is_done boolean NOT NULL
     );
-    -- Requests per minute and in flight, which nobody needs after a crash.
-    CREATE UNLOGGED TABLE quotas (
-        scope text COLLATE \"C\" NOT NULL PRIMARY KEY,
-        minute bigint NOT NULL,
-        started bigint NOT NULL,
-        started_before bigint NOT NULL
-    ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
-    CREATE UNLOGGED TABLE quota_holds (
+    -- What requests in flight may use, until their rows are committed, and what has started lately. A party shares the
+    -- limits of a scope; the empty one is the scope itself. Not logged: replicas announce what they hold again.
+    CREATE UNLOGGED TABLE reservations (
+        request uuid NOT NULL PRIMARY KEY,
+        key_id text COLLATE \"C\" NOT NULL,
+        account text COLLATE \"C\",
+        tokens bigint NOT NULL,
+        expires_at bigint NOT NULL
+    ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+    CREATE UNLOGGED TABLE shares (
         scope text COLLATE \"C\" NOT NULL,
-        replica bigint NOT NULL,
-        count bigint NOT NULL,
-        expires_at bigint NOT NULL,
-        PRIMARY KEY (scope, replica)
+        party text COLLATE \"C\" NOT NULL,
+        empty_at bigint NOT NULL,
+        started_at bigint NOT NULL,
+        active_until bigint NOT NULL,
+        PRIMARY KEY (scope, party)
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0)",
     // Rotation: the secret before this one, and until when it works. A note. And people who were deleted.
     "ALTER TABLE keys ADD COLUMN previous_digest bytea;

@@ -10,9 +10,9 @@ use rusqlite::{
 
 use super::connect;
 use super::fold::{RecentRows, create_merge_function, fold, unfolded};
+use super::limits::CountedScopes;
 use super::log::{self, settle};
 use super::pool::{Pool, numbered};
-use super::spending::CountedScopes;
 use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;

@@ -163,7 +163,10 @@ impl PooledConnection<'_> {
         self.run(|connection| Ok(connection.execute_batch("ROLLBACK")?))
     }
 
-    fn run<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(super) fn run<T>(
+        &mut self,
+        run: impl FnOnce(&mut Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let connection = self.connection.as_mut().expect("there is a connection until the drop");
         let result = run(connection);
         self.failed |= result.is_err();

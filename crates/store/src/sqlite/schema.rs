@@ -151,7 +151,7 @@ const MIGRATIONS: &[&str] = &[
     INSERT INTO requests_of_keys SELECT key_id, id FROM requests ORDER BY key_id, id;
     DROP INDEX requests_by_key;",
     // Limits. A scope is as in `rollups`. `spending` holds what was spent in a period by scopes that have budgets, and in
-    // its slot 0 what they had spent before they were counted, which is known once `is_complete`.
+    // its slot 0 what they had spent before they had any.
     "CREATE TABLE limits (
         scope TEXT NOT NULL,
         kind TEXT NOT NULL,
@@ -163,10 +163,6 @@ const MIGRATIONS: &[&str] = &[
         version INTEGER NOT NULL
     ) STRICT;
     INSERT INTO limits_version VALUES (1, 0);
-    CREATE TABLE counted_scopes (
-        scope TEXT NOT NULL PRIMARY KEY,
-        is_complete INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
     CREATE TABLE spending (
         scope TEXT NOT NULL,
         period TEXT NOT NULL,

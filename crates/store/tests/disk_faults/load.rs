@@ -71,7 +71,7 @@ impl Load {
             }
             let entry = self.row(&mut rng);
             if rng.u8(..8) == 0 {
-                let _ = self.ledger.enqueue(entry);
+                let _ = self.ledger.enqueue(entry, None);
             } else if !self.record_row(entry.clone()).await
                 && entry.request_id.unix_seconds() >= OLDEST_KEPT_SECONDS
                 && rng.bool()
@@ -82,7 +82,7 @@ impl Load {
     }
 
     async fn record_row(&self, entry: Entry) -> bool {
-        match self.ledger.record(entry).await {
+        match self.ledger.record(entry, None).await {
             Ok(receipt) => {
                 let mut expected = self.expected.lock();
                 expected.rows.get_mut(&receipt.request_id()).unwrap().promised = true;

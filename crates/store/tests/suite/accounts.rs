@@ -255,7 +255,7 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
                 grounding: None,
             };
             ids.push((key, entry.request_id));
-            ledger.record(entry).await.unwrap();
+            ledger.record(entry, None).await.unwrap();
         }
     }
     writer.stop();

@@ -40,7 +40,7 @@ async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
     // Once the copy has been used, it is not overwritten.
     let (ledger, writer) = copy_of_it.start_ledger(3650 * DAY).unwrap();
     let key = copy_of_it.list_keys(&Viewer::operator()).await.unwrap()[0].id;
-    ledger.record(entry(key)).await.unwrap();
+    ledger.record(entry(key), None).await.unwrap();
     writer.stop();
     assert!(matches!(copy(&source, &target).await, Err(CopyError::Occupied)));
     assert_eq!(requests_of(&copy_of_it).await.len(), 601);
@@ -93,7 +93,7 @@ async fn fill(store: &Store) {
         row.request_id = RequestId::at_micros(now - age, row.request_id.unix_micros() << 20 | number << 2);
         row.grounding = (number % 3 == 0).then_some(GroundingRecord { score: 0.3, scorer: 4, sources: Some(2) });
         row.timings.search = (number % 3 == 0).then_some(Duration::from_millis(number));
-        ledger.record(row).await.unwrap();
+        ledger.record(row, None).await.unwrap();
     }
     writer.stop();
 }

@@ -117,7 +117,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
         let recording = burst.iter().map(|entry| {
             let ledger = &replicas[rng.usize(..REPLICAS)].ledger;
             let entry = entry.clone();
-            async move { ledger.record(entry).await.unwrap() }
+            async move { ledger.record(entry, None).await.unwrap() }
         });
         let recording = futures_util::future::join_all(recording.collect::<Vec<_>>());
         // Somebody reads while rows are recorded: every grouping has the same sum, and no acknowledged row is missing.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Database, Email, EnterError, Grouping,
-    KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
-    PersonName, PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery,
+    AccountError, AccountId, AuditQuery, Caller, ChallengePurpose, Database, Email, Grouping, KeyChange, KeyOrder,
+    KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period, PersonName,
+    PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery, ReserveError,
     Role, Scope, Session, SessionId, SignInMethod, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
@@ -43,8 +43,8 @@ struct World {
     token: Token,
     session: Session,
     other: AccountId,
-    /// Of the key.
-    limits: CallerLimits,
+    /// With the key.
+    caller: Caller,
 }
 
 /// What an operation may use up.
@@ -122,9 +122,8 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     remove_price(world.session.viewer.admin().unwrap(), None),
     list_limits(&world.session.viewer),
     limits_of_key(&world.session.viewer, fresh.key),
-    complete_counts(),
-    spent_budget(&world.limits),
-    enter(&world.limits),
+    authenticate_again(&world.caller),
+    reserve(&world.caller, RequestId::now(), 10),
     count_active_keys(world.session.viewer.admin().unwrap(), world.other),
     revoke_keys_of(world.session.viewer.admin().unwrap(), fresh.leaver),
     set_profile(
@@ -219,11 +218,11 @@ impl Failure for ProvidedSignInError {
     }
 }
 
-impl Failure for EnterError {
+impl Failure for ReserveError {
     fn into_store_error(self) -> Option<StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::Reached(_) => None,
+            Self::Refused(_) => None,
         }
     }
 }
@@ -254,8 +253,8 @@ impl World {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
             assert!(store.set_limit(operator.admin().unwrap(), limit).await.unwrap());
         }
-        let limits = store.authenticate(&key).await.unwrap().unwrap().limits().clone();
-        Self { store, key, token: begun.token, session: begun.session, other, limits }
+        let caller = store.authenticate(&key).await.unwrap().unwrap();
+        Self { store, key, token: begun.token, session: begun.session, other, caller }
     }
 
     async fn fresh(&self) -> Fresh {
@@ -407,7 +406,7 @@ async fn a_row_whose_caller_hangs_up_is_recorded_once(database: TestDatabase) {
             let row = entry(world.key.id());
             rows.push(row.request_id);
             let pause = Duration::from_millis(round % 4);
-            if let Some(recorded) = drop_when_pending(times, pause, ledger.record(row)).await {
+            if let Some(recorded) = drop_when_pending(times, pause, ledger.record(row, None)).await {
                 recorded.unwrap();
                 break;
             }

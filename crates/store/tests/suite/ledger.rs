@@ -143,7 +143,7 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use(database: Tes
     let (ledger, writer) = fixture.ledger();
     let used = entry(first.id(), OK, None);
     let used_at = used.request_id.timestamp();
-    ledger.record(used).await.unwrap();
+    ledger.record(used, None).await.unwrap();
     writer.stop();
 
     let keys = fixture.store.list_keys(&Viewer::operator()).await.unwrap();
@@ -158,7 +158,7 @@ async fn a_receipt_means_that_another_process_sees_the_row(database: TestDatabas
     let key = fixture.key("k").await.id();
     let (ledger, _writer) = fixture.ledger();
     let row = entry(key, OK, Some(21));
-    let receipt = ledger.record(row.clone()).await.unwrap();
+    let receipt = ledger.record(row.clone(), None).await.unwrap();
     assert_eq!(receipt.request_id(), row.request_id);
 
     let seen = newest(&fixture.database.open().await, 10).await;
@@ -182,7 +182,7 @@ async fn grounding_records_are_stored(database: TestDatabase) {
         let mut row = entry(key, OK, None);
         row.grounding = grounding;
         row.timings.search = grounding.and_then(|grounding| grounding.sources).map(|_| Duration::from_millis(2));
-        ledger.record(row.clone()).await.unwrap();
+        ledger.record(row.clone(), None).await.unwrap();
         let kept = newest(&fixture.store, 10).await.into_iter().find(|kept| kept.request_id == row.request_id);
         assert_eq!(kept.unwrap().grounding, grounding);
     }
@@ -195,8 +195,8 @@ async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     let row = entry(key, OK, Some(5));
-    ledger.record(row.clone()).await.unwrap();
-    ledger.record(row.clone()).await.unwrap();
+    ledger.record(row.clone(), None).await.unwrap();
+    ledger.record(row.clone(), None).await.unwrap();
     writer.stop();
     let report = usage(&fixture.store, Timestamp::default()).await;
     assert_eq!((report.totals.requests, report.totals.prompt.sum), (1, 5));
@@ -220,7 +220,7 @@ async fn concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum(da
     let mut waiting = tokio::task::JoinSet::new();
     for row in rows.clone() {
         let ledger = ledger.clone();
-        waiting.spawn(async move { ledger.record(row).await });
+        waiting.spawn(async move { ledger.record(row, None).await });
     }
     while let Some(recorded) = waiting.join_next().await {
         recorded.unwrap().unwrap();
@@ -253,7 +253,7 @@ async fn old_rows_are_pruned_and_their_sums_stay(database: TestDatabase) {
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     for age in [1, 89, 91, 400] {
-        ledger.record(entry_at(now().saturating_sub(age * DAY), key, OK, Some(1))).await.unwrap();
+        ledger.record(entry_at(now().saturating_sub(age * DAY), key, OK, Some(1)), None).await.unwrap();
     }
     writer.stop();
     // A new writer deletes old rows at once.
@@ -306,8 +306,11 @@ async fn one_refused_row_does_not_fail_the_rest_of_its_group(database: TestDatab
     // Microseconds that overflow their column: this row alone is refused.
     let mut bad = entry(key, OK, None);
     bad.timings.total = Duration::MAX;
-    let (before, refused, after) =
-        tokio::join!(ledger.record(entry(key, OK, None)), ledger.record(bad), ledger.record(entry(key, OK, None)));
+    let (before, refused, after) = tokio::join!(
+        ledger.record(entry(key, OK, None), None),
+        ledger.record(bad, None),
+        ledger.record(entry(key, OK, None), None)
+    );
     assert!(before.is_ok() && after.is_ok());
     assert_eq!(refused.unwrap_err(), store::RecordError::RowRefused);
     assert!(ledger.is_healthy());
@@ -320,11 +323,11 @@ async fn rows_queued_before_the_stop_are_written(database: TestDatabase) {
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
     for _ in 0..3000 {
-        ledger.enqueue(entry(key, OK, None)).unwrap();
+        ledger.enqueue(entry(key, OK, None), None).unwrap();
     }
     writer.stop();
     assert_eq!(usage(&fixture.store, Timestamp::default()).await.totals.requests, 3000);
-    assert_eq!(ledger.record(entry(key, OK, None)).await.unwrap_err(), store::RecordError::Stopped);
+    assert_eq!(ledger.record(entry(key, OK, None), None).await.unwrap_err(), store::RecordError::Stopped);
 }
 
 #[tokio::test]
@@ -374,8 +377,8 @@ async fn both_backends_report_the_same_for_the_same_rows() {
     for fixture in [&file, &server] {
         let (ledger, writer) = fixture.ledger();
         for group in rows.chunks(7) {
-            group.iter().for_each(|row| ledger.enqueue(row.clone()).unwrap());
-            ledger.record(group[0].clone()).await.unwrap(); // a duplicate: not counted, and it waits for the others
+            group.iter().for_each(|row| ledger.enqueue(row.clone(), None).unwrap());
+            ledger.record(group[0].clone(), None).await.unwrap(); // a duplicate: not counted, and it waits for the others
         }
         writer.stop();
         let report = usage(&fixture.store, Timestamp::default()).await;

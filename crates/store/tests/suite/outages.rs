@@ -18,7 +18,7 @@ async fn a_connection_closed_between_two_rows_loses_nothing() {
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     for _ in 0..5 {
-        ledger.record(entry(key.id())).await.unwrap();
+        ledger.record(entry(key.id()), None).await.unwrap();
         assert!(store.authenticate(&key).await.unwrap().is_some());
         Cluster::shared().sql(
             "postgres",
@@ -40,17 +40,17 @@ async fn a_stopped_server_makes_the_ledger_unhealthy_until_it_is_back() {
     let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     let mut recorded = 1;
     for mode in ["fast", "immediate"] {
         cluster.stop(mode);
-        assert_eq!(ledger.record(entry(key.id())).await.unwrap_err(), RecordError::CommitFailed, "{mode}");
+        assert_eq!(ledger.record(entry(key.id()), None).await.unwrap_err(), RecordError::CommitFailed, "{mode}");
         assert!(!ledger.is_healthy(), "{mode}");
         assert!(store.authenticate(&key).await.is_err(), "{mode}");
         cluster.start_again();
         wait_until_healthy(&ledger).await;
         assert!(store.authenticate(&key).await.unwrap().is_some(), "{mode}");
-        ledger.record(entry(key.id())).await.unwrap();
+        ledger.record(entry(key.id()), None).await.unwrap();
         recorded += 1;
         assert_eq!(rows(&store).await, recorded, "{mode}");
     }
@@ -64,15 +64,15 @@ async fn a_frozen_server_times_out() {
     let store = database.open().await;
     let key = new_key(&store, "k").await;
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     cluster.freeze(true);
     let began = Instant::now();
-    let (refused, unknown) = tokio::join!(ledger.record(entry(key.id())), store.authenticate(&key));
+    let (refused, unknown) = tokio::join!(ledger.record(entry(key.id()), None), store.authenticate(&key));
     cluster.freeze(false);
     assert!(refused.is_err() && unknown.is_err());
     assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     wait_until_healthy(&ledger).await;
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     assert!(store.authenticate(&key).await.unwrap().is_some());
     writer.stop();
 }
@@ -89,12 +89,12 @@ async fn a_read_only_server_makes_the_ledger_unhealthy() {
     let mut refused = false;
     let began = Instant::now();
     while !refused && began.elapsed() < RECOVERY_TIMEOUT {
-        refused = ledger.record(entry(key.id())).await.is_err();
+        refused = ledger.record(entry(key.id()), None).await.is_err();
     }
     assert!(refused && !ledger.is_healthy());
     cluster.set("default_transaction_read_only", "off");
     wait_until_healthy(&ledger).await;
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     writer.stop();
 }
 

@@ -47,7 +47,7 @@ async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
                 if number % 7 == 0 {
                     row.outcome = Outcome { status: 502, code: Some("inference_error") };
                 }
-                waiting.spawn(async move { ledger.record(row).await });
+                waiting.spawn(async move { ledger.record(row, None).await });
             }
             while let Some(recorded) = waiting.join_next().await {
                 recorded.unwrap().unwrap();
@@ -83,14 +83,14 @@ async fn an_older_replica_keeps_working_after_a_newer_migration() {
     let old = database.open().await;
     let key = new_key(&old, "k").await;
     let (ledger, writer) = old.start_ledger(Duration::from_secs(86_400)).unwrap();
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     let name = database.database.to_string();
     let name = name.rsplit_once('/').unwrap().1;
     let later = "ALTER TABLE requests ADD COLUMN later text; ALTER TABLE rollups ADD COLUMN later bigint;
         ALTER TABLE key_sums ADD COLUMN later bigint; ALTER TABLE keys ADD COLUMN later text;
         UPDATE adriaticum_schema SET version = 999";
     Cluster::shared().sql(name, later);
-    ledger.record(entry(key.id())).await.unwrap();
+    ledger.record(entry(key.id()), None).await.unwrap();
     assert!(old.authenticate(&key).await.unwrap().is_some());
     writer.stop();
     assert_eq!(old.list_keys(&Viewer::operator()).await.unwrap().len(), 1);

@@ -77,11 +77,11 @@ impl World {
                 timings: Timings { total: Duration::from_millis(number), ..Timings::default() },
                 grounding: None,
             };
-            ledger.enqueue(row.clone()).unwrap();
+            ledger.enqueue(row.clone(), None).unwrap();
             self.rows.push(row);
         }
         let last = self.rows.last().unwrap().clone();
-        ledger.record(last).await.unwrap(); // a duplicate: it waits for the others
+        ledger.record(last, None).await.unwrap(); // a duplicate: it waits for the others
         writer.stop();
     }
 
@@ -235,7 +235,7 @@ async fn rows_that_come_late_are_counted(database: TestDatabase) {
         for second in [first - 2 * HOUR, first + 2 * HOUR, now - 20 * DAY, now - 5 * DAY, now - 2 * HOUR, now] {
             let mut row = crate::database::entry(key);
             row.request_id = RequestId::at_micros(second * 1_000_000, round << 4);
-            ledger.record(row).await.unwrap();
+            ledger.record(row, None).await.unwrap();
         }
         for when in ["at once", "from memory"] {
             let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
@@ -257,7 +257,7 @@ async fn hours_whose_rows_are_gone_are_counted_whole(database: TestDatabase) {
     for second in [60, 1_800, 3_500] {
         let mut row = crate::database::entry(key);
         row.request_id = RequestId::at_micros((hour + second) * 1_000_000, second << 4);
-        ledger.record(row).await.unwrap();
+        ledger.record(row, None).await.unwrap();
     }
     writer.stop();
     let period = Period::exactly(Timestamp::from_seconds(hour + 1_000), Timestamp::from_seconds(hour + 2_000));

@@ -1,7 +1,7 @@
 //! What requests count against budgets, by day and by month in UTC. Pure.
 //!
-//! A completion counts, and so does a request whose caller gave up waiting: otherwise whoever hangs up in time would pay
-//! nothing. Tokens count as far as a runtime measured them.
+//! A completion counts, and so does a request whose caller hung up after a runtime had begun: otherwise a caller that hangs
+//! up in time would pay nothing. Tokens count as far as a runtime measured them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,8 @@ use jiff::Zoned;
 use jiff::tz::TimeZone;
 
 use crate::id::AccountId;
-use crate::rollup::Figures;
+use crate::latency::{Latencies, Phase};
+use crate::rollup::{Figures, Rollups};
 use crate::scope::Scope;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,27 +20,29 @@ pub struct Spending {
     pub requests: u64,
     /// As far as they were measured.
     pub tokens: u64,
-    /// Completions whose tokens no runtime measured.
+    /// Requests whose tokens no runtime measured.
     pub unmeasured: u64,
 }
 
 impl Spending {
-    /// Of one request.
-    pub(crate) fn of(status: u16, total_tokens: Option<u32>) -> Self {
+    /// Of one request. `has_begun` says whether a runtime was asked.
+    pub(crate) fn from_request(status: u16, has_begun: bool, total_tokens: Option<u32>) -> Self {
+        let counts = status == COMPLETED || status == CLIENT_CLOSED && has_begun;
         Self {
-            requests: counts(status).into(),
+            requests: counts.into(),
             tokens: total_tokens.unwrap_or(0).into(),
-            unmeasured: (status == COMPLETED && total_tokens.is_none()).into(),
+            unmeasured: (counts && total_tokens.is_none()).into(),
         }
     }
 
     /// Of all requests of a roll-up, which ended alike.
-    pub(crate) fn of_rollup(status: u16, figures: &Figures) -> Self {
-        Self {
-            requests: if counts(status) { figures.requests } else { 0 },
-            tokens: figures.total.sum,
-            unmeasured: if status == COMPLETED { figures.requests.saturating_sub(figures.total.count) } else { 0 },
-        }
+    fn from_rollup(status: u16, figures: &Figures, latencies: &Latencies) -> Self {
+        let requests = match status {
+            COMPLETED => figures.requests,
+            CLIENT_CLOSED => latencies.count(Phase::Inference),
+            _ => 0,
+        };
+        Self { requests, tokens: figures.total.sum, unmeasured: requests.saturating_sub(figures.total.count) }
     }
 
     pub(crate) fn add(&mut self, other: Self) {
@@ -47,23 +50,10 @@ impl Spending {
         self.tokens += other.tokens;
         self.unmeasured += other.unmeasured;
     }
-
-    /// What is left if a part of it was counted elsewhere.
-    pub(crate) fn without(self, part: Self) -> Self {
-        Self {
-            requests: self.requests.saturating_sub(part.requests),
-            tokens: self.tokens.saturating_sub(part.tokens),
-            unmeasured: self.unmeasured.saturating_sub(part.unmeasured),
-        }
-    }
 }
 
 const COMPLETED: u16 = 200;
 const CLIENT_CLOSED: u16 = 499;
-
-fn counts(status: u16) -> bool {
-    matches!(status, COMPLETED | CLIENT_CLOSED)
-}
 
 /// The time after which a budget renews, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +101,83 @@ fn utc(time: Timestamp) -> Zoned {
 fn timestamp(time: Result<Zoned, jiff::Error>) -> Timestamp {
     let millis = time.map_or(0, |time| time.timestamp().as_millisecond());
     Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
+}
+
+/// The spending of one scope in a day and its month.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SpentInPeriods {
+    pub(crate) day: Spending,
+    pub(crate) month: Spending,
+}
+
+impl SpentInPeriods {
+    pub(crate) fn of(&self, period: BudgetPeriod) -> &Spending {
+        match period {
+            BudgetPeriod::Day => &self.day,
+            BudgetPeriod::Month => &self.month,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, period: BudgetPeriod) -> &mut Spending {
+        match period {
+            BudgetPeriod::Day => &mut self.day,
+            BudgetPeriod::Month => &mut self.month,
+        }
+    }
+}
+
+/// What scopes have spent in the current day and month according to their roll-ups.
+#[derive(Default)]
+pub(crate) struct RecordedSpending {
+    now: Timestamp,
+    pub(crate) by_scope: BTreeMap<Scope, SpentInPeriods>,
+}
+
+impl RecordedSpending {
+    pub(crate) fn at(now: Timestamp) -> Self {
+        Self { now, ..Self::default() }
+    }
+
+    /// When the first of these hours begins, in seconds since 1970.
+    pub(crate) fn first_second(&self) -> u64 {
+        BudgetPeriod::Month.start(self.now).as_seconds()
+    }
+
+    /// Adds the roll-up of an hour, if it lies in the current day or month.
+    pub(crate) fn add(&mut self, scope: Scope, hour: u64, status: u16, figures: &Figures, latencies: &Latencies) {
+        for period in BudgetPeriod::ALL {
+            if Timestamp::from_seconds(hour) >= period.start(self.now) {
+                let spent = self.by_scope.entry(scope).or_default().of_mut(period);
+                spent.add(Spending::from_rollup(status, figures, latencies));
+            }
+        }
+    }
+
+    /// Adds the rows that are not in the roll-ups yet.
+    pub(crate) fn add_unfolded(&mut self, unfolded: &Rollups, range: &ScopeRange) {
+        for (key, figures, latencies) in unfolded.hours().filter(|(key, ..)| range.contains(key.scope)) {
+            self.add(key.scope, key.start, key.status, figures, latencies);
+        }
+    }
+}
+
+/// The scopes that a limit holds for, as an interval of their names.
+pub(crate) struct ScopeRange {
+    pub(crate) first: String,
+    pub(crate) last: String,
+}
+
+impl ScopeRange {
+    pub(crate) fn limited_by(scope: Scope) -> Self {
+        match scope {
+            Scope::EachPerson => Self { first: "@0".into(), last: "@~".into() },
+            other => Self { first: other.to_string(), last: other.to_string() },
+        }
+    }
+
+    fn contains(&self, scope: Scope) -> bool {
+        (&self.first..=&self.last).contains(&&scope.to_string())
+    }
 }
 
 /// What a commit adds to the sums of scopes, each in a day and in its month.
@@ -187,17 +254,22 @@ mod tests {
 
     #[test]
     fn a_request_counts_as_it_does_in_its_roll_up() {
-        for (status, tokens, expected) in [
-            (200, Some(7), Spending { requests: 1, tokens: 7, unmeasured: 0 }),
-            (200, None, Spending { requests: 1, tokens: 0, unmeasured: 1 }),
-            (499, None, Spending { requests: 1, tokens: 0, unmeasured: 0 }),
-            (502, None, Spending::default()),
-            (403, None, Spending::default()),
+        for (status, has_begun, tokens, expected) in [
+            (200, true, Some(7), Spending { requests: 1, tokens: 7, unmeasured: 0 }),
+            (200, true, None, Spending { requests: 1, tokens: 0, unmeasured: 1 }),
+            (499, true, None, Spending { requests: 1, tokens: 0, unmeasured: 1 }),
+            (499, false, None, Spending::default()),
+            (502, true, None, Spending::default()),
+            (403, false, None, Spending::default()),
         ] {
             let total = Measured { sum: tokens.unwrap_or(0).into(), count: tokens.is_some().into() };
             let figures = Figures { requests: 1, total, ..Figures::default() };
-            assert_eq!(Spending::of(status, tokens), expected, "{status}");
-            assert_eq!(Spending::of_rollup(status, &figures), expected, "{status}");
+            let mut latencies = Latencies::default();
+            if has_begun {
+                latencies.add(Phase::Inference, 1_000);
+            }
+            assert_eq!(Spending::from_request(status, has_begun, tokens), expected, "{status}");
+            assert_eq!(Spending::from_rollup(status, &figures, &latencies), expected, "{status}");
         }
     }
 }

@@ -1,0 +1,82 @@
+//! Budgets of tokens or requests, and how they stand. Pure.
+
+use chat::Timestamp;
+
+use super::kind::{BudgetUnit, Limit, LimitKind};
+use super::spending::{BudgetPeriod, Spending};
+
+/// A tokens or requests budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    pub unit: BudgetUnit,
+    pub period: BudgetPeriod,
+    pub amount: u64,
+}
+
+impl Budget {
+    pub fn kind(&self) -> LimitKind {
+        LimitKind::Budget(self.unit, self.period)
+    }
+
+    /// Of tokens and requests, what this budget counts.
+    pub(crate) fn of(&self, requests: u64, tokens: u64) -> u64 {
+        match self.unit {
+            BudgetUnit::Tokens => tokens,
+            BudgetUnit::Requests => requests,
+        }
+    }
+}
+
+/// A limit, and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitUse {
+    pub limit: Limit,
+    /// `None` for what is no budget, and for a budget of each person that is not looked at for one.
+    pub budget: Option<BudgetUse>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetUse {
+    pub used: u64,
+    pub left: u64,
+    /// What will be used at the end of the period if it goes on like this; `None` too soon after its beginning.
+    pub forecast: Option<u64>,
+    /// Requests whose tokens no runtime measured; they are not in `used`.
+    pub unmeasured: u64,
+    pub renews_at: Timestamp,
+}
+
+/// The part of a period that must have passed for a forecast.
+const FORECAST_AFTER: f64 = 0.05;
+
+impl BudgetUse {
+    pub(crate) fn new(budget: Budget, spent: Spending, now: Timestamp) -> Self {
+        let (used, renews_at) = (budget.of(spent.requests, spent.tokens), budget.period.end(now));
+        let start = budget.period.start(now);
+        let passed = now.duration_since(start).as_secs_f64() / renews_at.duration_since(start).as_secs_f64();
+        Self {
+            used,
+            left: budget.amount.saturating_sub(used),
+            forecast: (passed >= FORECAST_AFTER).then(|| (used as f64 / passed).round() as u64),
+            unmeasured: spent.unmeasured,
+            renews_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forecast_goes_on_as_before_once_some_time_has_passed() {
+        const DAY: u64 = 86_400;
+        let budget = Budget { unit: BudgetUnit::Tokens, period: BudgetPeriod::Day, amount: 100 };
+        let spent = Spending { tokens: 30, ..Spending::default() };
+        for (passed, forecast) in [(0, None), (DAY / 100, None), (DAY / 4, Some(120)), (DAY / 2, Some(60))] {
+            let found = BudgetUse::new(budget, spent, Timestamp::from_seconds(20_000 * DAY + passed));
+            assert_eq!((found.used, found.left, found.forecast), (30, 70, forecast), "{passed}");
+            assert_eq!(found.renews_at, Timestamp::from_seconds(20_001 * DAY));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Reads and changes limits.
+//!
+//! Every change gives the limits another version, which is read with every key: a limit holds for the next request on
+//! every replica. What a scope spent before it had a budget is summed up in the change's own transaction, while no row is
+//! committed; from then on commits add to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chat::{KeyId, Timestamp};
+
+use super::budget::{BudgetUse, LimitUse};
+use super::kind::{Limit, LimitKind};
+use super::spending::{BudgetPeriod, RecordedSpending, ScopeRange, Spending};
+use super::table::{CallerLimits, LimitTable};
+use crate::accounts::{AccountError, require_still_admin};
+use crate::keys::Caller;
+use crate::scope::Scope;
+use crate::sql::{Connection, Row, Transaction, params};
+use crate::viewer::Viewer;
+use crate::{Admin, Store, StoreError, postgres, sqlite};
+
+impl Store {
+    /// The limits of a caller, of the version that the database had when the key was looked up or of a later one.
+    pub(super) async fn limits_of(&self, caller: &Caller) -> Result<CallerLimits, StoreError> {
+        let current = || Some(self.limits.read().clone()).filter(|known| known.version == caller.limits_version());
+        let known = match current() {
+            Some(known) => known,
+            None => {
+                let _once = self.loading_limits.lock().await;
+                match current() {
+                    Some(known) => known,
+                    None => self.load_limits().await?,
+                }
+            }
+        };
+        Ok(known.limits_of(caller.key(), caller.owner()))
+    }
+
+    async fn load_limits(&self) -> Result<Arc<LimitTable>, StoreError> {
+        let mut connection = self.connection().await?;
+        // The version first: what changes in between is then loaded again.
+        let version = connection.query_value(LIMITS_VERSION, &[]).await?;
+        let limits = connection.query("SELECT scope, kind, amount FROM limits", &[], limit).await?;
+        let loaded = Arc::new(LimitTable::new(version, limits));
+        *self.limits.write() = loaded.clone();
+        Ok(loaded)
+    }
+
+    /// Sets a limit, in place of one of that kind; `false` if there is no such key or person.
+    pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let Some(label) = label(transaction, limit.scope).await? else { return Ok(false) };
+            if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
+                count_recorded(transaction, limit.scope).await?;
+            }
+            let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
+                ON CONFLICT (scope, kind) DO UPDATE SET amount = excluded.amount";
+            let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
+            transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
+            let what = format!("limited {} to {}", limit.kind.describe(), limit.amount);
+            note_change(transaction, admin, &what, &label).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// `false` if there is none.
+    pub async fn remove_limit(&self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
+        self.change(async |transaction| {
+            require_still_admin(transaction, admin).await?;
+            let text = scope.to_string();
+            let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
+            if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
+                return Ok(false);
+            }
+            let label = label(transaction, scope).await?.unwrap_or(text);
+            note_change(transaction, admin, &format!("removed the limit of {}", kind.describe()), &label).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// The limits that a viewer may see, with what is used of them: all, or those of a person, of that person's keys, of
+    /// each person and everyone's.
+    pub async fn list_limits(&self, viewer: &Viewer) -> Result<Vec<LimitUse>, StoreError> {
+        let visible = "$1 IS NULL OR limits.scope IN ('', '@') OR limits.scope = '@' || $1
+            OR limits.scope IN (SELECT id FROM keys WHERE owner = $1)";
+        self.limits_where(viewer, visible).await
+    }
+
+    /// The limits of a key that the viewer may see.
+    pub async fn limits_of_key(&self, viewer: &Viewer, key: KeyId) -> Result<Vec<LimitUse>, StoreError> {
+        match self.key(viewer, key).await? {
+            Some(_) => self.limits_where(viewer, &format!("limits.scope = '{key}'")).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn limits_where(&self, viewer: &Viewer, condition: &str) -> Result<Vec<LimitUse>, StoreError> {
+        let now = self.now();
+        let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
+        let select = format!(
+            "SELECT limits.scope, kind, amount, CAST(coalesce(sum(requests), 0) AS bigint),
+                CAST(coalesce(sum(tokens), 0) AS bigint), CAST(coalesce(sum(unmeasured), 0) AS bigint)
+             FROM limits LEFT JOIN spending
+                ON spending.scope = CASE limits.scope WHEN '@' THEN '@' || $1 ELSE limits.scope END
+                AND period = CASE WHEN kind LIKE '%-day' THEN 'day' ELSE 'month' END
+                AND start = CASE WHEN kind LIKE '%-day' THEN $2 ELSE $3 END
+             WHERE {condition} GROUP BY limits.scope, kind, amount ORDER BY limits.scope, kind"
+        );
+        let read = |row: &Row<'_>| {
+            let limit = limit(row)?;
+            let spent = Spending { requests: row.get(3)?, tokens: row.get(4)?, unmeasured: row.get(5)? };
+            let is_of_many = limit.scope == Scope::EachPerson && viewer.scope().is_none();
+            let budget = limit.budget().filter(|_| !is_of_many).map(|budget| BudgetUse::new(budget, spent, now));
+            Ok(LimitUse { limit, budget })
+        };
+        self.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
+    }
+}
+
+pub(crate) const LIMITS_VERSION: &str = "SELECT version FROM limits_version";
+
+/// Sums of periods that are over.
+pub(crate) const DELETE_ENDED: &str = "DELETE FROM spending WHERE start < $1";
+
+/// The month before this one is kept, in case a clock was wrong.
+pub(crate) fn oldest_kept(now: Timestamp) -> Timestamp {
+    BudgetPeriod::Month.start(BudgetPeriod::Month.start(now).saturating_sub(Duration::from_secs(1)))
+}
+
+/// Gives the limits another version: a random one, so that none comes back after a fail-over has lost some.
+pub(crate) async fn count_up(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+    let version = getrandom::u64()? >> 1;
+    transaction.execute("UPDATE limits_version SET version = $1", params![version]).await.map(drop)
+}
+
+fn limit(row: &Row<'_>) -> Result<Limit, StoreError> {
+    let kind = row.get::<String>(1)?.parse().map_err(|_| StoreError::Corrupt("limit"))?;
+    Ok(Limit { scope: row.get::<String>(0)?.parse()?, kind, amount: row.get(2)? })
+}
+
+/// Whether commits count what a scope spends already.
+async fn has_budget(transaction: &mut Transaction<'_>, scope: Scope) -> Result<bool, StoreError> {
+    let find = "SELECT EXISTS (SELECT 1 FROM limits WHERE scope = $1
+        AND kind NOT IN ('requests-per-minute', 'requests-in-flight'))";
+    transaction.query_value(find, params![&*scope.to_string()]).await
+}
+
+/// Sums up what was spent in the current day and month. No row is committed until the transaction ends, and every later
+/// commit counts.
+async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Result<(), StoreError> {
+    let (now, range) = (transaction.now(), ScopeRange::limited_by(scope));
+    let mut recorded = RecordedSpending::at(now);
+    match &mut **transaction {
+        Connection::Sqlite(connection) => sqlite::sum_recorded(connection, &range, &mut recorded)?,
+        Connection::Postgres(client) => postgres::sum_recorded(client, &range, &mut recorded).await?,
+    }
+    let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2";
+    transaction.execute(forget, params![&*range.first, &*range.last]).await?;
+    for (scope, spent) in &recorded.by_scope {
+        for period in BudgetPeriod::ALL {
+            let Spending { requests, tokens, unmeasured } = *spent.of(period);
+            let set = "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
+                VALUES ($1, $2, $3, 0, $4, $5, $6)";
+            let (scope, start) = (scope.to_string(), period.start(now));
+            let parameters = params![&*scope, period.as_str(), start, requests, tokens, unmeasured];
+            transaction.execute(set, parameters).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn note_change(
+    transaction: &mut Transaction<'_>,
+    admin: Admin<'_>,
+    what: &str,
+    label: &str,
+) -> Result<(), StoreError> {
+    count_up(transaction).await?;
+    transaction.audit(admin.0, what, label).await
+}
+
+/// How the audit log names whose limit it is; `None` if there is no such key or person.
+async fn label(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<String>, StoreError> {
+    let name = |row: &Row<'_>| row.get::<String>(0);
+    match scope {
+        Scope::Everyone => Ok(Some("everyone".into())),
+        Scope::EachPerson => Ok(Some("each person".into())),
+        Scope::Owner(account) => {
+            transaction.query_optional("SELECT email FROM accounts WHERE id = $1", params![&account], name).await
+        }
+        Scope::Key(key) => {
+            let find = "SELECT name FROM keys WHERE id = $1 AND NOT playground";
+            let found = transaction.query_optional(find, params![&key], name).await?;
+            Ok(found.map(|name| format!("{name} ({key})")))
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What can be limited, and how amounts are written. Pure.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::budget::Budget;
+use super::spending::BudgetPeriod;
+use crate::scope::Scope;
+
+/// What is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LimitKind {
+    Budget(BudgetUnit, BudgetPeriod),
+    RequestsPerMinute,
+    RequestsInFlight,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BudgetUnit {
+    Tokens,
+    Requests,
+}
+
+impl LimitKind {
+    pub const ALL: [Self; 6] = [
+        Self::Budget(BudgetUnit::Tokens, BudgetPeriod::Day),
+        Self::Budget(BudgetUnit::Tokens, BudgetPeriod::Month),
+        Self::Budget(BudgetUnit::Requests, BudgetPeriod::Day),
+        Self::Budget(BudgetUnit::Requests, BudgetPeriod::Month),
+        Self::RequestsPerMinute,
+        Self::RequestsInFlight,
+    ];
+
+    /// As the command line, forms and the database write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Budget(BudgetUnit::Tokens, BudgetPeriod::Day) => "tokens-per-day",
+            Self::Budget(BudgetUnit::Tokens, BudgetPeriod::Month) => "tokens-per-month",
+            Self::Budget(BudgetUnit::Requests, BudgetPeriod::Day) => "requests-per-day",
+            Self::Budget(BudgetUnit::Requests, BudgetPeriod::Month) => "requests-per-month",
+            Self::RequestsPerMinute => "requests-per-minute",
+            Self::RequestsInFlight => "requests-in-flight",
+        }
+    }
+
+    /// As a sentence has it: `tokens per day`.
+    pub fn describe(self) -> String {
+        self.as_str().replace('-', " ")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no such limit; there are {}", LimitKind::ALL.map(LimitKind::as_str).join(", "))]
+pub struct LimitKindError;
+
+impl FromStr for LimitKind {
+    type Err = LimitKindError;
+
+    fn from_str(text: &str) -> Result<Self, LimitKindError> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(LimitKindError)
+    }
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub scope: Scope,
+    pub kind: LimitKind,
+    pub amount: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the amount is a whole number of at most 1,000,000,000,000,000")]
+pub struct LimitAmountError;
+
+impl Limit {
+    /// Far more than anybody can use.
+    const MAX_AMOUNT: u64 = 1_000_000_000_000_000;
+
+    /// Digits may be in groups of three, as people write them. What could be a decimal point is refused.
+    pub fn parse_amount(typed: &str) -> Result<u64, LimitAmountError> {
+        let is_separator = |character: char| matches!(character, ',' | '.' | '\'' | '_') || character.is_whitespace();
+        let mut groups = typed.trim().split(is_separator);
+        let first = groups.next().unwrap_or_default();
+        let rest: Vec<&str> = groups.collect();
+        let is_grouped = rest.is_empty() || (1..=3).contains(&first.len()) && rest.iter().all(|group| group.len() == 3);
+        let digits = first.to_owned() + &rest.concat();
+        let is_number = is_grouped && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let amount = digits.parse().ok().filter(|amount| is_number && *amount <= Self::MAX_AMOUNT);
+        amount.ok_or(LimitAmountError)
+    }
+
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        match self.kind {
+            LimitKind::Budget(unit, period) => Some(Budget { unit, period, amount: self.amount }),
+            LimitKind::RequestsPerMinute | LimitKind::RequestsInFlight => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amount_is_read_as_people_write_it() {
+        for (typed, amount) in [
+            ("1000", 1_000),
+            ("1,000,000", 1_000_000),
+            ("1.000.000", 1_000_000),
+            ("1 000", 1_000),
+            (" 12\u{a0}345 ", 12_345),
+            ("0", 0),
+            ("1000000000000000", Limit::MAX_AMOUNT),
+        ] {
+            assert_eq!(Limit::parse_amount(typed), Ok(amount), "{typed}");
+        }
+        let wrong =
+            ["", ",", ",000", "1,", "1,00", "2.5", "1000.00", "1000,000", "-1", "+1", "1e9", "1000000000000001"];
+        for typed in wrong.into_iter().chain(["99999999999999999999999"]) {
+            assert_eq!(Limit::parse_amount(typed), Err(LimitAmountError), "{typed}");
+        }
+    }
+
+    #[test]
+    fn every_kind_is_read_as_it_is_written() {
+        for kind in LimitKind::ALL {
+            assert_eq!(kind.as_str().parse(), Ok(kind));
+        }
+        assert_eq!("tokens".parse::<LimitKind>(), Err(LimitKindError));
+    }
+}

@@ -1,0 +1,96 @@
+//! What an admitted request holds of its limits until its row is committed.
+
+use std::sync::Arc;
+
+use chat::RequestId;
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use super::state::{Refusal, Reservation, State};
+use super::table::CallerLimits;
+use crate::clock::StoreClock;
+use crate::keys::Caller;
+use crate::{Backend, Store, StoreError};
+
+/// Why a request gets no permit.
+#[derive(Debug, thiserror::Error)]
+pub enum ReserveError {
+    #[error("a limit is reached")]
+    Refused(Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A reservation, which ends when this is dropped. The ledger drops it once the request's row is durable, or known not to
+/// be.
+#[must_use]
+pub struct Permit {
+    reservation: Reservation,
+    keeper: Keeper,
+    is_settled: bool,
+}
+
+/// Who keeps the reservation.
+pub(crate) enum Keeper {
+    Memory(Arc<Mutex<State>>, Arc<StoreClock>),
+    Database(UnboundedSender<Reserve>),
+}
+
+/// To the task that shares limits with other replicas.
+pub(crate) enum Reserve {
+    Take { reservation: Reservation, limits: CallerLimits, reply: oneshot::Sender<Result<(), ReserveError>> },
+    Release(Release),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release {
+    pub(crate) request: RequestId,
+    /// The commit of the request's row has ended the reservation.
+    pub(crate) is_settled: bool,
+}
+
+impl Permit {
+    pub(crate) fn new(reservation: Reservation, keeper: Keeper) -> Self {
+        Self { reservation, keeper, is_settled: false }
+    }
+
+    /// The request's row is committed, and with it what was spent.
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        match &self.keeper {
+            Keeper::Memory(state, clock) => state.lock().release(&self.reservation, clock.now()),
+            Keeper::Database(task) => {
+                let release = Release { request: self.reservation.request, is_settled: self.is_settled };
+                let _ = task.send(Reserve::Release(release)); // without a task there are no more requests
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Reserves what a request may use at most: so many tokens. `None` for a caller without limits.
+    pub async fn reserve(
+        &self,
+        caller: &Caller,
+        request: RequestId,
+        tokens: u64,
+    ) -> Result<Option<Permit>, ReserveError> {
+        let limits = self.limits_of(caller).await?;
+        if limits.is_empty() {
+            return Ok(None);
+        }
+        let reservation = Reservation { request, key: caller.key(), owner: caller.owner(), tokens };
+        let permit = match &self.backend {
+            Backend::Sqlite(backend) => backend.reserve(reservation, &limits, &self.clock)?,
+            // Boxed, because it is large: every request would carry it as well.
+            Backend::Postgres(backend) => Box::pin(backend.reserve(reservation, limits)).await?,
+        };
+        Ok(Some(permit))
+    }
+}

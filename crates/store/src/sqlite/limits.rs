@@ -1,0 +1,147 @@
+//! SQLite's side of limits. One process serves a file, so reservations are in its memory and end with it. What was spent is
+//! in the file: a commit adds to the sums of the scopes that have budgets, in its own transaction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chat::Timestamp;
+use parking_lot::Mutex;
+use rusqlite::{Connection, Transaction, params};
+
+use super::Sqlite;
+use super::fold::unfolded_sums;
+use super::pool::PooledConnection;
+use crate::StoreError;
+use crate::clock::StoreClock;
+use crate::latency::Latencies;
+use crate::limits::{
+    BudgetPeriod, CallerLimits, Keeper, LIMITS_VERSION, Limit, LimitTable, PeriodStarts, Permit, RecordedSpending,
+    Reservation, ReserveError, ScopeRange, Spending, SpendingSums, SpentInPeriods, State,
+};
+use crate::rollup::{Entry, Figures, Measured};
+use crate::scope::Scope;
+
+/// Commits add to this one; slot 0 is what was spent before there was a budget.
+const SLOT: u64 = 1;
+
+impl Sqlite {
+    pub(crate) fn reserve(
+        &self,
+        reservation: Reservation,
+        limits: &CallerLimits,
+        clock: &Arc<StoreClock>,
+    ) -> Result<Permit, ReserveError> {
+        let starts = PeriodStarts::default().of(reservation.request.timestamp());
+        // Held while the sums are read: what ends meanwhile is in the sums, or still reserved.
+        let mut state = self.reserved.lock();
+        let spent = self.spent(limits, starts)?;
+        state.reserve(limits, &reservation, &spent, clock.now()).map_err(ReserveError::Refused)?;
+        Ok(Permit::new(reservation, Keeper::Memory(self.reserved.clone(), clock.clone())))
+    }
+
+    fn spent(
+        &self,
+        limits: &CallerLimits,
+        starts: [Timestamp; 2],
+    ) -> Result<HashMap<Scope, SpentInPeriods>, StoreError> {
+        let scopes = || limits.iter().filter(|(_, limits)| !limits.budgets.is_empty()).map(|(scope, _)| scope);
+        if scopes().next().is_none() {
+            return Ok(HashMap::new());
+        }
+        self.with(|connection| scopes().map(|scope| Ok((scope, sum(connection, scope, starts)?))).collect())
+    }
+}
+
+/// Two look-ups: with `OR`, all days of a scope would be read.
+const SUM: &str = "SELECT 'day', requests, tokens, unmeasured FROM spending
+        WHERE scope = ?1 AND period = 'day' AND start = ?2
+    UNION ALL
+    SELECT 'month', requests, tokens, unmeasured FROM spending
+        WHERE scope = ?1 AND period = 'month' AND start = ?3";
+
+fn sum(connection: &Connection, scope: Scope, [day, month]: [Timestamp; 2]) -> Result<SpentInPeriods, StoreError> {
+    let mut sum = connection.prepare_cached(SUM)?;
+    let mut rows = sum.query(params![scope.to_string(), day.as_millis(), month.as_millis()])?;
+    let mut spent = SpentInPeriods::default();
+    while let Some(row) = rows.next()? {
+        let period = if row.get_ref(0)?.as_str() == Ok("day") { BudgetPeriod::Day } else { BudgetPeriod::Month };
+        spent.of_mut(period).add(Spending { requests: row.get(1)?, tokens: row.get(2)?, unmeasured: row.get(3)? });
+    }
+    Ok(spent)
+}
+
+/// Which scopes have budgets, by the limits' version.
+#[derive(Default)]
+pub(super) struct CountedScopes(Option<LimitTable>);
+
+impl CountedScopes {
+    /// Counts recorded rows against budgets. Where there are none, this is one look at a version.
+    pub(super) fn count(&mut self, transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), rusqlite::Error> {
+        let version = transaction.prepare_cached(LIMITS_VERSION)?.query_row([], |row| row.get(0))?;
+        let limits = match self.0.take().filter(|known| known.version == version) {
+            Some(known) => known,
+            None => LimitTable::new(version, limits(transaction)?),
+        };
+        let limits = self.0.insert(limits);
+        if !limits.has_budgets() {
+            return Ok(());
+        }
+        let mut sums = SpendingSums::default();
+        for row in rows {
+            let has_begun = row.timings.inference.is_some();
+            let spending = Spending::from_request(row.outcome.status, has_begun, row.usage.total);
+            sums.add(row.request_id, row.key, row.owner, spending, |scope| limits.has_budget(*scope));
+        }
+        let mut add = transaction.prepare_cached(ADD)?;
+        for (scope, [day, month], Spending { requests, tokens, unmeasured }) in sums.iter() {
+            let (scope, day, month) = (scope.to_string(), day.as_millis(), month.as_millis());
+            add.execute(params![scope, day, month, SLOT, requests, tokens, unmeasured])?;
+        }
+        Ok(())
+    }
+}
+
+/// What a later version may have added says nothing about rows of this one.
+fn limits(transaction: &Transaction<'_>) -> Result<Vec<Limit>, rusqlite::Error> {
+    let mut list = transaction.prepare_cached("SELECT scope, kind, amount FROM limits")?;
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?));
+    let limits = list.query_map([], read)?.collect::<Result<Vec<_>, _>>()?;
+    let parse = |(scope, kind, amount): (String, String, u64)| {
+        Some(Limit { scope: scope.parse().ok()?, kind: kind.parse().ok()?, amount })
+    };
+    Ok(limits.into_iter().filter_map(parse).collect())
+}
+
+/// To the sums of a day and of its month at once.
+const ADD: &str = "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
+    VALUES (?1, 'day', ?2, ?4, ?5, ?6, ?7), (?1, 'month', ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
+        unmeasured = unmeasured + excluded.unmeasured";
+
+/// Sums up the ledger within a change, whose transaction keeps rows from being committed.
+pub(crate) fn sum_recorded(
+    connection: &mut PooledConnection<'_>,
+    range: &ScopeRange,
+    recorded: &mut RecordedSpending,
+) -> Result<(), StoreError> {
+    connection.run(|connection| {
+        let mut list = connection.prepare_cached(
+            "SELECT key_id, start, status, requests, total_tokens, total_measured, latencies FROM rollups
+             WHERE span = 3600 AND key_id >= ?1 AND key_id <= ?2 AND start >= ?3",
+        )?;
+        let mut rows = list.query(params![range.first, range.last, recorded.first_second()])?;
+        while let Some(row) = rows.next()? {
+            let scope = row.get::<_, String>(0)?.parse()?;
+            let total = Measured { sum: row.get(4)?, count: row.get(5)? };
+            let figures = Figures { requests: row.get(3)?, total, ..Figures::default() };
+            let latencies = row.get_ref(6)?.as_blob().ok().and_then(Latencies::decode);
+            let latencies = latencies.ok_or(StoreError::Corrupt("roll-up"))?;
+            recorded.add(scope, row.get(1)?, row.get(2)?, &figures, &latencies);
+        }
+        recorded.add_unfolded(&unfolded_sums(connection)?, range);
+        Ok(())
+    })
+}
+
+/// Of the process that serves the file.
+pub(super) type Reserved = Arc<Mutex<State>>;
