@@ -10,6 +10,7 @@ use std::time::Duration;
 use chat::{KeyId, Timestamp};
 
 use crate::accounts::{AccountError, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::limits::{BudgetUse, CallerLimits, Limit, LimitKind, LimitTable, LimitUse, SpentBudget};
 use crate::scope::Scope;
@@ -78,7 +79,7 @@ impl Store {
         let is_set = self
             .change(async |transaction| {
                 require_still_admin(transaction, admin).await?;
-                let Some(label) = label(transaction, limit.scope).await? else { return Ok(false) };
+                let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
                 let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
                 let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
                     ON CONFLICT (scope, kind) DO UPDATE SET amount = excluded.amount";
@@ -88,8 +89,8 @@ impl Store {
                         ON CONFLICT (scope) DO NOTHING";
                     transaction.execute(count, params![&*scope, false]).await?;
                 }
-                let what = format!("limited {} to {}", limit.kind.describe(), limit.amount);
-                note_change(transaction, admin, &what, &label).await?;
+                let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
+                note_change(transaction, admin, action, &subject).await?;
                 Ok::<_, AccountError>(true)
             })
             .await?;
@@ -115,8 +116,8 @@ impl Store {
                 SELECT 1 FROM limits WHERE limits.scope = $1
                     AND kind NOT IN ('requests-per-minute', 'requests-in-flight'))";
             transaction.execute(forget, params![&*text]).await?;
-            let label = label(transaction, scope).await?.unwrap_or(text);
-            note_change(transaction, admin, &format!("removed the limit of {}", kind.describe()), &label).await?;
+            let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
+            note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
             Ok(true)
         })
         .await
@@ -233,25 +234,26 @@ fn limit(row: &Row<'_>) -> Result<(Limit, bool), StoreError> {
 async fn note_change(
     transaction: &mut Transaction<'_>,
     admin: Admin<'_>,
-    what: &str,
-    label: &str,
+    action: AuditAction,
+    subject: &AuditSubject,
 ) -> Result<(), StoreError> {
     transaction.execute(COUNT_UP, &[]).await?;
-    transaction.audit(admin.0, what, label).await
+    transaction.audit(admin.0, action, subject).await
 }
 
-/// How the audit log names whose limit it is; `None` if there is no such key or person.
-async fn label(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<String>, StoreError> {
-    let name = |row: &Row<'_>| row.get::<String>(0);
+/// Whose limit it is; `None` if there is no such key or person.
+async fn subject(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<AuditSubject>, StoreError> {
     match scope {
-        Scope::Everyone => Ok(Some("everyone".into())),
+        Scope::Everyone => Ok(Some(AuditSubject::everyone())),
         Scope::Owner(account) => {
-            transaction.query_optional("SELECT email FROM accounts WHERE id = $1", params![&account], name).await
+            let find = "SELECT email FROM accounts WHERE id = $1";
+            let found = transaction.query_optional(find, params![&account], |row| row.get::<String>(0)).await?;
+            Ok(found.map(|email| AuditSubject::person_with(account, &email)))
         }
         Scope::Key(key) => {
             let find = "SELECT name FROM keys WHERE id = $1 AND NOT playground";
-            let found = transaction.query_optional(find, params![&key], name).await?;
-            Ok(found.map(|name| format!("{name} ({key})")))
+            let found = transaction.query_optional(find, params![&key], |row| row.get::<String>(0)).await?;
+            Ok(found.map(|name| AuditSubject::key(key, &name)))
         }
     }
 }
