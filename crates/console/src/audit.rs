@@ -1,6 +1,6 @@
 //! Who did what, when, from where.
 
-use format::parse_time;
+use format::{Phrase, parse_time, sentence};
 use http::StatusCode;
 use maud::{Markup, html};
 use store::{Admin, AuditPage, AuditQuery, AuditRecord, Store, StoreError};
@@ -31,7 +31,7 @@ pub(crate) fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
         until,
         before: query.get("before").parse().ok(),
         who: query.get("actor").to_owned(),
-        what: query.get("action").to_owned(),
+        action: query.get("action").to_owned(),
         subject: query.get("subject").to_owned(),
         limit: 0,
     })
@@ -112,8 +112,12 @@ fn table(lines: &[AuditRecord]) -> Markup {
                     td data-label="Time" { (relative_time(line.at)) }
                     th scope="row" data-label="Actor" { (line.who) }
                     td data-label="Action" {
-                        (line.what)
-                        @if line.subject != line.who { " " strong { (line.subject) } }
+                        @for phrase in sentence(line).phrases() {
+                            @match phrase {
+                                Phrase::Text(text) => (text),
+                                Phrase::Name(name) => strong { (name) },
+                            }
+                        }
                     }
                     td data-label="Address" { (line.address) }
                 }

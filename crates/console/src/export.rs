@@ -2,7 +2,7 @@
 //! sent while it is read, and reading stops when the browser is gone. JSON is one array (of usage: one object).
 
 use bytes::Bytes;
-use format::{AuditRow, GroupReport, GroupRow, JsonArray, RequestRow, write_csv};
+use format::{AUDIT_COLUMNS, AuditRow, GroupReport, GroupRow, JsonArray, RequestRow, write_csv};
 use http::StatusCode;
 use serde::Serialize;
 use store::{AuditRecord, RecordedRequest, Store, StoreError, Viewer};
@@ -115,7 +115,7 @@ impl Source {
     fn columns(&self) -> &'static [&'static str] {
         match self {
             Self::Requests(_) => &RequestRow::COLUMNS_WITH_KEY_NAME,
-            Self::Audit(_) => &AuditRow::COLUMNS,
+            Self::Audit(_) => &AUDIT_COLUMNS,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Batch {
     fn json(&self, array: &mut JsonArray) -> Result<Vec<u8>, StoreError> {
         let text = match self {
             Self::Requests(rows) => array.rows(rows.iter().map(RequestRow::with_key_name)),
-            Self::Audit(lines) => array.rows(lines.iter().map(AuditRow::from)),
+            Self::Audit(lines) => array.rows(lines.iter().map(AuditRow::for_json)),
         };
         text.map_err(|_| StoreError::Corrupt("row"))
     }

@@ -11,13 +11,15 @@ mod numbers;
 mod times;
 mod usage;
 
-pub use audit::AuditRow;
+pub use audit::{AUDIT_COLUMNS, AuditRow, Phrase, Sentence, sentence};
 pub use csv::{spreadsheet_safe, write_csv};
 pub use groups::{Group, GroupReport, GroupRow, NO_ONE, NO_PROJECT};
 pub use json::JsonArray;
 pub use limits::{limit, whose};
 pub use money::{amount, money};
-pub use numbers::{count, duration, measured_of, micros, number, number_or_dash, percent, score, short_number};
+pub use numbers::{
+    count, duration, long_duration, measured_of, micros, number, number_or_dash, percent, score, short_number,
+};
 pub use times::{
     date, date_time, exact_time, month, parse_date, parse_time, rfc3339_micros, rfc3339_millis, rfc3339_seconds,
     short_time, slice_name,

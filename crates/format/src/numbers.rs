@@ -49,6 +49,15 @@ pub fn duration(duration: Duration) -> String {
     micros(duration.as_micros() as f64)
 }
 
+/// `1 day`, `90 seconds`: in the largest unit in which it is a whole number.
+pub fn long_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let units = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds % length == 0);
+    let (length, noun) = unit.unwrap_or((1, "second"));
+    count(seconds / length, noun)
+}
+
 /// Microseconds, in the unit that suits them.
 pub fn micros(micros: f64) -> String {
     match micros {

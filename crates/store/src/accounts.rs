@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use chat::Timestamp;
 
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
@@ -142,7 +143,7 @@ impl Store {
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
             transaction.execute(end, params![&account, &but]).await?;
             forget_challenges(transaction, account).await?;
-            transaction.audit(viewer, "changed the password", viewer.name()).await
+            transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await
         })
         .await
     }
@@ -153,7 +154,8 @@ impl Store {
         self.change(async |transaction| {
             let set = "UPDATE accounts SET name = $2 WHERE id = $1";
             transaction.execute(set, params![&account, name.as_str()]).await?;
-            transaction.audit(viewer, "changed their name to", name.as_str()).await
+            let action = AuditAction::ChangedOwnName { name: name.as_str().to_owned() };
+            transaction.audit(viewer, action, &viewer.subject()).await
         })
         .await
     }
@@ -174,7 +176,7 @@ impl Store {
             if role != found.role {
                 transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
             }
-            transaction.audit(admin.0, &format!("gave the role {role} to"), found.email.as_str()).await?;
+            transaction.audit(admin.0, AuditAction::GaveRole { role }, &AuditSubject::person(&found)).await?;
             let withdrawn_links = match role {
                 Role::Admin => 0,
                 Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
@@ -202,8 +204,8 @@ impl Store {
             if disabled {
                 transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
             }
-            let what = if disabled { "disabled the account" } else { "enabled the account" };
-            transaction.audit(admin.0, what, found.email.as_str()).await?;
+            let action = if disabled { AuditAction::DisabledAccount } else { AuditAction::EnabledAccount };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             let mut withdrawn_links = 0;
             if disabled {
                 withdrawn_links += withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;

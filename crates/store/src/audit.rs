@@ -1,8 +1,10 @@
-//! The audit log: a line for every change, written in the change's own transaction.
+//! The audit log: a line for every change, written in the change's own transaction. A line is data (`audit_action`);
+//! what people read is made of it by `format`.
 
 use chat::Timestamp;
 
 use crate::accounts::Email;
+use crate::audit_action::{AuditAction, AuditSubject, SubjectKind};
 use crate::patterns::Patterns;
 use crate::sql::{Row, Transaction, Value, params};
 use crate::viewer::{Admin, Viewer};
@@ -20,11 +22,15 @@ pub struct AuditRecord {
     pub who: String,
     /// A network address, or `command line`.
     pub address: String,
-    pub what: String,
-    pub subject: String,
+    /// The action's name.
+    pub action: String,
+    pub subject: AuditSubject,
+    /// JSON.
+    pub details: String,
 }
 
-/// Which lines of the audit log. Texts match any part of theirs, in upper or lower case; an empty one matches all.
+/// Which lines of the audit log. Texts match any part of theirs, in upper or lower case; an empty one matches all. An
+/// action is found by its name, with spaces or hyphens, and by its details; a subject by its name and its id.
 #[derive(Debug, Clone, Default)]
 pub struct AuditQuery {
     pub since: Timestamp,
@@ -33,7 +39,7 @@ pub struct AuditQuery {
     /// Only lines before that number.
     pub before: Option<u64>,
     pub who: String,
-    pub what: String,
+    pub action: String,
     pub subject: String,
     pub limit: u32,
 }
@@ -70,18 +76,18 @@ pub struct WrongPasswords {
 impl Store {
     /// The caller limits how many such lines there are.
     pub async fn record_wrong_passwords(&self, wrong: &WrongPasswords) -> Result<(), StoreError> {
-        let times = if wrong.count == 1 { String::new() } else { format!(" {} times", wrong.count) };
-        let subject = match &wrong.account {
-            Some(email) => email.as_str(),
-            None if wrong.several_accounts => "other accounts",
-            None => "an unknown or disabled account",
+        let (count, account) = (wrong.count, wrong.account.as_ref().map(Email::as_str));
+        let subject = match account {
+            Some(email) => AuditSubject::person_named(email),
+            None if wrong.several_accounts => AuditSubject::unknown_person("other accounts"),
+            None => AuditSubject::unknown_person("an unknown or disabled account"),
         };
-        let (who, what) = match wrong.at {
-            PasswordTry::SignIn => ("anonymous", format!("failed{times} to sign in as")),
-            PasswordTry::SecondFactor => ("anonymous", format!("failed{times} to give the second factor of")),
-            PasswordTry::Confirmation => (subject, format!("failed{times} to confirm a change of the account")),
+        let (who, action) = match wrong.at {
+            PasswordTry::SignIn => ("anonymous", AuditAction::FailedSignIn { count }),
+            PasswordTry::SecondFactor => ("anonymous", AuditAction::FailedSecondFactor { count }),
+            PasswordTry::Confirmation => (&*subject.name, AuditAction::FailedConfirmation { count }),
         };
-        self.change(async |transaction| transaction.audit_as(who, &wrong.address, &what, subject).await).await
+        self.change(async |transaction| transaction.audit_as(who, &wrong.address, action, &subject).await).await
     }
 
     /// Newest first. A search that looks at many lines stops, so that others get their turn.
@@ -107,12 +113,12 @@ impl Store {
     }
 }
 
-const SEARCH: &str = r"SELECT number, at, who, address, what, subject FROM audit
+const SEARCH: &str = r"SELECT number, at, who, address, action, subject_kind, subject_id, subject, details FROM audit
     WHERE number >= $1 AND number < $2 AND at >= $3 AND at < $4
         AND (lower(who) LIKE $5 ESCAPE '\' OR who LIKE $6 ESCAPE '\')
-        AND (lower(what) LIKE $7 ESCAPE '\' OR what LIKE $8 ESCAPE '\')
-        AND (lower(subject) LIKE $9 ESCAPE '\' OR subject LIKE $10 ESCAPE '\')
-    ORDER BY number DESC LIMIT $11";
+        AND (action LIKE $7 ESCAPE '\' OR lower(details) LIKE $8 ESCAPE '\' OR details LIKE $9 ESCAPE '\')
+        AND (lower(subject) LIKE $10 ESCAPE '\' OR subject LIKE $11 ESCAPE '\' OR subject_id LIKE $11 ESCAPE '\')
+    ORDER BY number DESC LIMIT $12";
 
 fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
     Ok(AuditRecord {
@@ -120,8 +126,13 @@ fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
         at: row.get(1)?,
         who: row.get(2)?,
         address: row.get(3)?,
-        what: row.get(4)?,
-        subject: row.get(5)?,
+        action: row.get(4)?,
+        subject: AuditSubject {
+            kind: SubjectKind::parse(&row.get::<String>(5)?).ok_or(StoreError::Corrupt("subject"))?,
+            id: row.get(6)?,
+            name: row.get(7)?,
+        },
+        details: row.get(8)?,
     })
 }
 
@@ -129,19 +140,31 @@ fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
 struct SearchTexts {
     since: Timestamp,
     until: Timestamp,
-    texts: [Patterns; 3],
+    who: Patterns,
+    action: Patterns,
+    details: Patterns,
+    subject: Patterns,
     limit: u64,
 }
 
 impl SearchTexts {
     fn new(query: &AuditQuery) -> Self {
-        let texts = [&query.who, &query.what, &query.subject].map(|text| Patterns::containing(text));
-        Self { since: query.since, until: query.until.unwrap_or(Timestamp::MAX), texts, limit: query.limit.into() }
+        Self {
+            since: query.since,
+            until: query.until.unwrap_or(Timestamp::MAX),
+            who: Patterns::containing(&query.who),
+            action: Patterns::containing(&query.action.trim().replace(' ', "-")),
+            details: Patterns::containing(&query.action),
+            subject: Patterns::containing(&query.subject),
+            limit: query.limit.into(),
+        }
     }
 
     fn parameters(&self, first: u64, end: u64) -> Vec<Value<'_>> {
+        let texts = [&self.who.lower, &self.who.typed, &self.action.lower, &self.details.lower, &self.details.typed];
+        let texts = texts.into_iter().chain([&self.subject.lower, &self.subject.typed]);
         let mut parameters = vec![first.into(), end.into(), self.since.into(), self.until.into()];
-        parameters.extend(self.texts.iter().flat_map(|text| [Value::from(&*text.lower), Value::from(&*text.typed)]));
+        parameters.extend(texts.map(|text| Value::from(&**text)));
         parameters.push(self.limit.into());
         parameters
     }
@@ -149,21 +172,28 @@ impl SearchTexts {
 
 impl Transaction<'_> {
     /// Adds a line to the audit log.
-    pub(crate) async fn audit(&mut self, viewer: &Viewer, what: &str, subject: &str) -> Result<(), StoreError> {
-        self.audit_as(viewer.name(), viewer.address(), what, subject).await
+    pub(crate) async fn audit(
+        &mut self,
+        viewer: &Viewer,
+        action: AuditAction,
+        subject: &AuditSubject,
+    ) -> Result<(), StoreError> {
+        self.audit_as(viewer.name(), viewer.address(), action, subject).await
     }
 
-    /// The same, for somebody who is not signed in yet.
+    /// The same, for a person who is not signed in yet, or for the identity provider.
     pub(crate) async fn audit_as(
         &mut self,
         who: &str,
         address: &str,
-        what: &str,
-        subject: &str,
+        action: AuditAction,
+        subject: &AuditSubject,
     ) -> Result<(), StoreError> {
-        let line = "INSERT INTO audit (at, who, address, what, subject) VALUES ($1, $2, $3, $4, $5)";
-        let now = self.now();
-        self.execute(line, params![now, who, address, what, subject]).await?;
+        let line = "INSERT INTO audit (at, who, address, action, subject_kind, subject_id, subject, details)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        let (now, (action, details)) = (self.now(), action.to_columns());
+        let AuditSubject { kind, id, name } = subject;
+        self.execute(line, params![now, who, address, &*action, kind.as_str(), &**id, &**name, &*details]).await?;
         Ok(())
     }
 }

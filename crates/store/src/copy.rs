@@ -200,9 +200,9 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "audit",
-        source: "SELECT number, at, who, address, what, subject FROM audit",
-        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("what", Text),
-            ("subject", Text)],
+        source: "SELECT number, at, who, address, action, subject_kind, subject_id, subject, details FROM audit",
+        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("action", Text),
+            ("subject_kind", Text), ("subject_id", Text), ("subject", Text), ("details", Text)],
     },
     Table {
         name: "keys",

@@ -5,6 +5,7 @@
 use crate::accounts::{
     Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin, require_still_admin,
 };
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::AccountId;
 use crate::links::{LinksOf, withdraw_links};
@@ -85,7 +86,8 @@ impl Store {
                 AND ($3 IS NULL OR provider_session = $3)";
             let ended = transaction.execute(end, params![issuer, subject, session]).await?;
             if ended > 0 {
-                transaction.audit_as(issuer, address, &format!("ended {ended} sessions of"), subject).await?;
+                let action = AuditAction::EndedSessions { count: ended };
+                transaction.audit_as(issuer, address, action, &AuditSubject::person_named(subject)).await?;
             }
             Ok(ended)
         })
@@ -97,15 +99,17 @@ impl Store {
     pub async fn disconnect_identities(&self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
-            let name = match of {
-                Some(of) => find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?.email.to_string(),
-                None => "everyone".to_owned(),
+            let subject = match of {
+                Some(of) => {
+                    AuditSubject::person(&find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?)
+                }
+                None => AuditSubject::everyone(),
             };
             let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
             transaction.execute(end, params![of.as_ref()]).await?;
             let forget = "DELETE FROM identities WHERE $1 IS NULL OR account = $1";
             let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
-            transaction.audit(admin.0, "disconnected from the identity provider", &name).await?;
+            transaction.audit(admin.0, AuditAction::DisconnectedFromProvider, &subject).await?;
             Ok(forgotten)
         })
         .await
@@ -134,7 +138,8 @@ async fn connect(
     let (email, now) = (person.email.as_str(), transaction.now());
     let find = "SELECT id FROM accounts WHERE email = $1 AND deleted_at IS NULL";
     let known: Option<AccountId> = transaction.query_optional(find, params![email], |row| row.get(0)).await?;
-    let (account, what) = match known {
+    let issuer = person.issuer.clone();
+    let (account, action) = match known {
         Some(_) if person.is_email_verified != Some(true) => return Err(ProvidedSignInError::EmailTaken),
         Some(account) => {
             let others = "SELECT EXISTS (SELECT 1 FROM identities WHERE account = $1 AND issuer = $2)";
@@ -142,7 +147,7 @@ async fn connect(
                 return Err(ProvidedSignInError::AnotherPerson);
             }
             forget_own_sign_in(transaction, account).await?;
-            (account, "connected the account to")
+            (account, AuditAction::ConnectedToProvider { issuer })
         }
         None if person.is_email_verified == Some(false) => return Err(ProvidedSignInError::UnverifiedEmail),
         None => {
@@ -153,13 +158,13 @@ async fn connect(
                 AccountError::Store(error) => error,
                 _ => StoreError::Corrupt("e-mail address"),
             })?;
-            (account, "joined by")
+            (account, AuditAction::JoinedByProvider { issuer })
         }
     };
     let connect = "INSERT INTO identities (issuer, subject, account, created_at) VALUES ($1, $2, $3, $4)";
     let values = params![person.issuer.as_str(), person.subject.as_str(), &account, now];
     transaction.execute(connect, values).await?;
-    transaction.audit_as(email, &origin.address, what, &person.issuer).await?;
+    transaction.audit_as(email, &origin.address, action, &AuditSubject::person_with(account, email)).await?;
     Ok(find_account(transaction, account).await?.ok_or(StoreError::Corrupt("account"))?)
 }
 
@@ -189,8 +194,8 @@ async fn follow_role(
             return Ok(account);
         }
     }
-    let email = account.email.as_str();
-    transaction.audit_as(&person.issuer, "", &format!("gave the role {role} to"), email).await?;
+    let subject = AuditSubject::person(&account);
+    transaction.audit_as(&person.issuer, "", AuditAction::GaveRole { role }, &subject).await?;
     // Sessions that began with the other role end, as they do when an administrator changes it.
     transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account.id]).await?;
     if role != Role::Admin {

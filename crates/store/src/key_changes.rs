@@ -5,10 +5,10 @@ use std::time::Duration;
 use chat::{ApiKey, KeyId, Timestamp};
 
 use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
-use crate::keys::{VISIBLE, label};
+use crate::keys::{VISIBLE, find_name};
 use crate::project::Project;
-use crate::pruning::utc;
 use crate::sql::{Transaction, Value, params};
 use crate::viewer::Viewer;
 use crate::{Store, StoreError};
@@ -68,8 +68,9 @@ impl Store {
             if transaction.execute(&rotate, parameters).await? == 0 {
                 return Ok(None);
             }
-            let label = key_label(transaction, id).await?;
-            transaction.audit(viewer, "rotated the key", &label).await?;
+            let name = find_name(transaction, viewer, id).await?.unwrap_or_default();
+            let action = AuditAction::RotatedKey { overlap_seconds: overlap.as_secs() };
+            transaction.audit(viewer, action, &AuditSubject::key(id, &name)).await?;
             Ok(Some(key))
         })
         .await
@@ -78,12 +79,11 @@ impl Store {
     /// All of them or none. `false` if there is no such key.
     pub async fn change_key(&self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
         self.change(async |transaction| {
-            let find = format!("SELECT name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
-            let name = transaction.query_optional(&find, params![viewer.scope(), &id], |row| row.get(0)).await?;
-            let Some(name) = name.map(|name: String| label(id, &name)) else { return Ok(false) };
+            let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
+            let subject = AuditSubject::key(id, &name);
             for change in changes {
-                let what = change.make(transaction, viewer, id).await?;
-                transaction.audit(viewer, &what, &name).await?;
+                let action = change.make(transaction, viewer, id).await?;
+                transaction.audit(viewer, action, &subject).await?;
             }
             Ok(true)
         })
@@ -92,41 +92,39 @@ impl Store {
 }
 
 impl KeyChange {
-    /// Returns what the audit log says.
+    /// Returns the action for the audit log.
     async fn make(
         &self,
         transaction: &mut Transaction<'_>,
         viewer: &Viewer,
         id: KeyId,
-    ) -> Result<String, AccountError> {
-        let (column, value, what) = match self {
-            Self::Expiry(None) => {
-                ("expires_at", Value::from(None::<Timestamp>), "removed the expiry of the key".to_owned())
-            }
-            Self::Expiry(Some(at)) => {
-                ("expires_at", Value::from(*at), format!("set the expiry to {} of the key", utc(*at)))
-            }
-            Self::Completions(true) => ("completions", Value::from(true), "allowed completions to the key".into()),
-            Self::Completions(false) => ("completions", Value::from(false), "forbade completions to the key".into()),
-            Self::Note(note) => ("note", Value::from(note.as_str()), "noted something on the key".to_owned()),
-            Self::Project(None) => ("project", Value::from(None::<&str>), "removed the project of the key".into()),
+    ) -> Result<AuditAction, AccountError> {
+        let (column, value, action) = match self {
+            Self::Expiry(None) => ("expires_at", Value::from(None::<Timestamp>), AuditAction::RemovedKeyExpiry),
+            Self::Expiry(Some(at)) => ("expires_at", Value::from(*at), AuditAction::SetKeyExpiry { at: *at }),
+            Self::Completions(true) => ("completions", Value::from(true), AuditAction::AllowedCompletions),
+            Self::Completions(false) => ("completions", Value::from(false), AuditAction::ForbadeCompletions),
+            Self::Note(note) => ("note", Value::from(note.as_str()), AuditAction::ChangedKeyNote),
+            Self::Project(None) => ("project", Value::from(None::<&str>), AuditAction::RemovedKeyFromProject),
             Self::Project(Some(project)) => {
-                ("project", Value::from(project.as_str()), format!("set the project to {project} of the key"))
+                let action = AuditAction::MovedKey { project: project.to_string() };
+                ("project", Value::from(project.as_str()), action)
             }
             Self::Owner(owner) => {
                 require_still_admin(transaction, viewer.admin().ok_or(AccountError::NotAdmin)?).await?;
                 note_first_owner(transaction, id).await?;
-                let email = match owner {
+                let to = match owner {
                     Some(owner) => {
-                        find_account(transaction, *owner).await?.ok_or(AccountError::NoSuchAccount)?.email.to_string()
+                        let found = find_account(transaction, *owner).await?.ok_or(AccountError::NoSuchAccount)?;
+                        Some(found.email.to_string())
                     }
-                    None => "nobody".into(),
+                    None => None,
                 };
-                ("owner", Value::from(owner.as_ref()), format!("gave to {email} the key"))
+                ("owner", Value::from(owner.as_ref()), AuditAction::GaveKey { to })
             }
         };
         transaction.execute(&format!("UPDATE keys SET {column} = $2 WHERE id = $1"), &[(&id).into(), value]).await?;
-        Ok(what)
+        Ok(action)
     }
 }
 
@@ -135,9 +133,4 @@ async fn note_first_owner(transaction: &mut Transaction<'_>, id: KeyId) -> Resul
     let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
         WHERE id = $1 ON CONFLICT (key_id) DO NOTHING";
     transaction.execute(note, params![&id]).await.map(drop)
-}
-
-async fn key_label(transaction: &mut Transaction<'_>, id: KeyId) -> Result<String, StoreError> {
-    let name: String = transaction.query_value("SELECT name FROM keys WHERE id = $1", params![&id]).await?;
-    Ok(label(id, &name))
 }

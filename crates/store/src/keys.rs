@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::project::Project;
 use crate::sql::{Connection, Row, Transaction, params};
@@ -131,7 +132,8 @@ impl Store {
         let key = ApiKey::generate()?;
         self.change(async |transaction| {
             insert(transaction, &key, &new, viewer.id(), false).await?;
-            transaction.audit(viewer, "created the key", &label(key.id(), new.name.as_str())).await
+            let subject = AuditSubject::key(key.id(), new.name.as_str());
+            transaction.audit(viewer, AuditAction::CreatedKey, &subject).await
         })
         .await?;
         Ok(key)
@@ -166,13 +168,13 @@ impl Store {
 
     /// `false` if there is no such key.
     pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &KeyName) -> Result<bool, StoreError> {
-        let rename = format!("UPDATE keys SET name = $3 WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(async |transaction| {
-            let renamed = transaction.execute(&rename, params![viewer.scope(), &id, name.as_str()]).await? == 1;
-            if renamed {
-                transaction.audit(viewer, "renamed the key", &label(id, name.as_str())).await?;
-            }
-            Ok(renamed)
+            let Some(from) = find_name(transaction, viewer, id).await? else { return Ok(false) };
+            let rename = "UPDATE keys SET name = $2 WHERE id = $1";
+            transaction.execute(rename, params![&id, name.as_str()]).await?;
+            let subject = AuditSubject::key(id, name.as_str());
+            transaction.audit(viewer, AuditAction::RenamedKey { from }, &subject).await?;
+            Ok(true)
         })
         .await
     }
@@ -189,7 +191,7 @@ impl Store {
             };
             let now = transaction.now();
             transaction.execute("UPDATE keys SET revoked_at = $2 WHERE id = $1", params![&id, now]).await?;
-            transaction.audit(viewer, "revoked the key", &label(id, &name)).await?;
+            transaction.audit(viewer, AuditAction::RevokedKey, &AuditSubject::key(id, &name)).await?;
             Ok(Some(now))
         })
         .await
@@ -280,9 +282,14 @@ async fn insert(
     Ok(())
 }
 
-/// How the audit log names a key.
-pub(crate) fn label(id: KeyId, name: &str) -> String {
-    format!("{name} ({id})")
+/// The name of a key that the viewer may change.
+pub(crate) async fn find_name(
+    transaction: &mut Transaction<'_>,
+    viewer: &Viewer,
+    id: KeyId,
+) -> Result<Option<String>, StoreError> {
+    let find = format!("SELECT name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
+    transaction.query_optional(&find, params![viewer.scope(), &id], |row| row.get(0)).await
 }
 
 /// What SQLite is asked for every request; kept prepared.

@@ -30,6 +30,7 @@ macro_rules! dispatch_report {
 
 mod accounts;
 mod audit;
+mod audit_action;
 mod challenges;
 mod clock;
 mod commit_id;
@@ -85,6 +86,7 @@ use chat::{RequestId, Timestamp};
 
 pub use accounts::{Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
 pub use challenges::{Challenge, ChallengePurpose};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;

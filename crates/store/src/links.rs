@@ -5,6 +5,7 @@ use std::time::Duration;
 use chat::Timestamp;
 
 use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
@@ -45,7 +46,8 @@ impl Store {
             if transaction.query_value("SELECT count(*) > 0 FROM accounts WHERE role = 'admin'", &[]).await? {
                 return Ok(None);
             }
-            Ok(Some(insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?))
+            let link = insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?;
+            Ok(Some(link.0))
         })
         .await
     }
@@ -68,8 +70,8 @@ impl Store {
             };
             delete_link(transaction, token).await?;
             let id = insert_account(transaction, new, role).await?;
-            let what = format!("joined as {role}, by a link of {}", link.made_by);
-            transaction.audit_as(new.email.as_str(), address, &what, new.email.as_str()).await?;
+            let (email, action) = (new.email.as_str(), AuditAction::Joined { role, invited_by: link.made_by });
+            transaction.audit_as(email, address, action, &AuditSubject::person_with(id, email)).await?;
             Ok(id)
         })
         .await
@@ -93,7 +95,8 @@ impl Store {
             transaction.execute(set, params![&account, password]).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
             forget_challenges(transaction, account).await?;
-            transaction.audit_as(email.as_str(), address, "reset the password", email.as_str()).await?;
+            let subject = AuditSubject::person_with(account, email.as_str());
+            transaction.audit_as(email.as_str(), address, AuditAction::ResetPassword, &subject).await?;
             Ok(account)
         })
         .await
@@ -109,8 +112,9 @@ impl Store {
     ) -> Result<Token, AccountError> {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
-            let token = insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
-            transaction.audit(admin.0, &format!("made an invitation as {role} for"), note).await?;
+            let (token, id) =
+                insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
+            transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
             Ok(token)
         })
         .await
@@ -126,9 +130,10 @@ impl Store {
             let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
             transaction.execute(earlier, params![&account]).await?;
             let purpose = LinkPurpose::Reset(email.clone());
-            let token =
+            let (token, _) =
                 insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFETIME).await?;
-            transaction.audit(admin.0, "made a link to reset the password of", address).await?;
+            let subject = AuditSubject::person_with(account, address);
+            transaction.audit(admin.0, AuditAction::CreatedResetLink, &subject).await?;
             Ok(token)
         })
         .await
@@ -147,7 +152,7 @@ impl Store {
             let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
             let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
             if let Some(note) = &note {
-                transaction.audit(admin.0, "withdrew the link for", note).await?;
+                transaction.audit(admin.0, AuditAction::WithdrewLink, &AuditSubject::link(link, note)).await?;
             }
             Ok(note.is_some())
         })
@@ -204,7 +209,7 @@ async fn insert_link(
     note: &str,
     made_by: &str,
     life: Duration,
-) -> Result<Token, StoreError> {
+) -> Result<(Token, LinkId), StoreError> {
     let (token, id, now) = (Token::generate()?, LinkId::generate()?, transaction.now());
     let (word, role) = match purpose {
         LinkPurpose::SetUp => ("set-up", None),
@@ -216,7 +221,7 @@ async fn insert_link(
     let (digest, expires_at) = (token.digest(), now + life);
     let parameters = params![&digest, &id, word, role, account.as_ref(), note, made_by, now, expires_at];
     transaction.execute(insert, parameters).await?;
-    Ok(token)
+    Ok((token, id))
 }
 
 /// Whose links.
@@ -238,13 +243,13 @@ pub(crate) async fn withdraw_links(
         LinksOf::Maker(account) => ("made_by", account.email.as_str()),
         LinksOf::Account(account) => ("account", account.id.as_str()),
     };
-    let delete = format!("DELETE FROM links WHERE {column} = $1 RETURNING note, expires_at");
-    let read = |row: &Row<'_>| Ok((row.get::<String>(0)?, row.get::<Timestamp>(1)?));
+    let delete = format!("DELETE FROM links WHERE {column} = $1 RETURNING id, note, expires_at");
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<String>(1)?, row.get::<Timestamp>(2)?));
     let now = transaction.now();
     let mut withdrawn = transaction.query(&delete, params![value], read).await?;
-    withdrawn.retain(|(_, expires_at)| *expires_at > now);
-    for (note, _) in &withdrawn {
-        transaction.audit(admin.0, "withdrew the link for", note).await?;
+    withdrawn.retain(|(.., expires_at)| *expires_at > now);
+    for (id, note, _) in &withdrawn {
+        transaction.audit(admin.0, AuditAction::WithdrewLink, &AuditSubject::link(*id, note)).await?;
     }
     Ok(withdrawn.len())
 }

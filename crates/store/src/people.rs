@@ -4,6 +4,7 @@
 //! recorded for it is still counted, and the audit log says what it said.
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::limits::count_up;
 use crate::links::{LinksOf, withdraw_links};
@@ -28,8 +29,8 @@ impl Store {
             require_still_admin(transaction, admin).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let revoked = revoke_keys(transaction, of).await?;
-            let what = format!("revoked {revoked} keys of");
-            transaction.audit(admin.0, &what, found.email.as_str()).await?;
+            let action = AuditAction::RevokedKeys { count: revoked };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(revoked)
         })
         .await
@@ -41,7 +42,8 @@ impl Store {
             require_still_admin(transaction, admin).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let ended = transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            transaction.audit(admin.0, &format!("ended {ended} sessions of"), found.email.as_str()).await?;
+            let action = AuditAction::EndedSessions { count: ended };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(ended)
         })
         .await
@@ -67,8 +69,8 @@ impl Store {
             // So that they are still withdrawn with their maker.
             let links = "UPDATE links SET made_by = $2 WHERE made_by = $1";
             transaction.execute(links, params![found.email.as_str(), email.as_str()]).await?;
-            let what = format!("changed to {}, {email} the account", name.as_str());
-            transaction.audit(admin.0, &what, found.email.as_str()).await?;
+            let action = AuditAction::ChangedProfile { name: name.as_str().to_owned(), email: email.to_string() };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(Account { name: name.as_str().to_owned(), email: email.clone(), ..found })
         })
         .await
@@ -93,7 +95,8 @@ impl Store {
                 disabled_at = $3, deleted_at = $3 WHERE id = $1";
             transaction.execute(delete, params![&of, &*email, now]).await?;
             require_an_admin(transaction).await?;
-            transaction.audit(admin.0, "deleted the account", found.email.as_str()).await?;
+            let action = AuditAction::DeletedAccount { revoked_keys: revoked };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(revoked)
         })
         .await

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::accounts::{AccountError, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::prices::{Currency, Price, PriceList, TokenPrice};
 use crate::project::Project;
-use crate::sql::{Connection, Row, Transaction, params};
+use crate::sql::{Connection, Row, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
 
@@ -65,9 +66,8 @@ impl Store {
                 ON CONFLICT (project) DO UPDATE SET prompt = excluded.prompt, completion = excluded.completion";
             let (prompt, completion) = (price.prompt.micros(), price.completion.micros());
             transaction.execute(set, params![column(project), prompt, completion, currency.as_str()]).await?;
-            let what =
-                format!("set to {} and {} {currency} per million tokens the price of", price.prompt, price.completion);
-            audit(transaction, admin, &what, project).await?;
+            let action = AuditAction::SetPrice { prompt: price.prompt, completion: price.completion, currency };
+            transaction.audit(admin.0, action, &AuditSubject::project(project)).await?;
             Ok(currency)
         })
         .await
@@ -80,7 +80,7 @@ impl Store {
             let remove = "DELETE FROM prices WHERE project = $1";
             let is_removed = transaction.execute(remove, params![column(project)]).await? == 1;
             if is_removed {
-                audit(transaction, admin, "removed the price of", project).await?;
+                transaction.audit(admin.0, AuditAction::RemovedPrice, &AuditSubject::project(project)).await?;
             }
             Ok(is_removed)
         })
@@ -91,16 +91,6 @@ impl Store {
 /// The table has the default price under the empty label, which no project has.
 fn column(project: Option<&Project>) -> &str {
     project.map_or("", Project::as_str)
-}
-
-async fn audit(
-    transaction: &mut Transaction<'_>,
-    admin: Admin<'_>,
-    what: &str,
-    project: Option<&Project>,
-) -> Result<(), StoreError> {
-    let subject = project.map_or_else(|| "everything else".to_owned(), |project| format!("the project {project}"));
-    transaction.audit(admin.0, what, &subject).await
 }
 
 async fn read_currency(connection: &mut Connection<'_>) -> Result<Option<Currency>, StoreError> {

@@ -5,6 +5,7 @@ use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
 use crate::sql::{Row, Transaction, params};
@@ -141,7 +142,7 @@ impl Store {
                 ON CONFLICT (account) DO UPDATE SET key = excluded.key, last_step = excluded.last_step,
                     created_at = excluded.created_at";
             transaction.execute(set, params![&account, key, step, now]).await?;
-            transaction.audit(viewer, "added an authenticator app", viewer.name()).await?;
+            transaction.audit(viewer, AuditAction::AddedAuthenticatorApp, &viewer.subject()).await?;
             let any = "SELECT EXISTS (SELECT 1 FROM recovery_codes WHERE account = $1)";
             let has_codes: bool = transaction.query_value(any, params![&account]).await?;
             if !has_codes {
@@ -167,7 +168,7 @@ impl Store {
             let remove = "DELETE FROM authenticator_apps WHERE account = $1";
             let removed = transaction.execute(remove, params![&account]).await? > 0;
             if removed {
-                transaction.audit(viewer, "removed the authenticator app", viewer.name()).await?;
+                transaction.audit(viewer, AuditAction::RemovedAuthenticatorApp, &viewer.subject()).await?;
                 forget_codes_without_factor(transaction, account).await?;
             }
             Ok(removed)
@@ -192,7 +193,7 @@ impl Store {
                 ON CONFLICT (id) DO NOTHING";
             let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
             if added {
-                transaction.audit(viewer, "added the passkey", name).await?;
+                transaction.audit(viewer, AuditAction::AddedPasskey, &AuditSubject::passkey(id, name)).await?;
             }
             Ok(added)
         })
@@ -205,7 +206,7 @@ impl Store {
             let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
             let name = transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
             if let Some(name) = &name {
-                transaction.audit(viewer, "removed the passkey", name).await?;
+                transaction.audit(viewer, AuditAction::RemovedPasskey, &AuditSubject::passkey(id, name)).await?;
                 forget_codes_without_factor(transaction, account).await?;
             }
             Ok(name.is_some())
@@ -237,7 +238,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(async |transaction| {
             replace_codes(transaction, account, codes).await?;
-            transaction.audit(viewer, "created recovery codes", viewer.name()).await
+            transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &viewer.subject()).await
         })
         .await
     }
@@ -254,9 +255,10 @@ impl Store {
             if transaction.execute(used, params![&of, &code.digest()]).await? == 0 {
                 return Ok(false);
             }
-            let email = find_account(transaction, of).await?.map(|account| account.email.to_string());
-            let email = email.unwrap_or_default();
-            transaction.audit_as(&email, address, "used a recovery code", &email).await?;
+            if let Some(account) = find_account(transaction, of).await? {
+                let (email, subject) = (account.email.as_str(), AuditSubject::person(&account));
+                transaction.audit_as(email, address, AuditAction::UsedRecoveryCode, &subject).await?;
+            }
             Ok(true)
         })
         .await
@@ -270,7 +272,7 @@ impl Store {
             forget_factors(transaction, of).await?;
             forget_challenges(transaction, of).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            transaction.audit(admin.0, "removed the second factors of", found.email.as_str()).await?;
+            transaction.audit(admin.0, AuditAction::RemovedSecondFactors, &AuditSubject::person(&found)).await?;
             Ok(())
         })
         .await
@@ -284,19 +286,19 @@ impl Store {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
             let now = transaction.now();
-            let (changed, what) = match required {
+            let (changed, action) = match required {
                 true => {
                     let set =
                         "INSERT INTO sign_in_policy (rule, set_at) VALUES ('second-factor', $1) ON CONFLICT DO NOTHING";
-                    (transaction.execute(set, params![now]).await?, "required a second factor of")
+                    (transaction.execute(set, params![now]).await?, AuditAction::RequiredSecondFactor)
                 }
                 false => {
                     let remove = "DELETE FROM sign_in_policy WHERE rule = 'second-factor'";
-                    (transaction.execute(remove, &[]).await?, "made second factors optional for")
+                    (transaction.execute(remove, &[]).await?, AuditAction::MadeSecondFactorOptional)
                 }
             };
             if changed > 0 {
-                transaction.audit(admin.0, what, "everyone").await?;
+                transaction.audit(admin.0, action, &AuditSubject::everyone()).await?;
             }
             Ok(())
         })

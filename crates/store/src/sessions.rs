@@ -5,6 +5,7 @@ use std::time::Duration;
 use chat::Timestamp;
 
 use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::{AccountId, SessionId};
 use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
 use crate::sql::{Row, Transaction, params};
@@ -27,7 +28,8 @@ pub struct Origin {
 }
 
 /// How somebody proved who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SignInMethod {
     Password,
     Passkey,
@@ -151,7 +153,7 @@ impl Store {
             let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
             let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
             if ended {
-                transaction.audit(viewer, "ended the session", session.as_str()).await?;
+                transaction.audit(viewer, AuditAction::EndedSession, &AuditSubject::session(session)).await?;
             }
             Ok(ended)
         })
@@ -164,7 +166,7 @@ impl Store {
         self.change(async |transaction| {
             let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
             let ended = transaction.execute(end, params![&but, &owner]).await?;
-            transaction.audit(viewer, "ended all other sessions", &ended.to_string()).await?;
+            transaction.audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &viewer.subject()).await?;
             Ok(ended as usize)
         })
         .await
@@ -183,7 +185,7 @@ pub(crate) async fn insert_session(
     let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at, method, issuer,
             subject, provider_session)
         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10)";
-    let (address, agent, email) = (origin.address.as_str(), origin.agent.as_str(), account.email.as_str());
+    let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
     let (issuer, subject) = (provider.map(|provider| provider.issuer), provider.map(|provider| provider.subject));
     let provider_session = provider.and_then(|provider| provider.id);
     let (digest, word) = (token.digest(), method.as_str());
@@ -191,12 +193,8 @@ pub(crate) async fn insert_session(
     transaction.execute(insert, values).await?;
     let signed_in = "UPDATE accounts SET signed_in_at = $2 WHERE id = $1";
     transaction.execute(signed_in, params![&account.id, now]).await?;
-    let what = match method {
-        SignInMethod::Password => "signed in".to_owned(),
-        SignInMethod::Passkey => "signed in with a passkey".to_owned(),
-        SignInMethod::Provider => format!("signed in by {}", issuer.unwrap_or_default()),
-    };
-    transaction.audit_as(email, address, &what, email).await?;
+    let action = AuditAction::SignedIn { method, issuer: issuer.map(str::to_owned) };
+    transaction.audit_as(account.email.as_str(), address, action, &AuditSubject::person(&account)).await?;
     let lacks = format!("SELECT ({IS_REQUIRED}) AND NOT ({HAS_SECOND_FACTOR}) FROM accounts WHERE id = $1");
     let lacks_second_factor =
         method != SignInMethod::Provider && transaction.query_value(&lacks, params![&account.id]).await?;

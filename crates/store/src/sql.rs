@@ -350,7 +350,8 @@ mod tests {
         store.connection().await.unwrap().query_value("SELECT count(*) FROM audit", &[]).await.unwrap()
     }
 
-    const WRITE: &str = "INSERT INTO audit (at, who, address, what, subject) VALUES (1, '', '', '', '')";
+    const WRITE: &str = "INSERT INTO audit (at, who, address, action, subject_kind, subject_id, subject, details)
+        VALUES (1, '', '', '', '', '', '', '')";
 
     #[tokio::test]
     async fn a_declined_change_is_rolled_back_and_keeps_its_connection() {

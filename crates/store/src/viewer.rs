@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::Account;
+use crate::audit_action::AuditSubject;
 use crate::id::AccountId;
 
 /// Somebody who is signed in, or the operator at the command line. Only the store makes the former, from a session.
@@ -50,6 +51,11 @@ impl Viewer {
     /// The viewer's name in the audit log.
     pub(crate) fn name(&self) -> &str {
         self.account.as_ref().map_or("operator", |account| account.email.as_str())
+    }
+
+    /// The viewer as a subject of the audit log.
+    pub(crate) fn subject(&self) -> AuditSubject {
+        self.account.as_ref().map_or_else(|| AuditSubject::person_named("operator"), AuditSubject::person)
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -5,6 +5,7 @@
 //! all can run at once.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod audit;
 mod authentication;
 mod bodies;
 mod budgets;

@@ -148,7 +148,7 @@ fn a_team_is_invited_given_roles_and_turned_away() {
     let mut bob = console.sign_in("Bob");
     bob.assert_says("The e-mail address or the password is incorrect.");
     admin.go("/audit");
-    admin.assert_says("disabled the account bob@example.com");
+    admin.assert_says("disabled the account of bob@example.com");
     admin.assert_says("withdrew the link for Bob's third self");
     assert_eq!(admin.errors(), Vec::<String>::new());
 }

@@ -14,6 +14,7 @@ use super::kind::{Limit, LimitKind};
 use super::spending::{BudgetPeriod, RecordedSpending, ScopeRange, Spending};
 use super::table::{CallerLimits, LimitTable};
 use crate::accounts::{AccountError, require_still_admin};
+use crate::audit_action::{AuditAction, AuditSubject};
 use crate::keys::Caller;
 use crate::scope::Scope;
 use crate::sql::{Connection, Row, Transaction, params};
@@ -51,7 +52,7 @@ impl Store {
     pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
         self.change(async |transaction| {
             require_still_admin(transaction, admin).await?;
-            let Some(label) = label(transaction, limit.scope).await? else { return Ok(false) };
+            let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
             if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
                 count_recorded(transaction, limit.scope).await?;
             }
@@ -59,8 +60,8 @@ impl Store {
                 ON CONFLICT (scope, kind) DO UPDATE SET amount = excluded.amount";
             let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
             transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
-            let what = format!("limited {} to {}", limit.kind.describe(), limit.amount);
-            note_change(transaction, admin, &what, &label).await?;
+            let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
+            note_change(transaction, admin, action, &subject).await?;
             Ok(true)
         })
         .await
@@ -75,8 +76,8 @@ impl Store {
             if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
                 return Ok(false);
             }
-            let label = label(transaction, scope).await?.unwrap_or(text);
-            note_change(transaction, admin, &format!("removed the limit of {}", kind.describe()), &label).await?;
+            let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
+            note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
             Ok(true)
         })
         .await
@@ -176,26 +177,27 @@ async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Resu
 async fn note_change(
     transaction: &mut Transaction<'_>,
     admin: Admin<'_>,
-    what: &str,
-    label: &str,
+    action: AuditAction,
+    subject: &AuditSubject,
 ) -> Result<(), StoreError> {
     count_up(transaction).await?;
-    transaction.audit(admin.0, what, label).await
+    transaction.audit(admin.0, action, subject).await
 }
 
-/// How the audit log names whose limit it is; `None` if there is no such key or person.
-async fn label(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<String>, StoreError> {
-    let name = |row: &Row<'_>| row.get::<String>(0);
+/// Whose limit it is; `None` if there is no such key or person.
+async fn subject(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<AuditSubject>, StoreError> {
     match scope {
-        Scope::Everyone => Ok(Some("everyone".into())),
-        Scope::EachPerson => Ok(Some("each person".into())),
+        Scope::Everyone => Ok(Some(AuditSubject::everyone())),
+        Scope::EachPerson => Ok(Some(AuditSubject::each_person())),
         Scope::Owner(account) => {
-            transaction.query_optional("SELECT email FROM accounts WHERE id = $1", params![&account], name).await
+            let find = "SELECT email FROM accounts WHERE id = $1";
+            let found = transaction.query_optional(find, params![&account], |row| row.get::<String>(0)).await?;
+            Ok(found.map(|email| AuditSubject::person_with(account, &email)))
         }
         Scope::Key(key) => {
             let find = "SELECT name FROM keys WHERE id = $1 AND NOT playground";
-            let found = transaction.query_optional(find, params![&key], name).await?;
-            Ok(found.map(|name| format!("{name} ({key})")))
+            let found = transaction.query_optional(find, params![&key], |row| row.get::<String>(0)).await?;
+            Ok(found.map(|name| AuditSubject::key(key, &name)))
         }
     }
 }

@@ -158,8 +158,11 @@ const MIGRATIONS: &[&str] = &[
         at bigint NOT NULL,
         who text NOT NULL,
         address text NOT NULL,
-        what text NOT NULL,
-        subject text NOT NULL
+        action text NOT NULL,
+        subject_kind text NOT NULL,
+        subject_id text NOT NULL,
+        subject text NOT NULL,
+        details text NOT NULL
     );
     "#,
     // The ledger's own time, by which old rows are deleted.

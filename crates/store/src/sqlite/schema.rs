@@ -123,8 +123,11 @@ const MIGRATIONS: &[&str] = &[
         at INTEGER NOT NULL,
         who TEXT NOT NULL,
         address TEXT NOT NULL,
-        what TEXT NOT NULL,
-        subject TEXT NOT NULL
+        action TEXT NOT NULL,
+        subject_kind TEXT NOT NULL,
+        subject_id TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        details TEXT NOT NULL
     ) STRICT;",
     // Grounding: the scorer's verdict, and how many sources went into the prompt.
     "ALTER TABLE requests ADD COLUMN score REAL;

@@ -171,8 +171,8 @@ impl Expected {
             }
         }
         let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
-        let created = count("SELECT count(*) FROM audit WHERE what = 'created the key'");
-        let revoked = count("SELECT count(*) FROM audit WHERE what = 'revoked the key'");
+        let created = count("SELECT count(*) FROM audit WHERE action = 'created-key'");
+        let revoked = count("SELECT count(*) FROM audit WHERE action = 'revoked-key'");
         assert_eq!(created, count("SELECT count(*) FROM keys"), "keys and the audit log");
         assert_eq!(revoked, count("SELECT count(*) FROM keys WHERE revoked_at IS NOT NULL"), "keys and the audit log");
     }

@@ -180,7 +180,7 @@ async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database:
         assert!(store.link(&invitation).await.unwrap().is_none(), "it does not come back");
     }
     let lines = audit(store, &operator, None, 100).await;
-    let withdrawn: Vec<_> = lines.iter().filter(|line| line.what == "withdrew the link for").collect();
+    let withdrawn: Vec<_> = lines.iter().filter(|line| line.action == "withdrew-link").collect();
     assert_eq!(withdrawn.len(), 4);
     assert!(withdrawn.iter().all(|line| line.who == "ada@example.com"), "{withdrawn:?}");
 }
@@ -319,18 +319,20 @@ async fn every_change_is_in_the_audit_log(database: TestDatabase) {
     store.revoke_key(&ada, key).await.unwrap();
     store.revoke_key(&ada, key).await.unwrap();
     let lines = audit(store, &ada, None, 100).await;
-    let said: Vec<_> = lines.iter().rev().map(|line| format!("{} {} {}", line.who, line.what, line.subject)).collect();
+    let said: Vec<_> =
+        lines.iter().rev().map(|line| format!("{} {} {}", line.who, line.action, line.subject.name)).collect();
     assert_eq!(
         said,
         [
-            "operator made an invitation as admin for ada@example.com".to_owned(),
-            "ada@example.com joined as admin, by a link of operator ada@example.com".to_owned(),
-            "ada@example.com signed in ada@example.com".to_owned(),
-            format!("ada@example.com created the key K ({key})"),
-            format!("ada@example.com renamed the key L ({key})"),
-            format!("ada@example.com revoked the key L ({key})"),
+            "operator invited ada@example.com",
+            "ada@example.com joined ada@example.com",
+            "ada@example.com signed-in ada@example.com",
+            "ada@example.com created-key K",
+            "ada@example.com renamed-key L",
+            "ada@example.com revoked-key L",
         ],
     );
+    assert_eq!((lines[0].subject.id.as_str(), lines[1].details.as_str()), (key.as_str(), r#"{"from":"K"}"#));
     assert_eq!((lines[0].address.as_str(), lines[5].address.as_str()), ("10.0.0.1", "command line"));
     let older = audit(store, &ada, Some(lines[1].number), 2).await;
     assert_eq!(older.iter().map(|line| line.number).collect::<Vec<_>>(), [lines[2].number, lines[3].number]);

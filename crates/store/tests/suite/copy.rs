@@ -106,7 +106,10 @@ async fn assert_same(original: &Store, copy: &Store) {
     assert_eq!(original.links(admin).await.unwrap().len(), copy.links(admin).await.unwrap().len());
     let audit = async |store: &Store| {
         let lines = store.audit(admin, &AuditQuery { limit: 1000, ..AuditQuery::default() }).await.unwrap().records;
-        lines.into_iter().map(|line| (line.number, line.at, line.who, line.what, line.subject)).collect::<Vec<_>>()
+        lines
+            .into_iter()
+            .map(|line| (line.number, line.at, line.who, line.action, line.subject, line.details))
+            .collect::<Vec<_>>()
     };
     assert_eq!(audit(original).await, audit(copy).await);
     assert_eq!(requests_of(original).await, requests_of(copy).await);

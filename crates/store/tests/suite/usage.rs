@@ -407,7 +407,7 @@ async fn lines_of_the_audit_log_are_found_by_any_part(database: TestDatabase) {
         let query = AuditQuery { limit: 100, ..query };
         let page = store.audit(operator.admin().unwrap(), &query).await.unwrap();
         assert_eq!(page.searched_to, None);
-        page.records.into_iter().map(|line| line.subject).collect::<Vec<_>>()
+        page.records.into_iter().map(|line| line.subject.name).collect::<Vec<_>>()
     };
     for name in ["Žižek", "100 %", "a_b"] {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
@@ -418,7 +418,7 @@ async fn lines_of_the_audit_log_are_found_by_any_part(database: TestDatabase) {
     {
         assert_eq!(found(subject(typed)).await.len(), lines, "{typed:?}");
     }
-    let what = AuditQuery { what: "CREATED the".into(), ..AuditQuery::default() };
+    let what = AuditQuery { action: "CREATED key".into(), ..AuditQuery::default() };
     assert_eq!(found(what.clone()).await.len(), 3);
     assert_eq!(found(AuditQuery { who: "operat".into(), ..what.clone() }).await.len(), 3);
     assert_eq!(found(AuditQuery { who: "ada".into(), ..what.clone() }).await.len(), 0);
