@@ -12,6 +12,8 @@ const REPLICAS: usize = 3;
 const CALLERS: usize = 64;
 /// A completion of the runtime measures so many tokens.
 const TOKENS: u64 = 97;
+/// What a request with the content `hello` may need.
+const NEEDED: u64 = 525;
 
 fn replicas(runtime: &FakeRuntime) -> Vec<Service> {
     let url = Cluster::shared().create_database();
@@ -49,33 +51,35 @@ fn used(replica: &Service, key: &str) -> u64 {
 
 /// `BUDGET_RACES` says how often.
 #[test]
-fn a_budget_is_overshot_by_no_more_than_what_was_in_flight() {
+fn a_budget_is_never_overshot() {
     let budget = 10_000;
-    let runs = std::env::var("BUDGET_RACES").map_or(3, |runs| runs.parse().unwrap());
+    let runs = std::env::var("BUDGET_RACES").map_or(10, |runs| runs.parse().unwrap());
     let usage = json!({ "prompt_tokens": 50, "completion_tokens": 47, "total_tokens": TOKENS });
     let runtime = FakeRuntime::start(Behaviour::completion("x", "stop", Some(usage)));
     let mut replicas = replicas(&runtime);
-    let mut overshoots = Vec::new();
+    let mut left = Vec::new();
     for run in 0..runs {
         let key = replicas[0].key();
         replicas[1].run_ok(&["limits", "set", "--key", &key[6..18], "tokens-per-day", &budget.to_string()]);
-        let spent = race(&replicas, &key, "insufficient_permission") * TOKENS;
-        runtime.forget();
-        assert_eq!(used(&replicas[2], &key), spent, "what counts is what was answered");
-        assert!(spent >= budget);
-        overshoots.push(spent - budget);
-        // The same through a restart: nothing is forgotten.
+        let mut spent = race(&replicas, &key, "insufficient_permission") * TOKENS;
+        // The same through a restart: nothing is forgotten, and nothing stays reserved.
         if run % 100 == 0 {
             replicas[2].kill();
             replicas[2].start_again();
-            assert_eq!(race(&replicas, &key, "insufficient_permission"), 0);
         }
+        // Callers that were refused by what others had reserved may go on: alone, one after the other.
+        while replicas[run % REPLICAS].chat(&key, "hello").status == 200 {
+            spent += TOKENS;
+        }
+        runtime.forget();
+        assert_eq!(used(&replicas[2], &key), spent, "what counts is what was answered");
+        assert!(spent <= budget, "overshot by {}", spent - budget);
+        left.push(budget - spent);
     }
-    overshoots.sort_unstable();
-    let most = overshoots.last().unwrap();
-    println!("{runs} races: overshoot {most} tokens at most, {} in the median", overshoots[overshoots.len() / 2]);
-    // The one that reaches the budget is not beyond it, and every other caller may have one in flight then.
-    assert!(*most < TOKENS * CALLERS as u64, "{overshoots:?}");
+    left.sort_unstable();
+    let (least, most) = (left[0], left[left.len() - 1]);
+    println!("{runs} races: overshoot 0; {least} to {most} tokens left where a request may need {NEEDED}");
+    assert!(most < NEEDED, "{left:?}");
 }
 
 #[test]
@@ -86,9 +90,8 @@ fn a_rate_is_one_for_all_replicas() {
         let key = replicas[0].key();
         replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-minute", &limit.to_string()]);
         let completed = race(&replicas, &key, "service_unavailable");
-        // A minute may begin in between, and what a replica has taken and not used it gives back only when it asks again.
-        assert!(completed <= 2 * limit, "{completed} of {limit}");
-        assert!(completed * 10 >= limit * 8, "{completed} of {limit}");
+        // A minute's requests at once, and what the seconds of the race allow.
+        assert!(completed >= limit && completed <= limit + limit / 4, "{completed} of {limit}");
     }
 }
 
@@ -106,7 +109,7 @@ fn requests_in_flight_are_one_number_for_all_replicas() {
     runtime.wait_for_requests(3);
     for replica in &replicas {
         let message = replica.chat(&key, "hello").expect_error("service_unavailable");
-        assert!(message.contains("limit of 3 requests in flight is reached: there are 3."), "{message}");
+        assert!(message.contains("limit of 3 requests in flight is reached."), "{message}");
     }
     runtime.release();
     connections.iter_mut().for_each(|connection| drop(connection.response().completion()));
