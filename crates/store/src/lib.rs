@@ -234,12 +234,20 @@ impl Store {
         self.clock.now()
     }
 
+    /// Keeps another service from using the same SQLite file: rates and reservations are in the memory of one. Replicas
+    /// over PostgreSQL share them.
+    pub fn serve_alone(&self) -> Result<(), StoreError> {
+        match &self.backend {
+            Backend::Sqlite(backend) => backend.serve_alone(),
+            Backend::Postgres(_) => Ok(()),
+        }
+    }
+
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
         match &self.backend {
             Backend::Sqlite(backend) => {
-                backend.serve_alone()?;
                 ledger::start(backend.open_ledger(clock.clone()), None, clock, counters, retention)
             }
             Backend::Postgres(backend) => {

@@ -138,7 +138,6 @@ const LOCK_ORDER: [&str; 21] = [
     "commits",
     "requests",
     "spending",
-    "counted_scopes",
     "unfolded",
     "keys",
     "given_keys",
