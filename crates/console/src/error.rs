@@ -28,7 +28,16 @@ pub(crate) enum ConsoleError {
     #[error("Something went wrong. The error was logged.")]
     Internal,
     #[error("The database is unavailable. Nothing was changed. Please try again in a moment.")]
-    Store(#[from] StoreError),
+    Store(#[source] StoreError),
+}
+
+impl From<StoreError> for ConsoleError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::SessionEnded => Self::SignedOut,
+            error => Self::Store(error),
+        }
+    }
 }
 
 impl From<getrandom::Error> for ConsoleError {

@@ -37,7 +37,8 @@ pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Inc
             worker.console.clear_cookie(response, Cookie::Message)
         }
         Ok(response) => response,
-        Err(ConsoleError::SignedOut) if !request.is_post() => sign_in::redirect_to_sign_in(&request),
+        // A script reads the status.
+        Err(ConsoleError::SignedOut) if !request.is_json() => sign_in::redirect_to_sign_in(&worker.console, &request),
         Err(error) => {
             if let ConsoleError::Store(error) = &error {
                 tracing::error!(%error, "the console could not reach the database");

@@ -11,7 +11,7 @@ use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
-use crate::{assets, layout, provider, second_step};
+use crate::{Console, assets, layout, provider, second_step};
 
 /// The same for an unknown account and a wrong password, so that nobody learns who has an account.
 const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
@@ -19,8 +19,11 @@ const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect
 const MAX_NEXT_BYTES: usize = 2048;
 
 /// Leads to the sign-in page, and from there back to what was asked for.
-pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
+pub(crate) fn redirect_to_sign_in(console: &Console, request: &ConsoleRequest) -> ConsoleResponse {
     match request.target() {
+        _ if request.is_post() => {
+            console.redirect_with_message("/sign-in", "You are signed out. Nothing was changed. Please sign in again.")
+        }
         "/" => ConsoleResponse::redirect("/sign-in"),
         target if target.len() > MAX_NEXT_BYTES => ConsoleResponse::redirect("/sign-in"),
         target => ConsoleResponse::redirect(&with_next("/sign-in", target)),

@@ -103,7 +103,6 @@ pub enum AccountError {
     /// Nobody could undo that.
     #[error("the last administrator cannot be demoted, disabled or deleted")]
     LastAdmin,
-    /// Demoted or disabled since the request began.
     #[error("only administrators can do this")]
     NotAdmin,
     #[error(transparent)]
@@ -137,7 +136,7 @@ impl Store {
     /// Changes the viewer's own password, and ends all their sessions except one.
     pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let set = "UPDATE accounts SET password = $2 WHERE id = $1";
             transaction.execute(set, params![&account, password]).await?;
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
@@ -151,7 +150,7 @@ impl Store {
     /// Changes the viewer's display name.
     pub async fn set_own_name(&self, viewer: &Viewer, name: &PersonName) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let set = "UPDATE accounts SET name = $2 WHERE id = $1";
             transaction.execute(set, params![&account, name.as_str()]).await?;
             let action = AuditAction::ChangedOwnName { name: name.as_str().to_owned() };
@@ -167,8 +166,7 @@ impl Store {
 
     /// Ends the person's sessions. Whoever is no administrator any more loses the links that they made.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;
@@ -194,8 +192,7 @@ impl Store {
         of: AccountId,
         disabled: bool,
     ) -> Result<AccountChange, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
@@ -259,17 +256,6 @@ pub(crate) async fn insert_account(
         transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
     }
     Ok(id)
-}
-
-/// Declines a change by somebody who was demoted or disabled since their request began: what they do now would undo
-/// it.
-pub(crate) async fn require_still_admin(
-    transaction: &mut Transaction<'_>,
-    admin: Admin<'_>,
-) -> Result<(), AccountError> {
-    let Some(id) = admin.0.id() else { return Ok(()) };
-    let is_admin = "SELECT count(*) > 0 FROM accounts WHERE id = $1 AND role = 'admin' AND disabled_at IS NULL";
-    if transaction.query_value(is_admin, params![&id]).await? { Ok(()) } else { Err(AccountError::NotAdmin) }
 }
 
 /// Declines a change that leaves nobody who could undo it.

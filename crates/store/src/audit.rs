@@ -87,7 +87,10 @@ impl Store {
             PasswordTry::SecondFactor => ("anonymous", AuditAction::FailedSecondFactor { count }),
             PasswordTry::Confirmation => (&*subject.name, AuditAction::FailedConfirmation { count }),
         };
-        self.change(async |transaction| transaction.audit_as(who, &wrong.address, action, &subject).await).await
+        self.change_without_viewer(async |transaction| {
+            transaction.audit_as(who, &wrong.address, action, &subject).await
+        })
+        .await
     }
 
     /// Newest first. A search that looks at many lines stops, so that others get their turn.

@@ -49,7 +49,7 @@ impl Store {
         network: &str,
         body: &str,
     ) -> Result<Token, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let (token, now) = (Token::generate()?, transaction.now());
             let (condition, value) = match &account {
                 Some(account) => ("account = $1", account.as_str()),
@@ -107,7 +107,7 @@ impl Store {
         purpose: ChallengePurpose,
         token: &Token,
     ) -> Result<Option<Challenge>, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let digest = token.digest();
             let parameters = params![&digest, purpose.as_str(), transaction.now(), MAX_TRIES];
             transaction.query_optional(sql, parameters, read).await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::{ApiKey, KeyId, Timestamp};
 
-use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::accounts::{AccountError, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::keys::{VISIBLE, find_name};
@@ -62,7 +62,7 @@ impl Store {
             "UPDATE keys SET previous_digest = digest, previous_until = $4, digest = $3
              WHERE id = $2 AND {VISIBLE} AND NOT playground AND revoked_at IS NULL"
         );
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let (digest, until) = (key.digest(), transaction.now() + overlap);
             let parameters = params![viewer.scope(), &id, digest.as_bytes(), until];
             if transaction.execute(&rotate, parameters).await? == 0 {
@@ -78,7 +78,7 @@ impl Store {
 
     /// All of them or none. `false` if there is no such key.
     pub async fn change_key(&self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
             let subject = AuditSubject::key(id, &name);
             for change in changes {
@@ -111,7 +111,7 @@ impl KeyChange {
                 ("project", Value::from(project.as_str()), action)
             }
             Self::Owner(owner) => {
-                require_still_admin(transaction, viewer.admin().ok_or(AccountError::NotAdmin)?).await?;
+                viewer.admin().ok_or(AccountError::NotAdmin)?;
                 note_first_owner(transaction, id).await?;
                 let to = match owner {
                     Some(owner) => {

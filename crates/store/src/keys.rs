@@ -8,6 +8,7 @@ use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::limits::CallerLimits;
 use crate::project::Project;
+use crate::sessions::require_valid;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
@@ -116,7 +117,7 @@ impl Store {
     /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
     pub async fn create_key(&self, viewer: &Viewer, new: NewKey) -> Result<ApiKey, StoreError> {
         let key = ApiKey::generate()?;
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             insert(transaction, &key, &new, viewer.id(), false).await?;
             let subject = AuditSubject::key(key.id(), new.name.as_str());
             transaction.audit(viewer, AuditAction::CreatedKey, &subject).await
@@ -154,7 +155,7 @@ impl Store {
 
     /// `false` if there is no such key.
     pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &KeyName) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let Some(from) = find_name(transaction, viewer, id).await? else { return Ok(false) };
             let rename = "UPDATE keys SET name = $2 WHERE id = $1";
             transaction.execute(rename, params![&id, name.as_str()]).await?;
@@ -168,7 +169,7 @@ impl Store {
     /// When the key was revoked, now or before; `None` if there is no such key.
     pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<Timestamp>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
             let name = match transaction.query_optional(&find, params![viewer.scope(), &id], read).await? {
                 None => return Ok(None),
@@ -186,17 +187,21 @@ impl Store {
     /// The signed-in viewer as a caller of the API, for the console's playground. Nobody can present that caller's key.
     pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
+        let mut connection = self.connection().await?;
+        require_valid(&mut connection, viewer, self.now()).await?;
         // Looked for without the lock of all changes, which is needed only once.
-        let key = match find_playground(&mut self.connection().await?, account).await? {
+        let found = find_playground(&mut connection, account).await?;
+        drop(connection);
+        let key = match found {
             Some(found) => found,
-            None => self.create_playground(account).await?,
+            None => self.create_playground(viewer, account).await?,
         };
         let limits = self.limits_of(key, Some(account), self.limits_version().await?).await?;
         Ok(Some(Caller { key, owner: Some(account), completions: true, limits }))
     }
 
-    async fn create_playground(&self, account: AccountId) -> Result<KeyId, StoreError> {
-        self.change(async |transaction| {
+    async fn create_playground(&self, viewer: &Viewer, account: AccountId) -> Result<KeyId, StoreError> {
+        self.change(viewer, async |transaction| {
             if let Some(found) = find_playground(transaction, account).await? {
                 return Ok(found);
             }

@@ -203,6 +203,9 @@ pub enum StoreError {
     /// Recorded requests could be lost in a power cut.
     #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
     SettingRefused { setting: &'static str, wanted: &'static str, found: String },
+    /// Of the viewer, or their account was disabled, deleted or given another role.
+    #[error("the session has ended")]
+    SessionEnded,
     #[error("the system gave no random numbers: {0}")]
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]

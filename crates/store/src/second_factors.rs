@@ -4,7 +4,7 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::accounts::{AccountError, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
@@ -135,7 +135,7 @@ impl Store {
         codes: &[RecoveryCode],
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let now = transaction.now();
             end_sessions_without_factor(transaction, account, but).await?;
             let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
@@ -155,7 +155,7 @@ impl Store {
 
     /// `false` if a code of that step, or of a later one, was used already.
     pub async fn use_app_step(&self, of: AccountId, step: u64) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let advance = "UPDATE authenticator_apps SET last_step = $2 WHERE account = $1 AND last_step < $2";
             Ok(transaction.execute(advance, params![&of, step]).await? > 0)
         })
@@ -164,7 +164,7 @@ impl Store {
 
     pub async fn remove_authenticator_app(&self, viewer: &Viewer) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let remove = "DELETE FROM authenticator_apps WHERE account = $1";
             let removed = transaction.execute(remove, params![&account]).await? > 0;
             if removed {
@@ -186,7 +186,7 @@ impl Store {
         credential: &str,
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let now = transaction.now();
             end_sessions_without_factor(transaction, account, but).await?;
             let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
@@ -202,7 +202,7 @@ impl Store {
 
     pub async fn remove_passkey(&self, viewer: &Viewer, id: &str) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
             let name = transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
             if let Some(name) = &name {
@@ -224,7 +224,7 @@ impl Store {
 
     /// What the use of a passkey changed in it: its counter.
     pub async fn passkey_used(&self, id: &str, credential: &str) -> Result<(), StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             let update = "UPDATE passkeys SET credential = $2, used_at = $3 WHERE id = $1";
             transaction.execute(update, params![id, credential, now]).await?;
@@ -236,7 +236,7 @@ impl Store {
     /// Replaces the viewer's recovery codes; earlier ones do not work any more.
     pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             replace_codes(transaction, account, codes).await?;
             transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &viewer.subject()).await
         })
@@ -250,7 +250,7 @@ impl Store {
         code: &RecoveryCode,
         address: &str,
     ) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
             if transaction.execute(used, params![&of, &code.digest()]).await? == 0 {
                 return Ok(false);
@@ -266,8 +266,7 @@ impl Store {
 
     /// Removes all factors of somebody who has lost them. Ends their sessions.
     pub async fn reset_second_factors(&self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             forget_factors(transaction, of).await?;
             forget_challenges(transaction, of).await?;
@@ -283,8 +282,7 @@ impl Store {
     }
 
     pub async fn require_second_factor(&self, admin: Admin<'_>, required: bool) -> Result<(), AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let now = transaction.now();
             let (changed, action) = match required {
                 true => {

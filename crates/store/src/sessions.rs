@@ -8,7 +8,7 @@ use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::{AccountId, SessionId};
 use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
-use crate::sql::{Row, Transaction, params};
+use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
 use crate::viewer::Viewer;
 use crate::{Store, StoreError};
@@ -92,7 +92,7 @@ impl Store {
         origin: &Origin,
         method: SignInMethod,
     ) -> Result<Option<StartedSession>, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let found = find_account(transaction, account).await?;
             let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
             insert_session(transaction, found, origin, method, None).await.map(Some)
@@ -112,9 +112,10 @@ impl Store {
         let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| {
             let method = SignInMethod::parse(&row.get::<String>(9)?)?;
+            let id = row.get(7)?;
             let session = Session {
-                id: row.get(7)?,
-                viewer: Viewer::signed_in(account(row)?, address),
+                id,
+                viewer: Viewer::signed_in(account(row)?, id, address),
                 method,
                 lacks_second_factor: method != SignInMethod::Provider && row.get(10)?,
             };
@@ -127,6 +128,15 @@ impl Store {
             connection.execute(update, params![&digest, now]).await?;
         }
         Ok(Some(session))
+    }
+
+    /// Whether what the viewer was when the request began still holds: for what takes long to read.
+    pub async fn is_valid(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        match require_valid(&mut self.connection().await?, viewer, self.now()).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::SessionEnded) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The viewer's own sessions, the last used first.
@@ -149,7 +159,7 @@ impl Store {
     /// `false` if the viewer has no such session.
     pub async fn end_session(&self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
             let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
             if ended {
@@ -163,7 +173,7 @@ impl Store {
     /// Ends all the viewer's sessions except one, and returns how many.
     pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(0) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
             let ended = transaction.execute(end, params![&but, &owner]).await?;
             transaction.audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &viewer.subject()).await?;
@@ -171,6 +181,22 @@ impl Store {
         })
         .await
     }
+}
+
+/// Declines what a person does whose session has ended, or whose account was disabled, deleted or given another role
+/// since the request began. The operator at the command line has no session.
+pub(crate) async fn require_valid(
+    connection: &mut Connection<'_>,
+    viewer: &Viewer,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let Some((account, session)) = viewer.session() else { return Ok(()) };
+    let is_valid = "SELECT EXISTS (SELECT 1 FROM sessions JOIN accounts ON accounts.id = account
+        WHERE sessions.id = $1 AND account = $2 AND role = $3 AND disabled_at IS NULL AND deleted_at IS NULL
+            AND sessions.created_at >= $4 AND seen_at >= $5)";
+    let [began, seen] = oldest_valid(now);
+    let values = params![session, &account.id, account.role.as_str(), began, seen];
+    if connection.query_value(is_valid, values).await? { Ok(()) } else { Err(StoreError::SessionEnded) }
 }
 
 /// A new session. Only `transaction` knows whether the account may have one.
@@ -198,7 +224,7 @@ pub(crate) async fn insert_session(
     let lacks = format!("SELECT ({IS_REQUIRED}) AND NOT ({HAS_SECOND_FACTOR}) FROM accounts WHERE id = $1");
     let lacks_second_factor =
         method != SignInMethod::Provider && transaction.query_value(&lacks, params![&account.id]).await?;
-    let viewer = Viewer::signed_in(account, address);
+    let viewer = Viewer::signed_in(account, id, address);
     Ok(StartedSession { token, session: Session { id, viewer, method, lacks_second_factor } })
 }
 

@@ -27,7 +27,7 @@ impl Store {
 
     /// One more failure of each subject.
     pub async fn add_sign_in_failure(&self, subjects: &[&str]) -> Result<(), StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             for subject in subjects {
                 let earlier = transaction.query_optional(FIND, params![*subject], |row| read(row, now)).await?;
@@ -42,7 +42,7 @@ impl Store {
     }
 
     pub async fn forget_sign_in_failures(&self, subject: &str) -> Result<(), StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![subject]).await?;
             Ok(())
         })

@@ -36,6 +36,7 @@ mod stopping;
 mod streams;
 mod telemetry;
 mod tls;
+mod viewers;
 mod visitor;
 
 use testbed::Program;

@@ -91,7 +91,18 @@ impl Visitor {
     }
 
     pub(crate) fn answer(&self, request: &Request) -> Response {
-        Connection::connect_from(self.peer, self.console).send(request.bytes()).response()
+        self.connect().send(request.bytes()).response()
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::connect_from(self.peer, self.console)
+    }
+
+    /// Signs in with the password, as who joined under that name.
+    pub(crate) fn enter(self, name: &str) -> Self {
+        let (visitor, token) = Self { cookie: String::new(), ..self }.with_form("/sign-in");
+        let entered = visitor.sign_in(&token, &format!("{}%40example.com", name.to_lowercase()), PASSWORD);
+        Self { cookie: cookie(&entered, "adriaticum_session"), ..visitor }
     }
 
     pub(crate) fn page(&self, target: &str) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
     AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome, Period,
-    PersonName, RequestQuery, Role, Session, SignInMethod, Step, Store, Timings, Token, UsageQuery, Viewer,
+    PersonName, RequestQuery, Role, Session, SignInMethod, Step, Store, StoreError, Timings, Token, UsageQuery, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -219,7 +219,8 @@ async fn an_administrator_who_was_just_demoted_changes_nothing_any_more(database
             true => drop(store.set_disabled(admin, account, true).await.unwrap()),
             false => drop(store.set_role(admin, account, Role::Developer).await.unwrap()),
         }
-        let is_declined = |error: Option<AccountError>| matches!(error, Some(AccountError::NotAdmin));
+        let is_declined =
+            |error: Option<AccountError>| matches!(error, Some(AccountError::Store(StoreError::SessionEnded)));
         assert!(is_declined(store.invite(late, Role::Admin, "me", DAY).await.err()));
         assert!(is_declined(store.create_reset_link(late, &"ada@example.com".parse().unwrap()).await.err()));
         assert!(is_declined(store.set_role(late, account, Role::Admin).await.err()));
