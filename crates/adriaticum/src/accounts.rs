@@ -2,7 +2,7 @@
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token, Viewer};
+use store::{Access, Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token, Viewer};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -33,13 +33,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             Ok(())
         }
         AccountsCommand::Disable { email, revoke_keys } => {
-            set_disabled(&store, admin, &email, true).await?;
-            if revoke_keys {
-                let account = find_account(&store, admin, &email).await?;
-                let revoked = store.revoke_keys_of(admin, account.id).await;
-                note_revoked(revoked.map_err(|error| cli_error(&error, &email))?);
-            }
-            Ok(())
+            set_access(&store, admin, &email, Access::Disabled { revokes_keys: revoke_keys }).await
         }
         AccountsCommand::Set { email, name, new_email } => {
             let account = find_account(&store, admin, &email).await?;
@@ -81,7 +75,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             changed.map_err(|error| CliError::new(error.to_string()))?;
             print_line(if required { "A second factor is required." } else { "Second factors are optional." })
         }
-        AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
+        AccountsCommand::Enable { email } => set_access(&store, admin, &email, Access::Enabled).await,
         AccountsCommand::Links { json } => list_links(&store.links(admin).await?, json),
         AccountsCommand::Withdraw { id } => withdraw(&store, admin, &id).await,
     }
@@ -93,11 +87,12 @@ fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
     Ok(())
 }
 
-async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
+async fn set_access(store: &Store, admin: Admin<'_>, email: &Email, access: Access) -> Result<(), CliError> {
     let account = find_account(store, admin, email).await?;
-    let changed = store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
-    print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))?;
+    let changed = store.set_access(admin, account.id, access).await.map_err(|error| cli_error(&error, email))?;
+    print_line(&format!("{email} {} sign in.", if access == Access::Enabled { "can again" } else { "can no longer" }))?;
     note_withdrawn(changed.withdrawn_links);
+    note_revoked(changed.revoked_keys);
     Ok(())
 }
 

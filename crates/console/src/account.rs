@@ -60,7 +60,7 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
                     div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
                 }
             }
-            (session_table(user, &sessions))
+            (session_table(user, &sessions, "/account/sessions"))
         }
     };
     Ok(user.page(Area::Account, "Account", content))
@@ -99,23 +99,33 @@ fn password_card(user: &SignedIn<'_>, account: &Account, error: Option<&str>) ->
     }
 }
 
-fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
+/// Each is ended below that path.
+pub(crate) fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord], path: &str) -> Markup {
     html! {
-        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Last used", ""]), html! {
+        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Method", "Last used", ""]), html! {
             @for session in sessions {
                 tr {
                     th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
                     td data-label="Address" { (session.origin.address) }
                     td data-label="Signed in" { (time(session.created_at)) }
+                    td data-label="Method" { (method_name(session.method)) }
                     td data-label="Last used" { (time(session.seen_at)) }
                     td.actions {
                         @if session.id == user.session.id { span.badge.active { "this session" } } @else {
-                            (button_form(user, &format!("/account/sessions/{}/end", session.id), "Sign out", "plain"))
+                            (button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"))
                         }
                     }
                 }
             }
         }))
+    }
+}
+
+fn method_name(method: SignInMethod) -> &'static str {
+    match method {
+        SignInMethod::Password => "password",
+        SignInMethod::Passkey => "passkey",
+        SignInMethod::Provider => "identity provider",
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) enum ConsoleError {
     Busy,
     #[error("Only administrators can do this.")]
     NotAllowed,
+    #[error("An administrator has restricted this key. Only an administrator can lift that. Nothing was changed.")]
+    SetByAdmin,
     #[error("Please sign in.")]
     SignedOut,
     /// A bug, or no random numbers.
@@ -50,7 +52,7 @@ impl ConsoleError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Forged | Self::NotAllowed => StatusCode::FORBIDDEN,
+            Self::Forged | Self::NotAllowed | Self::SetByAdmin => StatusCode::FORBIDDEN,
             Self::Unreadable => StatusCode::BAD_REQUEST,
             Self::SignedOut => StatusCode::UNAUTHORIZED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -63,7 +65,7 @@ impl ConsoleError {
             Self::NotFound => "Not found",
             Self::Forged => "Form rejected",
             Self::Unreadable => "Bad request",
-            Self::NotAllowed => "Not allowed",
+            Self::NotAllowed | Self::SetByAdmin => "Not allowed",
             Self::SignedOut => "Signed out",
             Self::Internal => "Internal error",
             Self::Busy | Self::Store(_) => "Service unavailable",

@@ -92,6 +92,7 @@ impl World {
             api_base_url: "http://localhost/v1".into(),
             api_description: "{}".into(),
             passwords: true,
+            keys_per_person: 100,
             identity_provider: None,
         };
         let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
@@ -107,7 +108,7 @@ impl World {
         let origin = Origin { address: ADDRESS.to_string(), agent: "a test".into() };
         let begun = store.begin_session(ada, &origin, SignInMethod::Password).await.unwrap().unwrap();
         let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-        let key = store.create_key(&begun.session.viewer, new).await.unwrap();
+        let key = store.create_key(&begun.session.viewer, new, u64::MAX).await.unwrap();
         let mut world = Self {
             api_worker: api.worker(),
             console_worker: console.worker(),

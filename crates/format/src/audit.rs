@@ -70,6 +70,7 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
             let overlap = long_duration(Duration::from_secs(*overlap_seconds));
             say(&format!("rotated key *: the old secret works for {overlap}"))
         }
+        AuditAction::EndedOverlap => say("ended the overlap of key *: the old secret stopped working"),
         AuditAction::SetKeyExpiry { at } => say(&format!("set the expiry of key * to {}", exact_time(*at))),
         AuditAction::RemovedKeyExpiry => say("removed the expiry of key *"),
         AuditAction::AllowedCompletions => say("allowed completions with key *"),
@@ -108,7 +109,10 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
             Sentence::new("changed name and address of * to *, *", &[name, new, email])
         }
         AuditAction::GaveRole { role } => say(&format!("gave the role {role} to *")),
-        AuditAction::DisabledAccount => say("disabled the account of *"),
+        AuditAction::DisabledAccount { revoked_keys: None } => say("disabled the account of *"),
+        AuditAction::DisabledAccount { revoked_keys: Some(revoked) } => {
+            say(&format!("disabled the account of * and revoked {}", count(*revoked, "key")))
+        }
         AuditAction::EnabledAccount => say("enabled the account of *"),
         AuditAction::DeletedAccount { revoked_keys } => {
             say(&format!("deleted the account of * and revoked {}", count(*revoked_keys, "key")))

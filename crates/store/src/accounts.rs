@@ -9,6 +9,7 @@ use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
+use crate::people::revoke_keys;
 use crate::person_name::PersonName;
 use crate::second_factors::HAS_SECOND_FACTOR;
 use crate::sql::{Connection, Row, Transaction, params};
@@ -73,10 +74,21 @@ pub struct NewAccount {
     pub password: String,
 }
 
-/// What a change of role or state did.
+/// Whether a person may sign in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Enabled,
+    /// Keys keep working unless they are revoked with it.
+    Disabled {
+        revokes_keys: bool,
+    },
+}
+
+/// What a change of role or access did.
 #[derive(Debug, Clone)]
 pub struct AccountChange {
     pub account: Account,
+    pub revoked_keys: u64,
     /// Open links that were withdrawn with it.
     pub withdrawn_links: usize,
 }
@@ -105,6 +117,10 @@ pub enum AccountError {
     LastAdmin,
     #[error("only administrators can do this")]
     NotAdmin,
+    #[error("an administrator has restricted this key, and only an administrator can lift that")]
+    SetByAdmin,
+    #[error("a person can have at most {0} active keys; revoke one that is not needed")]
+    TooManyKeys(u64),
     #[error(transparent)]
     Store(#[from] crate::StoreError),
 }
@@ -179,36 +195,39 @@ impl Store {
                 Role::Admin => 0,
                 Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
             };
-            Ok(AccountChange { account: Account { role, ..found }, withdrawn_links })
+            Ok(AccountChange { account: Account { role, ..found }, revoked_keys: 0, withdrawn_links })
         })
         .await
     }
 
     /// Disabling an account ends its sessions and withdraws its links: those that it made, and those that reset its
-    /// password. Its keys keep working.
-    pub async fn set_disabled(
+    /// password.
+    pub async fn set_access(
         &self,
         admin: Admin<'_>,
         of: AccountId,
-        disabled: bool,
+        access: Access,
     ) -> Result<AccountChange, AccountError> {
         self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-            let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
+            let subject = AuditSubject::person(&found);
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
+            let Access::Disabled { revokes_keys } = access else {
+                transaction.execute(set, params![&of, None::<Timestamp>]).await?;
+                transaction.audit(admin.0, AuditAction::EnabledAccount, &subject).await?;
+                let account = Account { disabled_at: None, ..found };
+                return Ok(AccountChange { account, revoked_keys: 0, withdrawn_links: 0 });
+            };
+            let disabled_at = Some(found.disabled_at.unwrap_or(transaction.now()));
             transaction.execute(set, params![&of, disabled_at]).await?;
             require_an_admin(transaction).await?;
-            if disabled {
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            }
-            let action = if disabled { AuditAction::DisabledAccount } else { AuditAction::EnabledAccount };
-            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
-            let mut withdrawn_links = 0;
-            if disabled {
-                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
-                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
-            }
-            Ok(AccountChange { account: Account { disabled_at, ..found }, withdrawn_links })
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            let revoked_keys = if revokes_keys { Some(revoke_keys(transaction, of).await?) } else { None };
+            transaction.audit(admin.0, AuditAction::DisabledAccount { revoked_keys }, &subject).await?;
+            let mut withdrawn_links = withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+            withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            let account = Account { disabled_at, ..found };
+            Ok(AccountChange { account, revoked_keys: revoked_keys.unwrap_or(0), withdrawn_links })
         })
         .await
     }

@@ -26,6 +26,7 @@ pub enum AuditAction {
         /// How long the old secret works.
         overlap_seconds: u64,
     },
+    EndedOverlap,
     SetKeyExpiry {
         #[serde(with = "time")]
         at: Timestamp,
@@ -95,7 +96,10 @@ pub enum AuditAction {
         #[serde(with = "text")]
         role: Role,
     },
-    DisabledAccount,
+    DisabledAccount {
+        /// `None`: the keys keep working.
+        revoked_keys: Option<u64>,
+    },
     EnabledAccount,
     DeletedAccount {
         revoked_keys: u64,

@@ -207,11 +207,12 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "keys",
         source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
-                last_used_at, previous_digest, previous_until, note, project FROM keys",
+                last_used_at, previous_digest, previous_until, note, project, admin_forbids_completions,
+                admin_expires_at FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
             ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
             ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text),
-            ("project", Text)],
+            ("project", Text), ("admin_forbids_completions", Flag), ("admin_expires_at", Number)],
     },
     Table {
         name: "commits",

@@ -88,7 +88,7 @@ use std::time::Duration;
 
 use chat::{RequestId, Timestamp};
 
-pub use accounts::{Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
+pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
 pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
 pub use challenges::{Challenge, ChallengePurpose};

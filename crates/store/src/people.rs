@@ -5,7 +5,8 @@
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
-use crate::id::AccountId;
+use crate::id::{AccountId, SessionId};
+use crate::keys::COUNT_ACTIVE;
 use crate::limit_store::COUNT_UP;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
@@ -18,9 +19,7 @@ use crate::{Store, StoreError};
 impl Store {
     /// How many keys of a person work.
     pub async fn count_active_keys(&self, _admin: Admin<'_>, of: AccountId) -> Result<u64, StoreError> {
-        let count = "SELECT count(*) FROM keys WHERE owner = $1 AND revoked_at IS NULL AND NOT playground
-            AND (expires_at IS NULL OR expires_at > $2)";
-        self.connection().await?.query_value(count, params![&of, self.now()]).await
+        self.connection().await?.query_value(COUNT_ACTIVE, params![&of, self.now()]).await
     }
 
     /// Revokes all keys of a person; returns how many.
@@ -43,6 +42,26 @@ impl Store {
             let action = AuditAction::EndedSessions { count: ended };
             transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(ended)
+        })
+        .await
+    }
+
+    /// Ends one session of a person; `false` if there is no such session.
+    pub async fn end_session_of(
+        &self,
+        admin: Admin<'_>,
+        of: AccountId,
+        session: SessionId,
+    ) -> Result<bool, AccountError> {
+        self.change(admin.0, async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
+            let ended = transaction.execute(end, params![&session, &of]).await?;
+            if ended > 0 {
+                let action = AuditAction::EndedSessions { count: ended };
+                transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
+            }
+            Ok(ended > 0)
         })
         .await
     }
@@ -103,7 +122,7 @@ impl Store {
 }
 
 /// Those that are not revoked already.
-async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
+pub(crate) async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
     let now = transaction.now();
     let revoke = "UPDATE keys SET revoked_at = $2 WHERE owner = $1 AND revoked_at IS NULL AND NOT playground";
     transaction.execute(revoke, params![&of, now]).await

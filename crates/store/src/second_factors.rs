@@ -4,7 +4,7 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::accounts::{AccountError, find_account};
+use crate::accounts::{ACCOUNT_COLUMNS, Account, AccountError, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
@@ -275,6 +275,16 @@ impl Store {
             Ok(())
         })
         .await
+    }
+
+    /// People who can sign in with a password alone.
+    pub async fn accounts_without_second_factor(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
+        let list = format!(
+            "SELECT {ACCOUNT_COLUMNS} FROM accounts
+             WHERE disabled_at IS NULL AND deleted_at IS NULL AND password <> '' AND NOT ({HAS_SECOND_FACTOR})
+             ORDER BY email"
+        );
+        self.connection().await?.query(&list, &[], account).await
     }
 
     pub async fn is_second_factor_required(&self) -> Result<bool, StoreError> {

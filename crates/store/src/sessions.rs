@@ -10,7 +10,7 @@ use crate::id::{AccountId, SessionId};
 use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
-use crate::viewer::Viewer;
+use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
 
 const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
@@ -72,6 +72,7 @@ pub(crate) struct ProviderSession<'a> {
 #[derive(Debug, Clone)]
 pub struct SessionRecord {
     pub id: SessionId,
+    pub method: SignInMethod,
     pub origin: Origin,
     pub created_at: Timestamp,
     /// Last use, to the minute.
@@ -141,8 +142,19 @@ impl Store {
 
     /// The viewer's own sessions, the last used first.
     pub async fn sessions(&self, viewer: &Viewer) -> Result<Vec<SessionRecord>, StoreError> {
-        let Some(account) = viewer.id() else { return Ok(Vec::new()) };
-        let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
+        match viewer.id() {
+            Some(account) => self.list_sessions(account).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The sessions of a person, the last used first.
+    pub async fn sessions_of(&self, _admin: Admin<'_>, of: AccountId) -> Result<Vec<SessionRecord>, StoreError> {
+        self.list_sessions(of).await
+    }
+
+    async fn list_sessions(&self, account: AccountId) -> Result<Vec<SessionRecord>, StoreError> {
+        let list = "SELECT id, address, agent, created_at, seen_at, method FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
         let [began, seen] = oldest_valid(self.now());
         let record = |row: &Row<'_>| {
@@ -151,6 +163,7 @@ impl Store {
                 origin: Origin { address: row.get(1)?, agent: row.get(2)? },
                 created_at: row.get(3)?,
                 seen_at: row.get(4)?,
+                method: SignInMethod::parse(&row.get::<String>(5)?)?,
             })
         };
         self.connection().await?.query(list, params![&account, began, seen], record).await

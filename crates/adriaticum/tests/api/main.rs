@@ -34,6 +34,7 @@ mod sign_in;
 mod smuggling;
 mod stopping;
 mod streams;
+mod team;
 mod telemetry;
 mod tls;
 mod viewers;

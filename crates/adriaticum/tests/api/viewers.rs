@@ -12,7 +12,7 @@ use crate::visitor::Visitor;
 
 fn service() -> (Service, FakeRuntime) {
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    (ADRIATICUM.service_with(&[&runtime]).start(), runtime)
+    (ADRIATICUM.service_with(&[&runtime]).set("console.keys_per_person", "1000000").start(), runtime)
 }
 
 /// Sends a form whose body is asked for, and so its session was looked up, before something else happens.

@@ -289,6 +289,8 @@ const MIGRATIONS: &[&str] = &[
     // Projects and prices, as in SQLite's tables. Give keys to others once all replicas have this version: earlier ones do
     // not note it.
     "ALTER TABLE keys ADD COLUMN project text;
+    ALTER TABLE keys ADD COLUMN admin_forbids_completions boolean NOT NULL DEFAULT false;
+    ALTER TABLE keys ADD COLUMN admin_expires_at bigint;
     CREATE TABLE prices (
         project text NOT NULL PRIMARY KEY,
         prompt bigint NOT NULL,

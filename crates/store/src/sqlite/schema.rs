@@ -250,7 +250,10 @@ const MIGRATIONS: &[&str] = &[
     // Projects and prices. A price is in millionths of the currency per million tokens; the one of everything else has no
     // label. A key that was given to somebody else is in `given_keys`: from then on `person_sums` holds what `key_sums`
     // does, by the owner at the time of the request ('' for nobody), and what is not there was the first owner's.
+    // What an administrator forbids a key, and the latest expiry that the owner may choose.
     "ALTER TABLE keys ADD COLUMN project TEXT;
+    ALTER TABLE keys ADD COLUMN admin_forbids_completions INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE keys ADD COLUMN admin_expires_at INTEGER;
     CREATE TABLE prices (
         project TEXT NOT NULL PRIMARY KEY,
         prompt INTEGER NOT NULL,

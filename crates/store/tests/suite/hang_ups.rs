@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Database, Email, EnterError, Grouping,
+    Access, AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Database, Email, EnterError, Grouping,
     KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
     PersonName, PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery,
     Role, Scope, Session, SessionId, SignInMethod, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
@@ -73,7 +73,7 @@ macro_rules! operations {
 /// Every public future of a store.
 const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     authenticate(&world.key),
-    create_key(&world.session.viewer, new_key()),
+    create_key(&world.session.viewer, new_key(), u64::MAX),
     list_keys(&world.session.viewer),
     find_keys(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
     keys_with_ids(&world.session.viewer, &[fresh.key]),
@@ -91,7 +91,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
     accounts(world.session.viewer.admin().unwrap()),
     set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
-    set_disabled(world.session.viewer.admin().unwrap(), world.other, false),
+    set_access(world.session.viewer.admin().unwrap(), world.other, Access::Enabled),
     create_setup_link(),
     link(&fresh.invitation),
     use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
@@ -102,7 +102,10 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
     begin_session(world.other, &origin(), SignInMethod::Password),
     session(&world.token, ADDRESS),
+    is_valid(&world.session.viewer),
     sessions(&world.session.viewer),
+    sessions_of(world.session.viewer.admin().unwrap(), world.other),
+    end_session_of(world.session.viewer.admin().unwrap(), world.other, fresh.session),
     end_session(&world.session.viewer, fresh.session),
     end_other_sessions(&world.session.viewer, world.session.id),
     audit(world.session.viewer.admin().unwrap(), &AuditQuery { limit: 10, ..AuditQuery::default() }),
@@ -114,6 +117,8 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     request(&world.session.viewer, RequestId::now()),
     check_integrity(),
     rotate_key(&world.session.viewer, fresh.key, DAY),
+    end_overlap(&world.session.viewer, fresh.key),
+    accounts_without_second_factor(world.session.viewer.admin().unwrap()),
     change_key(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
     set_limit(world.session.viewer.admin().unwrap(), limit(fresh.key)),
     remove_limit(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
@@ -249,7 +254,7 @@ impl World {
         let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
         let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
         let begun = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap();
-        let key = store.create_key(&begun.session.viewer, new_key()).await.unwrap();
+        let key = store.create_key(&begun.session.viewer, new_key(), u64::MAX).await.unwrap();
         for kind in LimitKind::ALL {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
             assert!(store.set_limit(operator.admin().unwrap(), limit).await.unwrap());
@@ -261,7 +266,7 @@ impl World {
     async fn fresh(&self) -> Fresh {
         let (store, viewer) = (&self.store, &self.session.viewer);
         let admin = viewer.admin().unwrap();
-        let key = store.create_key(viewer, new_key()).await.unwrap().id();
+        let key = store.create_key(viewer, new_key(), u64::MAX).await.unwrap().id();
         let leaver = store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
         let leaver = store.use_link(&leaver, &new_account(&format!("l{key}")), ADDRESS).await.unwrap();
         Fresh {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use store::{
-    AccountId, ChallengePurpose, NewAccount, Origin, PersonName, ProvidedPerson, ProvidedSignInError, RecoveryCode,
-    Role, SignInMethod, Store, Token, Viewer,
+    Access, AccountId, ChallengePurpose, NewAccount, Origin, PersonName, ProvidedPerson, ProvidedSignInError,
+    RecoveryCode, Role, SignInMethod, Store, Token, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -171,7 +171,7 @@ async fn links_end_with_their_maker_and_set_up_with_the_first_administrator(data
     let (name, email) = (PersonName::parse("Ada").unwrap(), "ada@example.org".parse().unwrap());
     store.set_profile(admin, ada, &name, &email).await.unwrap();
     assert!(store.link(&invitation).await.unwrap().is_some());
-    store.set_disabled(operator.admin().unwrap(), ada, true).await.unwrap();
+    store.set_access(operator.admin().unwrap(), ada, Access::Disabled { revokes_keys: false }).await.unwrap();
     assert!(store.link(&invitation).await.unwrap().is_none(), "whatever address its maker has now");
 }
 

@@ -119,7 +119,7 @@ async fn key(store: &Store, owner: Option<AccountId>, project: &str) -> KeyId {
     };
     let project = Project::parse_optional(project).unwrap();
     let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project };
-    store.create_key(&viewer, new).await.unwrap().id()
+    store.create_key(&viewer, new, u64::MAX).await.unwrap().id()
 }
 
 /// Requests, failed ones, measured prompts and their sum, by group.
@@ -411,7 +411,7 @@ async fn lines_of_the_audit_log_are_found_by_any_part(database: TestDatabase) {
     };
     for name in ["Žižek", "100 %", "a_b"] {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-        store.create_key(&operator, new).await.unwrap();
+        store.create_key(&operator, new, u64::MAX).await.unwrap();
     }
     let subject = |text: &str| AuditQuery { subject: text.into(), ..AuditQuery::default() };
     for (typed, lines) in [("Ž", 1), ("ižEK", 1), ("100 %", 1), ("%", 1), ("_", 1), ("a_b", 1), ("axb", 0), ("\\", 0)]
