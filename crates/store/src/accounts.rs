@@ -149,16 +149,26 @@ impl Store {
         self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
-    /// Changes the viewer's own password, and ends all their sessions except one.
-    pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
-        let Some(account) = viewer.id() else { return Ok(()) };
+    /// Changes the viewer's own password, and ends all their sessions except one. `false` if the password is no longer
+    /// the one that was verified.
+    pub async fn set_password(
+        &self,
+        viewer: &Viewer,
+        but: SessionId,
+        verified: &str,
+        password: &str,
+    ) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
         self.change(viewer, async |transaction| {
-            let set = "UPDATE accounts SET password = $2 WHERE id = $1";
-            transaction.execute(set, params![&account, password]).await?;
+            let set = "UPDATE accounts SET password = $3 WHERE id = $1 AND password = $2";
+            if transaction.execute(set, params![&account, verified, password]).await? == 0 {
+                return Ok(false);
+            }
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
             transaction.execute(end, params![&account, &but]).await?;
             forget_challenges(transaction, account).await?;
-            transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await
+            transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await?;
+            Ok(true)
         })
         .await
     }
@@ -222,6 +232,7 @@ impl Store {
             transaction.execute(set, params![&of, disabled_at]).await?;
             require_an_admin(transaction).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            forget_challenges(transaction, of).await?;
             let revoked_keys = if revokes_keys { Some(revoke_keys(transaction, of).await?) } else { None };
             transaction.audit(admin.0, AuditAction::DisabledAccount { revoked_keys }, &subject).await?;
             let mut withdrawn_links = withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;

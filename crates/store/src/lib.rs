@@ -91,7 +91,7 @@ use chat::{RequestId, Timestamp};
 pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
 pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
-pub use challenges::{Challenge, ChallengePurpose};
+pub use challenges::{Challenge, ChallengePurpose, CodeTry};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
@@ -117,8 +117,10 @@ pub use quota::LimitReached;
 pub use quotas::{EnterError, LimitPermit};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use scope::Scope;
-pub use second_factors::{AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactors};
-pub use sessions::{Origin, Session, SessionRecord, SignInMethod, StartedSession};
+pub use second_factors::{
+    AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
+};
+pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMethod, StartedSession};
 pub use spending::{BudgetPeriod, Spending};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;

@@ -5,6 +5,7 @@
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
+use crate::challenges::forget_challenges;
 use crate::id::{AccountId, SessionId};
 use crate::keys::COUNT_ACTIVE;
 use crate::limit_store::COUNT_UP;
@@ -101,6 +102,7 @@ impl Store {
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
             transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
             forget_factors(transaction, of).await?;
+            forget_challenges(transaction, of).await?;
             let revoked = revoke_keys(transaction, of).await?;
             let scope = Scope::Owner(of).to_string();
             for table in ["limits", "counted_scopes"] {

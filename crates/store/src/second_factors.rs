@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 
 use crate::accounts::{ACCOUNT_COLUMNS, Account, AccountError, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
-use crate::challenges::forget_challenges;
+use crate::challenges::{ChallengePurpose, codes_of, forget_challenges, insert_challenge};
 use crate::id::{AccountId, SessionId};
+use crate::sign_in_failures::add_failure;
 use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
@@ -58,6 +59,74 @@ pub struct AuthenticatorApp {
     pub key: String,
     /// The step of the last code that was used.
     pub last_step: u64,
+}
+
+/// A code that was typed in the second step of signing in.
+#[derive(Clone, Copy)]
+pub enum SecondFactorCode<'a> {
+    /// Of the app with that key, right for that step.
+    App {
+        key: &'a str,
+        step: u64,
+    },
+    Recovery(&'a RecoveryCode),
+}
+
+impl SecondFactorCode<'_> {
+    /// `false` if it is not the account's, or was used already.
+    pub(crate) async fn use_up(
+        self,
+        transaction: &mut Transaction<'_>,
+        account: &Account,
+        address: &str,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::App { key, step } => {
+                let advance =
+                    "UPDATE authenticator_apps SET last_step = $3 WHERE account = $1 AND key = $2 AND last_step < $3";
+                let is_right = transaction.execute(advance, params![&account.id, key, step]).await? > 0;
+                if is_right {
+                    // It was counted before it was checked.
+                    add_failure(transaction, &codes_of(account.id), -1.0).await?;
+                }
+                Ok(is_right)
+            }
+            Self::Recovery(code) => {
+                let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
+                let is_right = transaction.execute(used, params![&account.id, &code.digest()]).await? > 0;
+                if is_right {
+                    let (email, subject) = (account.email.as_str(), AuditSubject::person(account));
+                    transaction.audit_as(email, address, AuditAction::UsedRecoveryCode, &subject).await?;
+                }
+                Ok(is_right)
+            }
+        }
+    }
+}
+
+/// A passkey that has answered a challenge.
+pub struct UsedPasskey {
+    pub id: String,
+    /// With what its use changed in it: its counter.
+    pub credential: String,
+    /// The challenge, which is answered once.
+    pub challenge: String,
+}
+
+impl UsedPasskey {
+    /// `false` if it is no longer the account's, or the challenge was answered before.
+    pub(crate) async fn record(
+        &self,
+        transaction: &mut Transaction<'_>,
+        account: AccountId,
+    ) -> Result<bool, StoreError> {
+        let now = transaction.now();
+        let update = "UPDATE passkeys SET credential = $3, used_at = $4 WHERE id = $1 AND account = $2";
+        let is_there = transaction.execute(update, params![&*self.id, &account, &*self.credential, now]).await? > 0;
+        let digest = Sha256::digest(self.challenge.as_bytes()).into();
+        let is_first = insert_challenge(transaction, ChallengePurpose::Answered, account, digest, "").await?;
+        Ok(is_there && is_first)
+    }
 }
 
 /// A code that replaces a second factor once: 60 random bits. Only its digest is stored.
@@ -153,15 +222,6 @@ impl Store {
         .await
     }
 
-    /// `false` if a code of that step, or of a later one, was used already.
-    pub async fn use_app_step(&self, of: AccountId, step: u64) -> Result<bool, StoreError> {
-        self.change_without_viewer(async |transaction| {
-            let advance = "UPDATE authenticator_apps SET last_step = $2 WHERE account = $1 AND last_step < $2";
-            Ok(transaction.execute(advance, params![&of, step]).await? > 0)
-        })
-        .await
-    }
-
     pub async fn remove_authenticator_app(&self, viewer: &Viewer) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
         self.change(viewer, async |transaction| {
@@ -222,44 +282,12 @@ impl Store {
         self.connection().await?.query_optional(find, params![id], read).await
     }
 
-    /// What the use of a passkey changed in it: its counter.
-    pub async fn passkey_used(&self, id: &str, credential: &str) -> Result<(), StoreError> {
-        self.change_without_viewer(async |transaction| {
-            let now = transaction.now();
-            let update = "UPDATE passkeys SET credential = $2, used_at = $3 WHERE id = $1";
-            transaction.execute(update, params![id, credential, now]).await?;
-            Ok(())
-        })
-        .await
-    }
-
     /// Replaces the viewer's recovery codes; earlier ones do not work any more.
     pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(viewer, async |transaction| {
             replace_codes(transaction, account, codes).await?;
             transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &viewer.subject()).await
-        })
-        .await
-    }
-
-    /// `false` if the account has no such code.
-    pub async fn use_recovery_code(
-        &self,
-        of: AccountId,
-        code: &RecoveryCode,
-        address: &str,
-    ) -> Result<bool, StoreError> {
-        self.change_without_viewer(async |transaction| {
-            let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
-            if transaction.execute(used, params![&of, &code.digest()]).await? == 0 {
-                return Ok(false);
-            }
-            if let Some(account) = find_account(transaction, of).await? {
-                let (email, subject) = (account.email.as_str(), AuditSubject::person(&account));
-                transaction.audit_as(email, address, AuditAction::UsedRecoveryCode, &subject).await?;
-            }
-            Ok(true)
         })
         .await
     }

@@ -6,8 +6,9 @@ use chat::Timestamp;
 
 use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
+use crate::challenges::{ChallengePurpose, take_challenge};
 use crate::id::{AccountId, SessionId};
-use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
+use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED, SecondFactorCode, UsedPasskey};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
 use crate::viewer::{Admin, Viewer};
@@ -27,7 +28,7 @@ pub struct Origin {
     pub agent: String,
 }
 
-/// How somebody proved who they are.
+/// How a person proved who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SignInMethod {
@@ -50,6 +51,31 @@ impl SignInMethod {
         let all = [Self::Password, Self::Passkey, Self::Provider];
         all.into_iter().find(|method| method.as_str() == text).ok_or(StoreError::Corrupt("sign-in method"))
     }
+}
+
+/// What was verified before a session begins. The session's transaction requires that it still holds.
+#[derive(Clone, Copy)]
+pub enum Proof<'a> {
+    /// The password, by its stored hash, of an account without a second factor.
+    Password(&'a str),
+    /// The password, for which the challenge stands, and a code.
+    Code {
+        challenge: &'a Token,
+        code: SecondFactorCode<'a>,
+    },
+    Passkey(&'a UsedPasskey),
+}
+
+/// Why a session does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SignInError {
+    /// The account was disabled, or its password or factors were changed, since they were verified.
+    #[error("what was verified no longer holds")]
+    Outdated,
+    #[error("the code is wrong, or was used already")]
+    WrongCode,
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 pub struct Session {
@@ -86,17 +112,18 @@ pub struct StartedSession {
 }
 
 impl Store {
-    /// For somebody whose password or passkey was checked; `None` if the account is gone or disabled.
+    /// For a person whose password, code or passkey was verified.
     pub async fn begin_session(
         &self,
         account: AccountId,
         origin: &Origin,
-        method: SignInMethod,
-    ) -> Result<Option<StartedSession>, StoreError> {
+        proof: Proof<'_>,
+    ) -> Result<StartedSession, SignInError> {
         self.change_without_viewer(async |transaction| {
             let found = find_account(transaction, account).await?;
-            let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
-            insert_session(transaction, found, origin, method, None).await.map(Some)
+            let found = found.filter(|found| found.disabled_at.is_none()).ok_or(SignInError::Outdated)?;
+            let method = proof.require(transaction, &found, origin).await?;
+            Ok(insert_session(transaction, found, origin, method, None).await?)
         })
         .await
     }
@@ -210,6 +237,39 @@ pub(crate) async fn require_valid(
     let [began, seen] = oldest_valid(now);
     let values = params![session, &account.id, account.role.as_str(), began, seen];
     if connection.query_value(is_valid, values).await? { Ok(()) } else { Err(StoreError::SessionEnded) }
+}
+
+impl Proof<'_> {
+    /// Uses up what works once.
+    async fn require(
+        self,
+        transaction: &mut Transaction<'_>,
+        account: &Account,
+        origin: &Origin,
+    ) -> Result<SignInMethod, SignInError> {
+        let outdated = |holds: bool| if holds { Ok(()) } else { Err(SignInError::Outdated) };
+        match self {
+            Self::Password(hash) => {
+                let unchanged = format!(
+                    "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2 AND NOT ({HAS_SECOND_FACTOR}))"
+                );
+                outdated(transaction.query_value(&unchanged, params![&account.id, hash]).await?)?;
+                Ok(SignInMethod::Password)
+            }
+            Self::Code { challenge, code } => {
+                let taken = take_challenge(transaction, ChallengePurpose::SecondFactor, challenge).await?;
+                outdated(taken.is_some_and(|taken| taken.account == account.id))?;
+                match code.use_up(transaction, account, &origin.address).await? {
+                    true => Ok(SignInMethod::Password),
+                    false => Err(SignInError::WrongCode),
+                }
+            }
+            Self::Passkey(used) => {
+                outdated(used.record(transaction, account.id).await?)?;
+                Ok(SignInMethod::Passkey)
+            }
+        }
+    }
 }
 
 /// A new session. Only `transaction` knows whether the account may have one.

@@ -268,19 +268,21 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE challenges (
         digest bytea NOT NULL PRIMARY KEY,
         purpose text NOT NULL,
-        account text COLLATE \"C\",
-        network text COLLATE \"C\" NOT NULL,
+        account text COLLATE \"C\" NOT NULL,
         body text NOT NULL,
         tries bigint NOT NULL,
         created_at bigint NOT NULL,
         expires_at bigint NOT NULL
     );
-    CREATE INDEX challenges_by_network ON challenges (network, created_at);
     CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject text COLLATE \"C\" NOT NULL PRIMARY KEY,
         thousandths bigint NOT NULL,
         at bigint NOT NULL
+    );
+    CREATE TABLE sign_in_secret (
+        id integer NOT NULL PRIMARY KEY CHECK (id = 1),
+        secret text NOT NULL
     );
     CREATE TABLE sign_in_policy (
         rule text COLLATE \"C\" NOT NULL PRIMARY KEY,

@@ -229,20 +229,22 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE challenges (
         digest BLOB NOT NULL PRIMARY KEY,
         purpose TEXT NOT NULL,
-        account TEXT,
-        network TEXT NOT NULL,
+        account TEXT NOT NULL,
         body TEXT NOT NULL,
         tries INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX challenges_by_network ON challenges (network, created_at);
     CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject TEXT NOT NULL PRIMARY KEY,
         thousandths INTEGER NOT NULL,
         at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sign_in_secret (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        secret TEXT NOT NULL
+    ) STRICT;
     CREATE TABLE sign_in_policy (
         rule TEXT NOT NULL PRIMARY KEY,
         set_at INTEGER NOT NULL

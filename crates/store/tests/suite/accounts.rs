@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    Access, AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome,
-    Period, PersonName, RequestQuery, Role, Session, SignInMethod, Step, Store, StoreError, Timings, Token, UsageQuery,
-    Viewer,
+    Access, AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome, Period, PersonName, Proof, RequestQuery, Role, Session, Step, Store, StoreError, Timings, Token, UsageQuery, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -45,7 +43,7 @@ impl Fixture {
 
     async fn session(&self, account: AccountId) -> (Token, Session) {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        let begun = self.store.begin_session(account, &origin, SignInMethod::Password).await.unwrap().unwrap();
+        let begun = self.store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
         (begun.token, begun.session)
     }
 
@@ -126,7 +124,9 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     assert!(lives(&first).await && !lives(&second).await);
 
     let (third, _) = fixture.session(ada).await;
-    store.set_password(&session.viewer, session.id, "another hash").await.unwrap();
+    assert!(!store.set_password(&session.viewer, session.id, "an old hash", "x").await.unwrap());
+    assert!(lives(&third).await, "nothing was changed");
+    assert!(store.set_password(&session.viewer, session.id, "hash", "another hash").await.unwrap());
     assert!(lives(&first).await && !lives(&third).await, "a new password ends the others");
 
     let admin = session.viewer.admin().unwrap();

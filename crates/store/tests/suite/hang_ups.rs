@@ -13,10 +13,7 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    Access, AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Database, Email, EnterError, Grouping,
-    KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
-    PersonName, PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery,
-    Role, Scope, Session, SessionId, SignInMethod, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
+    Access, AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Credentials, Database, Email, EnterError, Grouping, KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period, PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -87,7 +84,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     count_accounts(),
     credentials(&email("ada")),
     password(&world.session.viewer),
-    set_password(&world.session.viewer, world.session.id, "another hash"),
+    set_password(&world.session.viewer, world.session.id, "hash", "hash"),
     set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
     accounts(world.session.viewer.admin().unwrap()),
     set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
@@ -95,12 +92,12 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     create_setup_link(),
     link(&fresh.invitation),
     use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
-    reset_password(&fresh.reset, "a new hash", ADDRESS),
+    reset_password(&fresh.reset, "hash", ADDRESS),
     invite(world.session.viewer.admin().unwrap(), Role::Developer, "Eve", DAY),
     create_reset_link(world.session.viewer.admin().unwrap(), &email("bob")),
     links(world.session.viewer.admin().unwrap()),
     revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
-    begin_session(world.other, &origin(), SignInMethod::Password),
+    begin_session(world.other, &origin(), Proof::Password("hash")),
     session(&world.token, ADDRESS),
     is_valid(&world.session.viewer),
     sessions(&world.session.viewer),
@@ -158,24 +155,23 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
         1,
         &RecoveryCode::generate_all().unwrap()
     ),
-    use_app_step(world.other, 2),
     remove_authenticator_app(&world.session.viewer),
     add_passkey(&world.session.viewer, world.session.id, fresh.key.as_str(), "My phone", "{}"),
     passkey(fresh.key.as_str()),
-    passkey_used(fresh.key.as_str(), "{}"),
     remove_passkey(&world.session.viewer, fresh.key.as_str()),
     set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
-    use_recovery_code(world.other, &RecoveryCode::parse("0000-0000-0000").unwrap(), ADDRESS),
     reset_second_factors(world.session.viewer.admin().unwrap(), world.other),
     is_second_factor_required(),
     require_second_factor(world.session.viewer.admin().unwrap(), false),
-    create_challenge(ChallengePurpose::Passkey, None, ADDRESS, "{}"),
+    create_challenge(ChallengePurpose::AddPasskey, world.other, "{}"),
+    begin_second_step(&verified(world.other), ""),
+    sign_in_secret(),
     challenge(ChallengePurpose::SecondFactor, &world.token),
-    try_challenge(ChallengePurpose::SecondFactor, &world.token),
-    take_challenge(ChallengePurpose::Passkey, &world.token),
+    count_code(&world.token, true),
+    take_challenge(ChallengePurpose::AddPasskey, &world.token),
     sign_in_failures(&[ADDRESS]),
     add_sign_in_failure(&[ADDRESS, "somebody"]),
-    forget_sign_in_failures(ADDRESS),
+    forget_sign_in_failures("somebody", ADDRESS),
 });
 
 /// Something that was there no more, because an earlier caller hung up too late, is no failure.
@@ -207,6 +203,15 @@ impl Failure for AccountError {
 }
 
 impl Failure for PriceError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Failure for SignInError {
     fn into_store_error(self) -> Option<StoreError> {
         match self {
             Self::Store(error) => Some(error),
@@ -253,7 +258,7 @@ impl World {
         let ada = store.use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
         let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
         let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
-        let begun = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap();
+        let begun = store.begin_session(ada, &origin(), Proof::Password("hash")).await.unwrap();
         let key = store.create_key(&begun.session.viewer, new_key(), u64::MAX).await.unwrap();
         for kind in LimitKind::ALL {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
@@ -275,13 +280,7 @@ impl World {
             reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
             key,
             leaver,
-            session: store
-                .begin_session(self.other, &origin(), SignInMethod::Password)
-                .await
-                .unwrap()
-                .unwrap()
-                .session
-                .id,
+            session: store.begin_session(self.other, &origin(), Proof::Password("hash")).await.unwrap().session.id,
         }
     }
 
@@ -318,6 +317,10 @@ fn limit(key: KeyId) -> Limit {
 
 fn price() -> Price {
     Price { prompt: "0.20".parse().unwrap(), completion: "0.80".parse().unwrap() }
+}
+
+fn verified(account: AccountId) -> Credentials {
+    Credentials { account, password: "hash".into(), has_second_factor: true }
 }
 
 fn origin() -> Origin {

@@ -96,7 +96,7 @@ impl World {
 
     async fn viewer(&self, of: AccountId) -> Viewer {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        self.store.begin_session(of, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer
+        self.store.begin_session(of, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
     }
 }
 
@@ -113,7 +113,7 @@ async fn key(store: &Store, owner: Option<AccountId>, project: &str) -> KeyId {
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let viewer = match owner {
         Some(owner) => {
-            store.begin_session(owner, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer
+            store.begin_session(owner, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
         }
         None => Viewer::operator(),
     };
@@ -354,7 +354,7 @@ async fn prices_are_in_one_currency(database: TestDatabase) {
     store.set_price(admin, None, price("1", "1"), "USD".parse().ok()).await.unwrap();
     let bob = account(&store, "bob").await;
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let bob = store.begin_session(bob, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer;
+    let bob = store.begin_session(bob, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer;
     assert!(bob.admin().is_none(), "only administrators set prices");
 }
 
