@@ -2,7 +2,10 @@
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Access, Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token, Viewer};
+use store::{
+    Access, Account, AccountError, Admin, DeletedPerson, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token,
+    Viewer,
+};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -69,6 +72,18 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             let forgotten = store.disconnect_identities(admin, account).await;
             let forgotten = forgotten.map_err(|error| CliError::new(error.to_string()))?;
             print_line(&format!("Forgotten: {}.", format::count(forgotten, "connection")))
+        }
+        AccountsCommand::Deleted { json } => list_deleted(&store.deleted_people(admin).await?, json),
+        AccountsCommand::Allow { email } => {
+            let deleted = store.deleted_people(admin).await?.into_iter().filter(|person| person.email == email);
+            let accounts: Vec<_> = deleted.map(|person| person.account).collect();
+            if accounts.is_empty() {
+                return Err(CliError::new(format!("{email} was not deleted; `adriaticum accounts deleted` lists all")));
+            }
+            for account in accounts {
+                store.allow_return(admin, account).await.map_err(|error| cli_error(&error, &email))?;
+            }
+            print_line(&format!("{email} can return by the identity provider."))
         }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;
@@ -141,6 +156,26 @@ fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
             link.made_by.clone(),
             rfc3339_seconds(link.expires_at),
         ]);
+    }
+    print_line(table.to_string().trim_end())
+}
+
+fn list_deleted(people: &[DeletedPerson], json: bool) -> Result<(), CliError> {
+    if json {
+        let row = |person: &DeletedPerson| {
+            serde_json::json!({
+                "email": person.email.as_str(),
+                "deleted_at": rfc3339_seconds(person.deleted_at),
+            })
+        };
+        return print_json(&people.iter().map(row).collect::<Vec<_>>());
+    }
+    if people.is_empty() {
+        return print_line("No deleted people are kept from returning.");
+    }
+    let mut table = Table::new(&["E-MAIL", "DELETED"]);
+    for person in people {
+        table.row([person.email.to_string(), rfc3339_seconds(person.deleted_at)]);
     }
     print_line(table.to_string().trim_end())
 }

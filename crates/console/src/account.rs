@@ -197,7 +197,7 @@ pub(crate) struct Refused {
 pub(crate) struct VerifiedPassword<'a> {
     attempt: Attempt<'a>,
     /// As it was stored when it was verified.
-    hash: String,
+    pub(crate) hash: String,
 }
 
 /// Whether somebody who is signed in knows their password. Whoever has got hold of a session must not guess it any

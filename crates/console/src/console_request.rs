@@ -94,6 +94,10 @@ impl Fields {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Trimmed; empty if there is no such field.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.raw(name).trim()

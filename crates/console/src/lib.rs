@@ -10,6 +10,7 @@ mod audit;
 mod authenticator;
 mod chart;
 mod components;
+mod confirmation;
 mod console_request;
 mod cookies;
 mod counters;

@@ -45,7 +45,7 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
                 dt { "Second factors" } dd { (second_factors(&factors)) }
             }
         }
-        (access(user, account, &factors, keys))
+        (access(user, account, &factors, keys, is_me))
         section.card #sessions {
             div.heading {
                 h2 { "Sessions" }
@@ -118,7 +118,7 @@ pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: 
 }
 
 /// Role, password, and whether they may sign in at all.
-fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys: u64) -> Markup {
+fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys: u64, is_me: bool) -> Markup {
     let (other, label) = match account.role {
         Role::Admin => (Role::Developer, "Make developer"),
         Role::Developer => (Role::Admin, "Make admin"),
@@ -127,15 +127,17 @@ fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys:
         section.card {
             h2 { "Access" }
             div.actions {
-                form.inline method="post" action={ "/team/" (account.id) "/role" } {
-                    (csrf_field(user))
-                    input type="hidden" name="role" value=(other);
-                    button type="submit" { (label) }
+                @if is_me { a.button href="/account" { "Your account" } } @else {
+                    form.inline method="post" action={ "/team/" (account.id) "/role" } {
+                        (csrf_field(user))
+                        input type="hidden" name="role" value=(other);
+                        button type="submit" { (label) }
+                    }
+                    @if user.console.settings.passwords {
+                        (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", ""))
+                    }
                 }
-                @if user.console.settings.passwords {
-                    (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", ""))
-                }
-                @if !factors.is_empty() {
+                @if !is_me && !factors.is_empty() {
                     @let action = format!("/team/{}/remove-second-factors", account.id);
                     (button_form(user, &action, "Remove second factors", ""))
                 }
@@ -166,7 +168,8 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
             h2 { "Delete account" }
             p {
                 "Removes name, address, password and sessions, and revokes all keys. Usage that was recorded stays, without a "
-                "name, and so does the audit log. This cannot be undone; to keep the account, disable it."
+                "name, and so does the audit log. The address is kept among the deleted people, so that they do not return by an "
+                "identity provider. This cannot be undone; to keep the account, disable it."
             }
             form.fields method="post" action={ "/team/" (account.id) "/delete" } {
                 (csrf_field(user))

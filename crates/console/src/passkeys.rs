@@ -9,7 +9,7 @@ use chat::Timestamp;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use store::{AccountId, ChallengePurpose, Proof, SignInError, Token, UsedPasskey};
+use store::{AccountId, ChallengePurpose, PasswordTry, Proof, SignInError, Token, UsedPasskey};
 use subtle::ConstantTimeEq;
 use url::Url;
 use webauthn_rs::prelude::{
@@ -31,7 +31,7 @@ use crate::sign_in::local_path;
 const MAX_NAME_CHARS: usize = 60;
 const MAX_PASSKEYS: usize = 10;
 const SIGN_IN_LIFETIME: Duration = Duration::from_secs(300);
-const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
+pub(crate) const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
 
 /// `None` where browsers do not allow passkeys: at an IP address.
 pub(crate) fn relying_party(origin: &str) -> Option<Webauthn> {
@@ -67,8 +67,9 @@ struct NewPasskey {
 }
 
 #[derive(Deserialize)]
-struct UsedCredential {
+pub(crate) struct UsedCredential {
     token: String,
+    #[serde(default)]
     next: String,
     credential: PublicKeyCredential,
 }
@@ -145,12 +146,16 @@ pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
 pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     visitor.json(request).await?;
     let console = visitor.console;
-    let passkeys = console.passkeys()?;
     let _entered = match console.sign_in_throttle.enter(request.client) {
         Ok(entered) => entered,
         Err(crowded) => return failed(crowded.status(), crowded.message()),
     };
-    let (options, state) = passkeys.start_discoverable_authentication().map_err(internal)?;
+    begin_use(console).await
+}
+
+/// A challenge that any passkey of this console can answer.
+pub(crate) async fn begin_use(console: &Console) -> ConsoleResult {
+    let (options, state) = console.passkeys()?.start_discoverable_authentication().map_err(internal)?;
     let state = serde_json::to_string(&state).map_err(internal)?;
     let expires_at = console.store.now() + SIGN_IN_LIFETIME;
     let token = seal(&console.store.sign_in_secret().await?, &expires_at.as_millis().to_string(), &state);
@@ -175,9 +180,10 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
         None => None,
     };
     let Some(begun) = begun else {
-        tracing::warn!(address = %request.client, "sign-in failed: a passkey was not accepted");
         attempt.failed().await?;
         console.sign_ins.failed.add();
+        let owner = console.store.passkey_owner(&id_text(given.credential.get_credential_id())).await?;
+        console.wrong_passwords.add(PasswordTry::Passkey, owner, request.client);
         return failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED);
     };
     attempt.succeeded().await?;
@@ -186,7 +192,10 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
 }
 
 /// Whose passkey has answered a challenge of ours.
-async fn verify(console: &Console, given: &UsedCredential) -> ConsoleResult<Option<(AccountId, UsedPasskey)>> {
+pub(crate) async fn verify(
+    console: &Console,
+    given: &UsedCredential,
+) -> ConsoleResult<Option<(AccountId, UsedPasskey)>> {
     let passkeys = console.passkeys()?;
     let state = unseal(&console.store.sign_in_secret().await?, &given.token, console.store.now());
     let state = state.and_then(|state| serde_json::from_str::<DiscoverableAuthentication>(state).ok());
@@ -238,7 +247,7 @@ fn credential_id(text: &str) -> Option<Vec<u8>> {
     base16ct::lower::decode_vec(text).ok()
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> {
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> {
     serde_json::from_slice(body).map_err(|_| ConsoleError::Unreadable)
 }
 
@@ -250,7 +259,7 @@ fn located(path: &str) -> ConsoleResult {
     json(&Outcome::Location(path))
 }
 
-fn failed(status: StatusCode, text: &str) -> ConsoleResult {
+pub(crate) fn failed(status: StatusCode, text: &str) -> ConsoleResult {
     Ok(json(&Outcome::Error(text))?.with_status(status))
 }
 

@@ -17,8 +17,8 @@ use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::sorting::remembered;
 use crate::{
-    Worker, account, assets, audit, export, key_list, key_settings, keys, layout, limits, links, member, overview,
-    passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
+    Worker, account, assets, audit, confirmation, export, key_list, key_settings, keys, layout, limits, links, member,
+    overview, passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -138,8 +138,19 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
             _ => passkeys::finish_adding(&user, &body).await,
         };
     }
+    if let ["account", "confirmation", step @ ("begin" | "finish")] = path.as_slice() {
+        let body = user.json(request).await?;
+        return match *step {
+            "begin" => passkeys::begin_use(console).await,
+            _ => confirmation::finish_passkey(&user, &body).await,
+        };
+    }
     let form = user.form(request).await?;
-    match path.as_slice() {
+    let posted_to = request.head.uri.path();
+    if let Some(refused) = confirmation::check(&user, posted_to, &form).await? {
+        return Ok(refused);
+    }
+    let changed = match path.as_slice() {
         ["keys"] => keys::create(&user, &form).await,
         ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
         ["keys", id, "rotate"] => key_settings::rotate(&user, id, &form).await,
@@ -152,6 +163,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["limits", "remove"] => limits::remove(&user, &form).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
         ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
+        ["team", "deleted", id, "allow"] => team::allow_return(&user, id, &form).await,
         ["team", id, "role"] => team::set_role(&user, id, &form).await,
         ["team", id, "profile"] => member::save(&user, id, &form).await,
         ["team", id, "delete"] => member::delete(&user, id, &form).await,
@@ -173,6 +185,10 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["account", "sessions", id, "end"] => account::end_session(&user, id, &form).await,
         ["sign-out"] => sign_in::sign_out(&user, &form).await,
         _ => Err(ConsoleError::NotFound),
+    };
+    match changed {
+        Err(ConsoleError::NotConfirmed) => confirmation::page(&user, posted_to, &form, None).await,
+        changed => changed,
     }
 }
 

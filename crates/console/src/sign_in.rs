@@ -33,7 +33,7 @@ pub(crate) fn redirect_to_sign_in(console: &Console, request: &ConsoleRequest) -
 }
 
 /// A path from where somebody goes on to another one.
-fn with_next(path: &str, next: &str) -> String {
+pub(crate) fn with_next(path: &str, next: &str) -> String {
     let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
     format!("{path}?next={next}")
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{Access, Account, AccountChange, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
+use store::{Access, Account, AccountChange, AccountError, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role};
 
 use crate::components::{
     button_form, columns, copyable, csrf_field, data_table, empty, form_error, heading, relative_time,
@@ -26,6 +26,8 @@ const MAX_NOTE_CHARS: usize = 120;
 const MAX_WITHOUT_FACTOR: usize = 100;
 /// Pending links that are listed. More than a few are a mistake.
 const MAX_LINKS: usize = 50;
+/// Deleted people that are listed. `adriaticum accounts deleted` lists all.
+const MAX_DELETED: usize = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -56,6 +58,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
     let admin = user.admin()?;
     let accounts = user.console.store.accounts(admin).await?;
     let links = user.console.store.links(admin).await?;
+    let deleted = user.console.store.deleted_people(admin).await?;
     // Without passwords, people come by the identity provider.
     let passwords = user.console.settings.passwords;
     let is_required = user.console.store.is_second_factor_required().await?;
@@ -78,12 +81,45 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
                 }
             }
         }
+        @if user.console.settings.identity_provider.is_some() && !deleted.is_empty() { (deleted_card(user, &deleted)) }
         @if passwords {
             (invite_form(user))
             (second_factor_card(user, is_required, &without_factor))
         }
     };
     Ok(user.page(Area::Team, "Team", content))
+}
+
+/// People whom the identity provider may still know.
+fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
+    html! {
+        section.card {
+            h2 { "Deleted people" }
+            p.quiet { "They cannot return by the identity provider until you allow it. They then get a new account." }
+            (data_table("Deleted people", columns(&["E-mail", "Deleted", ""]), html! {
+                @for person in deleted.iter().take(MAX_DELETED) {
+                    tr {
+                        th scope="row" data-label="E-mail" { (person.email) }
+                        td data-label="Deleted" { (relative_time(person.deleted_at)) }
+                        td.actions {
+                            (button_form(user, &format!("/team/deleted/{}/allow", person.account), "Allow", "plain"))
+                        }
+                    }
+                }
+            }))
+            @if deleted.len() > MAX_DELETED {
+                p.quiet { "The last " (MAX_DELETED) " of " (format::number(deleted.len() as u64)) " people." }
+            }
+        }
+    }
+}
+
+pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.allow_return(user.admin()?, id).await {
+        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return by the identity provider."))),
+        Err(declined) => declined_page(user, declined).await,
+    }
 }
 
 fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account]) -> Markup {
@@ -358,6 +394,7 @@ pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -
     match declined {
         AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
         AccountError::NotAdmin => Err(ConsoleError::NotAllowed),
+        AccountError::OwnAccount => Ok(user.redirect_with_message("/account", "Change your own account here.")),
         AccountError::Store(error) => Err(error.into()),
         other => {
             let notice = form_error(Some(&sentence(&other)));

@@ -7,6 +7,7 @@ use chat::Timestamp;
 
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
 use crate::people::revoke_keys;
@@ -115,6 +116,8 @@ pub enum AccountError {
     /// Nobody could undo that.
     #[error("the last administrator cannot be demoted, disabled or deleted")]
     LastAdmin,
+    #[error("this is done on your own account page")]
+    OwnAccount,
     #[error("only administrators can do this")]
     NotAdmin,
     #[error("an administrator has restricted this key, and only an administrator can lift that")]
@@ -193,6 +196,8 @@ impl Store {
     /// Ends the person's sessions. Whoever is no administrator any more loses the links that they made.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
         self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;

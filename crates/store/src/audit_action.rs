@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::accounts::Account;
+use crate::audit::ProviderRefusal;
 use crate::id::{AccountId, LinkId, SessionId};
 use crate::limits::LimitKind;
 use crate::prices::{Currency, TokenPrice};
@@ -76,6 +77,13 @@ pub enum AuditAction {
     FailedConfirmation {
         count: u64,
     },
+    FailedPasskey {
+        count: u64,
+    },
+    RefusedProviderSignIn {
+        reason: ProviderRefusal,
+        count: u64,
+    },
     EndedSession,
     EndedOtherSessions {
         count: u64,
@@ -134,6 +142,7 @@ pub enum AuditAction {
         issuer: String,
     },
     DisconnectedFromProvider,
+    AllowedReturn,
 }
 
 impl AuditAction {

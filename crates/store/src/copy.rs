@@ -151,19 +151,19 @@ const FIRST_TIMED: &str = "(1 << 50)";
 pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "accounts",
-        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at FROM
-                accounts",
+        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at,
+                deleted_email FROM accounts",
         columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
             ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number),
-            ("deleted_at", Number)],
+            ("deleted_at", Number), ("deleted_email", Text)],
     },
     Table {
         name: "sessions",
         source: "SELECT digest, id, account, address, agent, created_at, seen_at, method, issuer, subject,
-                provider_session FROM sessions",
+                provider_session, confirmed_at FROM sessions",
         columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
             ("created_at", Number), ("seen_at", Number), ("method", Text), ("issuer", Text), ("subject", Text),
-            ("provider_session", Text)],
+            ("provider_session", Text), ("confirmed_at", Number)],
     },
     Table {
         name: "links",

@@ -7,6 +7,7 @@ use chat::{ApiKey, KeyId, Timestamp};
 
 use crate::accounts::{AccountError, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
+use crate::confirmations::require_confirmed;
 use crate::id::AccountId;
 use crate::keys::{VISIBLE, find_name};
 use crate::project::Project;
@@ -64,6 +65,11 @@ impl Store {
              WHERE id = $2 AND {VISIBLE} AND NOT playground AND revoked_at IS NULL"
         );
         self.change(viewer, async |transaction| {
+            let others = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND (owner IS NULL OR owner <> $2)";
+            let me = viewer.id();
+            if me.is_some() && transaction.query_value(others, params![&id, me.as_ref()]).await? {
+                require_confirmed(transaction, viewer).await?;
+            }
             let (digest, until) = (key.digest(), transaction.now() + overlap);
             let parameters = params![viewer.scope(), &id, digest.as_bytes(), until];
             if transaction.execute(&rotate, parameters).await? == 0 {
@@ -122,7 +128,9 @@ impl KeyChange {
             let (column, value) = match self {
                 Self::Expiry(at) => ("admin_expires_at", Value::from(*at)),
                 Self::Completions(allowed) => ("admin_forbids_completions", Value::from(!allowed)),
-                _ => return Ok(()),
+                // A key that was given to oneself could be rotated as one's own.
+                Self::Owner(_) => return Ok(require_confirmed(transaction, viewer).await?),
+                Self::Note(_) | Self::Project(_) => return Ok(()),
             };
             let bound = format!("UPDATE keys SET {column} = $2 WHERE id = $1");
             transaction.execute(&bound, &[(&id).into(), value]).await?;

@@ -34,6 +34,7 @@ mod audit_action;
 mod challenges;
 mod clock;
 mod commit_id;
+mod confirmations;
 mod copy;
 mod counters;
 mod fold;
@@ -89,13 +90,13 @@ use std::time::Duration;
 use chat::{RequestId, Timestamp};
 
 pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
-pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, ProviderRefusal, WrongPasswords};
 pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
 pub use challenges::{Challenge, ChallengePurpose, CodeTry};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
-pub use identities::{ProvidedPerson, ProvidedSignInError};
+pub use identities::{DeletedPerson, ProvidedPerson, ProvidedSignInError};
 pub use key_changes::{KeyChange, KeyNote, KeyNoteError};
 pub use key_expiry::ExpiringKey;
 pub use key_search::{KeyOrder, KeySearch};
@@ -212,6 +213,9 @@ pub enum StoreError {
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
+    /// The person was not confirmed lately.
+    #[error("this needs the password or passkey again")]
+    NotConfirmed,
     #[error("reading the database panicked")]
     Panicked,
 }

@@ -7,6 +7,7 @@ use chat::Timestamp;
 use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
@@ -111,6 +112,9 @@ impl Store {
         life: Duration,
     ) -> Result<Token, AccountError> {
         self.change(admin.0, async |transaction| {
+            if role == Role::Admin {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let (token, id) =
                 insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
             transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
@@ -125,6 +129,8 @@ impl Store {
             let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
             let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
             let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
+            require_another(admin.0, account)?;
+            require_confirmed(transaction, admin.0).await?;
             let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
             transaction.execute(earlier, params![&account]).await?;
             let purpose = LinkPurpose::Reset(email.clone());

@@ -1,11 +1,13 @@
 //! People who come and go: their names and addresses, their keys when they leave, and what stays of them.
 //!
-//! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that what was
-//! recorded for it is still counted, and the audit log says what it said.
+//! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that
+//! what was recorded for it is still counted, and the audit log says what it said. Whose it was stays as well, apart, so
+//! that the person does not return by the identity provider.
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
+use crate::confirmations::require_confirmed;
 use crate::id::{AccountId, SessionId};
 use crate::keys::COUNT_ACTIVE;
 use crate::limit_store::COUNT_UP;
@@ -77,6 +79,10 @@ impl Store {
     ) -> Result<Account, AccountError> {
         self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            // The identity provider connects an account by its address.
+            if *email != found.email {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let taken = "SELECT EXISTS (SELECT 1 FROM accounts WHERE email = $1 AND id <> $2)";
             if transaction.query_value(taken, params![email.as_str(), &of]).await? {
                 return Err(AccountError::EmailTaken);
@@ -100,7 +106,6 @@ impl Store {
             withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
             withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
             forget_factors(transaction, of).await?;
             forget_challenges(transaction, of).await?;
             let revoked = revoke_keys(transaction, of).await?;
@@ -112,8 +117,8 @@ impl Store {
             transaction.execute(COUNT_UP, &[]).await?;
             let (now, email) = (transaction.now(), format!("deleted-{of}"));
             let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
-                disabled_at = $3, deleted_at = $3 WHERE id = $1";
-            transaction.execute(delete, params![&of, &*email, now]).await?;
+                disabled_at = $3, deleted_at = $3, deleted_email = $4 WHERE id = $1";
+            transaction.execute(delete, params![&of, &*email, now, found.email.as_str()]).await?;
             require_an_admin(transaction).await?;
             let action = AuditAction::DeletedAccount { revoked_keys: revoked };
             transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;

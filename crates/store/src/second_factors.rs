@@ -4,9 +4,10 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::accounts::{ACCOUNT_COLUMNS, Account, AccountError, account, find_account};
+use crate::accounts::{ACCOUNT_COLUMNS, Account, AccountError, Email, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::{ChallengePurpose, codes_of, forget_challenges, insert_challenge};
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, SessionId};
 use crate::sign_in_failures::add_failure;
 use crate::sql::{Row, Transaction, params};
@@ -282,6 +283,12 @@ impl Store {
         self.connection().await?.query_optional(find, params![id], read).await
     }
 
+    /// The address of the account that a passkey belongs to, also if it is disabled.
+    pub async fn passkey_owner(&self, id: &str) -> Result<Option<Email>, StoreError> {
+        let find = "SELECT email FROM passkeys JOIN accounts ON accounts.id = account WHERE passkeys.id = $1";
+        self.connection().await?.query_optional(find, params![id], |row| row.get(0)).await
+    }
+
     /// Replaces the viewer's recovery codes; earlier ones do not work any more.
     pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
@@ -295,6 +302,8 @@ impl Store {
     /// Removes all factors of somebody who has lost them. Ends their sessions.
     pub async fn reset_second_factors(&self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
         self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             forget_factors(transaction, of).await?;
             forget_challenges(transaction, of).await?;
@@ -321,6 +330,9 @@ impl Store {
 
     pub async fn require_second_factor(&self, admin: Admin<'_>, required: bool) -> Result<(), AccountError> {
         self.change(admin.0, async |transaction| {
+            if !required {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let now = transaction.now();
             let (changed, action) = match required {
                 true => {

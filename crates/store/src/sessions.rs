@@ -123,7 +123,8 @@ impl Store {
             let found = find_account(transaction, account).await?;
             let found = found.filter(|found| found.disabled_at.is_none()).ok_or(SignInError::Outdated)?;
             let method = proof.require(transaction, &found, origin).await?;
-            Ok(insert_session(transaction, found, origin, method, None).await?)
+            let confirmed_at = proof.confirms().then_some(transaction.now());
+            Ok(insert_session(transaction, found, origin, method, None, confirmed_at).await?)
         })
         .await
     }
@@ -240,6 +241,11 @@ pub(crate) async fn require_valid(
 }
 
 impl Proof<'_> {
+    /// Whether it also stands for a confirmation. A recovery code may have been found.
+    fn confirms(self) -> bool {
+        !matches!(self, Self::Code { code: SecondFactorCode::Recovery(_), .. })
+    }
+
     /// Uses up what works once.
     async fn require(
         self,
@@ -279,16 +285,18 @@ pub(crate) async fn insert_session(
     origin: &Origin,
     method: SignInMethod,
     provider: Option<ProviderSession<'_>>,
+    confirmed_at: Option<Timestamp>,
 ) -> Result<StartedSession, StoreError> {
     let (token, id, now) = (Token::generate()?, SessionId::generate()?, transaction.now());
     let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at, method, issuer,
-            subject, provider_session)
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10)";
+            subject, provider_session, confirmed_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10, $11)";
     let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
     let (issuer, subject) = (provider.map(|provider| provider.issuer), provider.map(|provider| provider.subject));
     let provider_session = provider.and_then(|provider| provider.id);
     let (digest, word) = (token.digest(), method.as_str());
-    let values = params![&digest, &id, &account.id, address, agent, now, word, issuer, subject, provider_session];
+    let values =
+        params![&digest, &id, &account.id, address, agent, now, word, issuer, subject, provider_session, confirmed_at];
     transaction.execute(insert, values).await?;
     let signed_in = "UPDATE accounts SET signed_in_at = $2 WHERE id = $1";
     transaction.execute(signed_in, params![&account.id, now]).await?;

@@ -68,6 +68,11 @@ impl Visitor {
         (self, token)
     }
 
+    /// With a cookie that a response sets, beside the others.
+    pub(crate) fn with_cookie(&self, response: &Response, name: &str) -> Self {
+        Self { cookie: format!("{}; {}", self.cookie, cookie(response, name)), ..self.clone() }
+    }
+
     pub(crate) fn sign_in(&self, token: &str, email: &str, password: &str) -> Response {
         let password = password.replace(' ', "+");
         self.send("POST", "/sign-in", &format!("token={token}&email={email}&password={password}"))

@@ -237,6 +237,8 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE sessions ADD COLUMN issuer text;
     ALTER TABLE sessions ADD COLUMN subject text;
     ALTER TABLE sessions ADD COLUMN provider_session text;
+    ALTER TABLE sessions ADD COLUMN confirmed_at bigint;
+    ALTER TABLE accounts ADD COLUMN deleted_email text;
     CREATE TABLE identities (
         issuer text COLLATE \"C\" NOT NULL,
         subject text COLLATE \"C\" NOT NULL,

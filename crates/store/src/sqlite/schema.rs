@@ -198,6 +198,8 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE sessions ADD COLUMN issuer TEXT;
     ALTER TABLE sessions ADD COLUMN subject TEXT;
     ALTER TABLE sessions ADD COLUMN provider_session TEXT;
+    ALTER TABLE sessions ADD COLUMN confirmed_at INTEGER;
+    ALTER TABLE accounts ADD COLUMN deleted_email TEXT;
     CREATE TABLE identities (
         issuer TEXT NOT NULL,
         subject TEXT NOT NULL,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    Access, AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome, Period, PersonName, Proof, RequestQuery, Role, Session, Step, Store, StoreError, Timings, Token, UsageQuery, Viewer,
+    Access, AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome,
+    Period, PersonName, Proof, RequestQuery, Role, Session, Step, Store, StoreError, Timings, Token, UsageQuery,
+    Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -136,7 +138,9 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     store.set_access(admin, bob, Access::Enabled).await.unwrap();
     assert!(!lives(&bobs).await, "it does not come back");
 
-    let reset = store.create_reset_link(admin, &"ada@example.com".parse().unwrap()).await.unwrap();
+    let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
+    assert!(matches!(store.create_reset_link(admin, &email).await, Err(AccountError::OwnAccount)));
+    let reset = store.create_reset_link(operator.admin().unwrap(), &email).await.unwrap();
     store.reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
     assert!(!lives(&first).await);
     assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));

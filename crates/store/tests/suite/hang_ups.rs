@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    Access, AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Credentials, Database, Email, EnterError, Grouping, KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period, PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
+    Access, AccountError, AccountId, AuditQuery, CallerLimits, ChallengePurpose, Credentials, Database, Email,
+    EnterError, Grouping, KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin,
+    PasswordTry, Period, PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError,
+    RecoveryCode, RequestQuery, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token,
+    UsageQuery, UsedPasskey, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -144,7 +148,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     expiring_keys(),
     end_sessions_of(world.session.viewer.admin().unwrap(), world.other),
     sign_in_provided(&provided_person(fresh.key), &origin()),
-    end_provided_sessions("https://login.example.com", "somebody", None, ADDRESS),
+    end_provided_sessions("https://login.example.com", Some("somebody"), None, ADDRESS),
     disconnect_identities(world.session.viewer.admin().unwrap(), Some(world.other)),
     second_factors(world.other),
     authenticator_app(world.other),
@@ -158,6 +162,11 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     remove_authenticator_app(&world.session.viewer),
     add_passkey(&world.session.viewer, world.session.id, fresh.key.as_str(), "My phone", "{}"),
     passkey(fresh.key.as_str()),
+    passkey_owner(fresh.key.as_str()),
+    confirm_with_password(&world.session.viewer, "hash"),
+    confirm_with_passkey(&world.session.viewer, &used_passkey(fresh.key)),
+    deleted_people(world.session.viewer.admin().unwrap()),
+    allow_return(world.session.viewer.admin().unwrap(), fresh.leaver),
     remove_passkey(&world.session.viewer, fresh.key.as_str()),
     set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
     reset_second_factors(world.session.viewer.admin().unwrap(), world.other),
@@ -247,6 +256,7 @@ fn provided_person(subject: KeyId) -> ProvidedPerson {
         name: PersonName::parse("Eve").unwrap(),
         role: None,
         session: None,
+        authenticated_at: None,
     }
 }
 
@@ -317,6 +327,10 @@ fn limit(key: KeyId) -> Limit {
 
 fn price() -> Price {
     Price { prompt: "0.20".parse().unwrap(), completion: "0.80".parse().unwrap() }
+}
+
+fn used_passkey(id: KeyId) -> UsedPasskey {
+    UsedPasskey { id: id.to_string(), credential: "{}".into(), challenge: id.to_string() }
 }
 
 fn verified(account: AccountId) -> Credentials {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use store::{
-    Access, AccountId, ChallengePurpose, CodeTry, Credentials, NewAccount, Origin, PersonName, Proof, ProvidedPerson, ProvidedSignInError, RecoveryCode, Role, SecondFactorCode, SignInError, SignInMethod, StartedSession, Store, Token, UsedPasskey, Viewer,
+    Access, AccountError, AccountId, ChallengePurpose, CodeTry, Credentials, NewAccount, Origin, PersonName, Proof,
+    ProvidedPerson, ProvidedSignInError, RecoveryCode, Role, SecondFactorCode, SignInError, SignInMethod,
+    StartedSession, Store, Token, UsedPasskey, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -22,6 +24,8 @@ on_each_backend!(
     codes_are_counted_before_they_are_checked,
     a_passkey_must_be_there_and_answers_a_challenge_once,
     failures_are_shared_by_replicas,
+    what_could_take_an_account_over_needs_a_confirmation,
+    who_was_deleted_returns_when_an_administrator_allows_it,
 );
 
 fn origin() -> Origin {
@@ -37,6 +41,7 @@ fn person(subject: &str, email: &str, role: Option<Role>) -> ProvidedPerson {
         name: PersonName::parse("Ada").unwrap(),
         role,
         session: Some(format!("session of {subject}")),
+        authenticated_at: None,
     }
 }
 
@@ -73,13 +78,19 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     assert!(matches!(store.sign_in_provided(&unverified, &origin()).await, Err(ProvidedSignInError::UnverifiedEmail)));
 
     let issuer = "https://login.example.com";
-    assert_eq!(store.end_provided_sessions(issuer, "2", Some("another"), "").await.unwrap(), 0);
-    assert_eq!(store.end_provided_sessions(issuer, "1", Some("session of 2"), "").await.unwrap(), 0);
-    assert_eq!(store.end_provided_sessions(issuer, "2", Some("session of 2"), "").await.unwrap(), 1);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), Some("another"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, Some("1"), Some("session of 2"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("another"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("session of 2"), "").await.unwrap(), 1, "by its name");
+    let nameless = ProvidedPerson { session: None, ..promoted.clone() };
+    let nameless = store.sign_in_provided(&nameless, &origin()).await.unwrap();
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("session of 2"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), Some("session of 2"), "").await.unwrap(), 1);
+    assert!(store.session(&nameless.token, "").await.unwrap().is_none(), "it may be that one");
     assert!(store.session(&third.token, "").await.unwrap().is_none());
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
-    assert_eq!(store.end_provided_sessions(issuer, "2", None, "").await.unwrap(), 2);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), None, "").await.unwrap(), 2);
 }
 
 async fn the_last_administrator_keeps_the_role(database: TestDatabase) {
@@ -229,6 +240,7 @@ async fn a_session_begins_only_while_what_was_verified_holds(database: TestDatab
     let store = database.open().await;
     let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
     let (admin, account) = (operator.admin().unwrap(), join(&store, "ada@example.com", Role::Developer).await);
+    join(&store, "boss@example.com", Role::Admin).await;
     let is_outdated = |begun: Result<StartedSession, SignInError>| matches!(begun, Err(SignInError::Outdated));
     let own = sign_in(&store, account, Proof::Password("hash")).await.unwrap().session;
 
@@ -242,7 +254,7 @@ async fn a_session_begins_only_while_what_was_verified_holds(database: TestDatab
     store.reset_password(&reset, "new hash", "").await.unwrap();
     assert!(is_outdated(sign_in(&store, account, Proof::Password("hash")).await));
     assert!(store.begin_second_step(&verified(account), "").await.unwrap().is_none());
-    assert!(!store.set_password(&own.viewer, own.id, "hash", "the thief's").await.unwrap());
+    assert!(store.set_password(&own.viewer, own.id, "hash", "the thief's").await.is_err(), "the session is over");
     assert_eq!(store.credentials(&email).await.unwrap().unwrap().password, "new hash");
 
     // A factor was added while the password was verified.
@@ -348,4 +360,67 @@ async fn failures_are_shared_by_replicas(database: TestDatabase) {
     other.forget_sign_in_failures("own part", "network a").await.unwrap();
     assert_eq!(failures(&one, &["network a"]).await, 3.0);
     assert_eq!(failures(&one, &["own part"]).await, 0.0);
+}
+
+async fn what_could_take_an_account_over_needs_a_confirmation(database: TestDatabase) {
+    let store = database.open().await;
+    let (ada, bob) =
+        (join(&store, "ada@example.com", Role::Admin).await, join(&store, "bob@example.com", Role::Developer).await);
+    let fresh = sign_in(&store, ada, Proof::Password("hash")).await.unwrap().session;
+    store.set_role(fresh.viewer.admin().unwrap(), bob, Role::Developer).await.unwrap();
+    let codes = RecoveryCode::generate_all().unwrap();
+    store.set_authenticator_app(&fresh.viewer, fresh.id, "KEY", 1, &codes).await.unwrap();
+
+    let session = sign_in_with(&store, ada, SecondFactorCode::Recovery(&codes[0])).await.unwrap().session;
+    let (viewer, admin) = (&session.viewer, session.viewer.admin().unwrap());
+    let is_declined =
+        |error: Option<AccountError>| matches!(error, Some(AccountError::Store(store::StoreError::NotConfirmed)));
+    let bobs = "bob@example.com".parse().unwrap();
+    assert!(is_declined(store.set_role(admin, bob, Role::Admin).await.err()));
+    assert!(is_declined(store.create_reset_link(admin, &bobs).await.err()));
+    assert!(is_declined(store.reset_second_factors(admin, bob).await.err()));
+    assert!(is_declined(store.require_second_factor(admin, false).await.err()));
+    assert!(is_declined(store.invite(admin, Role::Admin, "Eve", Duration::from_secs(60)).await.err()));
+    store.invite(admin, Role::Developer, "Eve", Duration::from_secs(60)).await.unwrap();
+
+    assert!(!store.confirm_with_password(viewer, "an old hash").await.unwrap());
+    assert!(is_declined(store.set_role(admin, bob, Role::Admin).await.err()));
+    assert!(store.confirm_with_password(viewer, "hash").await.unwrap());
+    store.set_role(admin, bob, Role::Admin).await.unwrap();
+    for own in [
+        store.set_role(admin, ada, Role::Developer).await.err(),
+        store.reset_second_factors(admin, ada).await.err(),
+        store.create_reset_link(admin, &"ada@example.com".parse().unwrap()).await.err(),
+    ] {
+        assert!(matches!(own, Some(AccountError::OwnAccount)), "{own:?}");
+    }
+
+    // A provider says when the person gave the password there.
+    for (authenticated_at, is_confirmed) in [(None, false), (Some(store.now()), true)] {
+        let boss = ProvidedPerson { authenticated_at, ..person("1", "boss@example.com", Some(Role::Admin)) };
+        let session = store.sign_in_provided(&boss, &origin()).await.unwrap().session;
+        let changed = store.set_role(session.viewer.admin().unwrap(), bob, Role::Developer).await;
+        assert_eq!(changed.is_ok(), is_confirmed);
+    }
+}
+
+async fn who_was_deleted_returns_when_an_administrator_allows_it(database: TestDatabase) {
+    let store = database.open().await;
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    let ada = person("1", "ada@example.com", None);
+    let first = store.sign_in_provided(&ada, &origin()).await.unwrap().session.viewer.account().unwrap().id;
+    let grace = join(&store, "grace@example.com", Role::Admin).await;
+    join(&store, "boss@example.com", Role::Admin).await;
+    store.delete_account(admin, first).await.unwrap();
+    store.delete_account(admin, grace).await.unwrap();
+    let renamed = ProvidedPerson { email: "ada@example.org".parse().unwrap(), ..ada.clone() };
+    // By the provider's name for her, by her address, and who never came by the provider before.
+    for returning in [&ada, &renamed, &person("2", "ada@example.com", None), &person("3", "grace@example.com", None)] {
+        assert!(matches!(store.sign_in_provided(returning, &origin()).await, Err(ProvidedSignInError::Deleted)));
+    }
+    assert_eq!(store.deleted_people(admin).await.unwrap().len(), 2);
+    assert_eq!(store.allow_return(admin, first).await.unwrap().as_str(), "ada@example.com");
+    assert_eq!(store.deleted_people(admin).await.unwrap().len(), 1);
+    assert_ne!(store.sign_in_provided(&ada, &origin()).await.unwrap().session.viewer.account().unwrap().id, first);
 }
