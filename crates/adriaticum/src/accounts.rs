@@ -2,7 +2,10 @@
 
 use format::rfc3339_seconds;
 use serde::Serialize;
-use store::{Account, AccountError, Admin, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token, Viewer};
+use store::{
+    Access, Account, AccountError, Admin, DeletedPerson, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token,
+    Viewer,
+};
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
@@ -33,13 +36,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             Ok(())
         }
         AccountsCommand::Disable { email, revoke_keys } => {
-            set_disabled(&store, admin, &email, true).await?;
-            if revoke_keys {
-                let account = find_account(&store, admin, &email).await?;
-                let revoked = store.revoke_keys_of(admin, account.id).await;
-                note_revoked(revoked.map_err(|error| cli_error(&error, &email))?);
-            }
-            Ok(())
+            set_access(&store, admin, &email, Access::Disabled { revokes_keys: revoke_keys }).await
         }
         AccountsCommand::Set { email, name, new_email } => {
             let account = find_account(&store, admin, &email).await?;
@@ -76,12 +73,24 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             let forgotten = forgotten.map_err(|error| CliError::new(error.to_string()))?;
             print_line(&format!("Forgotten: {}.", format::count(forgotten, "connection")))
         }
+        AccountsCommand::Deleted { json } => list_deleted(&store.deleted_people(admin).await?, json),
+        AccountsCommand::Allow { email } => {
+            let deleted = store.deleted_people(admin).await?.into_iter().filter(|person| person.email == email);
+            let accounts: Vec<_> = deleted.map(|person| person.account).collect();
+            if accounts.is_empty() {
+                return Err(CliError::new(format!("{email} was not deleted; `adriaticum accounts deleted` lists all")));
+            }
+            for account in accounts {
+                store.allow_return(admin, account).await.map_err(|error| cli_error(&error, &email))?;
+            }
+            print_line(&format!("{email} can return by the identity provider."))
+        }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;
             changed.map_err(|error| CliError::new(error.to_string()))?;
             print_line(if required { "A second factor is required." } else { "Second factors are optional." })
         }
-        AccountsCommand::Enable { email } => set_disabled(&store, admin, &email, false).await,
+        AccountsCommand::Enable { email } => set_access(&store, admin, &email, Access::Enabled).await,
         AccountsCommand::Links { json } => list_links(&store.links(admin).await?, json),
         AccountsCommand::Withdraw { id } => withdraw(&store, admin, &id).await,
     }
@@ -93,11 +102,12 @@ fn show_link(settings: &Settings, token: &Token) -> Result<(), CliError> {
     Ok(())
 }
 
-async fn set_disabled(store: &Store, admin: Admin<'_>, email: &Email, disabled: bool) -> Result<(), CliError> {
+async fn set_access(store: &Store, admin: Admin<'_>, email: &Email, access: Access) -> Result<(), CliError> {
     let account = find_account(store, admin, email).await?;
-    let changed = store.set_disabled(admin, account.id, disabled).await.map_err(|error| cli_error(&error, email))?;
-    print_line(&format!("{email} {} sign in.", if disabled { "can no longer" } else { "can again" }))?;
+    let changed = store.set_access(admin, account.id, access).await.map_err(|error| cli_error(&error, email))?;
+    print_line(&format!("{email} {} sign in.", if access == Access::Enabled { "can again" } else { "can no longer" }))?;
     note_withdrawn(changed.withdrawn_links);
+    note_revoked(changed.revoked_keys);
     Ok(())
 }
 
@@ -146,6 +156,26 @@ fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
             link.made_by.clone(),
             rfc3339_seconds(link.expires_at),
         ]);
+    }
+    print_line(table.to_string().trim_end())
+}
+
+fn list_deleted(people: &[DeletedPerson], json: bool) -> Result<(), CliError> {
+    if json {
+        let row = |person: &DeletedPerson| {
+            serde_json::json!({
+                "email": person.email.as_str(),
+                "deleted_at": rfc3339_seconds(person.deleted_at),
+            })
+        };
+        return print_json(&people.iter().map(row).collect::<Vec<_>>());
+    }
+    if people.is_empty() {
+        return print_line("No deleted people are kept from returning.");
+    }
+    let mut table = Table::new(&["E-MAIL", "DELETED"]);
+    for person in people {
+        table.row([person.email.to_string(), rfc3339_seconds(person.deleted_at)]);
     }
     print_line(table.to_string().trim_end())
 }

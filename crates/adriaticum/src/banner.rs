@@ -55,7 +55,8 @@ impl Banner {
                     expires_at: None,
                     project: None,
                 };
-                FirstKey::Created(store.create_key(&Viewer::operator(), new).await?)
+                let key = store.create_key(&Viewer::operator(), new, settings.console.keys_per_person).await;
+                FirstKey::Created(key.map_err(|error| CliError::new(error.to_string()))?)
             }
             0 => FirstKey::Missing,
             _ => FirstKey::Exists,

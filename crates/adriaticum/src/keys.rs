@@ -23,7 +23,8 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
         KeysCommand::Create { name, without_completions, expires, budget, project } => {
             let expires_at = expires.map(|life| store.now() + life);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
-            let key = store.create_key(&operator, new).await?;
+            let key = store.create_key(&operator, new, settings.console.keys_per_person).await;
+            let key = key.map_err(|error| CliError::new(error.to_string()))?;
             // Before anybody has the key.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
@@ -50,6 +51,10 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             });
             Ok(())
         }
+        KeysCommand::EndOverlap { id } => match store.end_overlap(&operator, id).await? {
+            true => print_line(&format!("The old secret of {id} is refused from now on.")),
+            false => Err(CliError::new(format!("there is no key {id}, or it has no old secret that still works"))),
+        },
         KeysCommand::Set { id, expires, completions, owner, note, project } => {
             let expiry = expires.map(|life| match life {
                 Lifetime::Never => KeyChange::Expiry(None),

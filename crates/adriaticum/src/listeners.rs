@@ -84,6 +84,7 @@ impl Listeners {
             api_description: wire::openapi::document(&api_base_url).to_string(),
             api_base_url,
             passwords: settings.console.passwords,
+            keys_per_person: settings.console.keys_per_person,
         };
         let console = Console::new(console, store, api.clone(), sign_ins);
         console.map_err(|error| CliError::new(format!("the console could not be started: {error}")))

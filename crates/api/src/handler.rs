@@ -111,7 +111,7 @@ mod tests {
         async fn caller(&self) -> Caller {
             let new =
                 NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-            let key = self.store.create_key(&Viewer::operator(), new).await.unwrap();
+            let key = self.store.create_key(&Viewer::operator(), new, u64::MAX).await.unwrap();
             self.store.authenticate(&key).await.unwrap().unwrap()
         }
 

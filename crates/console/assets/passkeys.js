@@ -19,7 +19,7 @@ async function run(root, ceremony) {
   status.textContent = "Follow your browser's instructions.";
   button.disabled = true;
   try {
-    location.assign((await ceremony()).location);
+    await ceremony();
   } catch (error) {
     status.textContent = explain(error);
     button.disabled = false;
@@ -36,14 +36,28 @@ function ready(name) {
   return able ? root : null;
 }
 
+/** Has a passkey answer a challenge. */
+async function use(path, form, more) {
+  const begun = await post(`${path}/begin`, form, {});
+  const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options.publicKey);
+  const credential = await navigator.credentials.get({ publicKey });
+  return post(`${path}/finish`, form, { ...more, token: begun.token, credential: credential.toJSON() });
+}
+
 const signIn = ready("sign-in");
 if (signIn) {
   signIn.querySelector("button").addEventListener("click", () => run(signIn, async () => {
     const { form, next } = signIn.dataset;
-    const begun = await post("/sign-in/passkey/begin", form, {});
-    const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options.publicKey);
-    const credential = await navigator.credentials.get({ publicKey });
-    return post("/sign-in/passkey/finish", form, { token: begun.token, next, credential: credential.toJSON() });
+    const used = await use("/sign-in/passkey", form, { next });
+    location.assign(used.location);
+  }));
+}
+
+const confirming = ready("confirm");
+if (confirming) {
+  confirming.querySelector("button").addEventListener("click", () => run(confirming, async () => {
+    await use("/account/confirmation", confirming.dataset.form, {});
+    document.getElementById("confirm").submit();
   }));
 }
 
@@ -57,7 +71,7 @@ if (adding) {
       const publicKey = PublicKeyCredential.parseCreationOptionsFromJSON(begun.options.publicKey);
       const credential = await navigator.credentials.create({ publicKey });
       const answer = { token: begun.token, name: field.name, credential: credential.toJSON() };
-      return post("/account/passkeys/finish", field.token, answer);
+      location.assign((await post("/account/passkeys/finish", field.token, answer)).location);
     });
   });
 }

@@ -60,7 +60,7 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
                     div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
                 }
             }
-            (session_table(user, &sessions))
+            (session_table(user, &sessions, "/account/sessions"))
         }
     };
     Ok(user.page(Area::Account, "Account", content))
@@ -99,23 +99,33 @@ fn password_card(user: &SignedIn<'_>, account: &Account, error: Option<&str>) ->
     }
 }
 
-fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord]) -> Markup {
+/// Each is ended below that path.
+pub(crate) fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord], path: &str) -> Markup {
     html! {
-        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Last used", ""]), html! {
+        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Method", "Last used", ""]), html! {
             @for session in sessions {
                 tr {
                     th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
                     td data-label="Address" { (session.origin.address) }
                     td data-label="Signed in" { (time(session.created_at)) }
+                    td data-label="Method" { (method_name(session.method)) }
                     td data-label="Last used" { (time(session.seen_at)) }
                     td.actions {
                         @if session.id == user.session.id { span.badge.active { "this session" } } @else {
-                            (button_form(user, &format!("/account/sessions/{}/end", session.id), "Sign out", "plain"))
+                            (button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"))
                         }
                     }
                 }
             }
         }))
+    }
+}
+
+fn method_name(method: SignInMethod) -> &'static str {
+    match method {
+        SignInMethod::Password => "password",
+        SignInMethod::Passkey => "passkey",
+        SignInMethod::Provider => "identity provider",
     }
 }
 
@@ -166,12 +176,14 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
         Ok(password) => password,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()).await,
     };
-    let attempt = match check_password(user, form.raw("current")).await? {
-        Ok(attempt) => attempt,
+    let verified = match check_password(user, form.raw("current")).await? {
+        Ok(verified) => verified,
         Err(refused) => return refuse(refused.status, refused.text).await,
     };
-    let hash = user.console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
-    user.console.store.set_password(user.viewer(), user.session.id, &hash).await?;
+    let hash = user.console.passwords.hash(&verified.attempt, password).await.ok_or(ConsoleError::Internal)?;
+    if !user.console.store.set_password(user.viewer(), user.session.id, &verified.hash, &hash).await? {
+        return Err(ConsoleError::SignedOut);
+    }
     Ok(user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out."))
 }
 
@@ -181,20 +193,28 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
+/// A password that was right.
+pub(crate) struct VerifiedPassword<'a> {
+    attempt: Attempt<'a>,
+    /// As it was stored when it was verified.
+    pub(crate) hash: String,
+}
+
 /// Whether somebody who is signed in knows their password. Whoever has got hold of a session must not guess it any
 /// faster than at sign-in.
 pub(crate) async fn check_password<'a>(
     user: &SignedIn<'a>,
     typed: &str,
-) -> ConsoleResult<Result<Attempt<'a>, Refused>> {
+) -> ConsoleResult<Result<VerifiedPassword<'a>, Refused>> {
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
     let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
         Ok(attempt) => attempt,
         Err(crowded) => return Ok(Err(Refused { status: crowded.status(), text: crowded.message().into() })),
     };
     let current = user.console.store.password(user.viewer()).await?;
-    if user.console.passwords.verify(&attempt, typed, current).await {
-        return Ok(Ok(attempt));
+    let is_right = user.console.passwords.verify(&attempt, typed, current.clone()).await;
+    if let Some(hash) = current.filter(|_| is_right) {
+        return Ok(Ok(VerifiedPassword { attempt, hash }));
     }
     attempt.failed().await?;
     user.console.wrong_passwords.add(PasswordTry::Confirmation, Some(account.email.clone()), user.client);

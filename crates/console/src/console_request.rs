@@ -38,6 +38,11 @@ impl ConsoleRequest {
         self.head.method == Method::POST
     }
 
+    /// Sent by a script of ours.
+    pub(crate) fn is_json(&self) -> bool {
+        self.head.headers.get(header::CONTENT_TYPE).is_some_and(|sent| sent.as_bytes().starts_with(b"application/json"))
+    }
+
     /// The segments of the path; none for `/`.
     pub(crate) fn path(&self) -> Vec<&str> {
         self.head.uri.path().split('/').filter(|part| !part.is_empty()).collect()
@@ -87,6 +92,10 @@ pub(crate) struct Fields(Vec<(String, String)>);
 impl Fields {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
+    }
+
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Trimmed; empty if there is no such field.

@@ -22,13 +22,27 @@ pub(crate) enum ConsoleError {
     Busy,
     #[error("Only administrators can do this.")]
     NotAllowed,
+    #[error("An administrator has restricted this key. Only an administrator can lift that. Nothing was changed.")]
+    SetByAdmin,
+    #[error("This change needs your password or passkey again.")]
+    NotConfirmed,
     #[error("Please sign in.")]
     SignedOut,
     /// A bug, or no random numbers.
     #[error("Something went wrong. The error was logged.")]
     Internal,
     #[error("The database is unavailable. Nothing was changed. Please try again in a moment.")]
-    Store(#[from] StoreError),
+    Store(#[source] StoreError),
+}
+
+impl From<StoreError> for ConsoleError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::SessionEnded => Self::SignedOut,
+            StoreError::NotConfirmed => Self::NotConfirmed,
+            error => Self::Store(error),
+        }
+    }
 }
 
 impl From<getrandom::Error> for ConsoleError {
@@ -41,7 +55,7 @@ impl ConsoleError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Forged | Self::NotAllowed => StatusCode::FORBIDDEN,
+            Self::Forged | Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => StatusCode::FORBIDDEN,
             Self::Unreadable => StatusCode::BAD_REQUEST,
             Self::SignedOut => StatusCode::UNAUTHORIZED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -54,7 +68,7 @@ impl ConsoleError {
             Self::NotFound => "Not found",
             Self::Forged => "Form rejected",
             Self::Unreadable => "Bad request",
-            Self::NotAllowed => "Not allowed",
+            Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => "Not allowed",
             Self::SignedOut => "Signed out",
             Self::Internal => "Internal error",
             Self::Busy | Self::Store(_) => "Service unavailable",

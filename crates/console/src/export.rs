@@ -143,7 +143,7 @@ fn stream(user: &SignedIn<'_>, source: Source, format: Format, name: &'static st
     tokio::spawn(async move {
         if let Err(error) = send(&store, &viewer, source, format, &chunks).await {
             tracing::error!(%error, name, "an export was cut off");
-            let _ = chunks.send(Err(std::io::Error::other("the database failed"))).await; // closes the connection
+            let _ = chunks.send(Err(std::io::Error::other("the export was cut off"))).await; // closes the connection
         }
     });
     format.download(name, body)
@@ -158,6 +158,10 @@ async fn send(
 ) -> Result<(), StoreError> {
     let (mut header, mut array) = (Some(source.columns()), JsonArray::default());
     loop {
+        // Sending a batch may take long, and the person may have been dismissed meanwhile.
+        if !store.is_valid(viewer).await? {
+            return Err(StoreError::SessionEnded);
+        }
         let (batch, more) = source.next(store, viewer).await?;
         let chunk = match format {
             Format::Csv => batch.csv(header.take()),

@@ -35,6 +35,11 @@ impl Form {
         self.0.raw(name)
     }
 
+    /// All but the CSRF token.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.pairs().filter(|(name, _)| *name != CSRF_FIELD)
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         !self.0.get(name).is_empty()
     }

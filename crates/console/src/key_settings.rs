@@ -6,7 +6,7 @@ use chat::Timestamp;
 use maud::{Markup, html};
 use store::{AccountError, KeyChange, KeyNote, KeyRecord, Project};
 
-use crate::components::{copyable, csrf_field, heading, now, time};
+use crate::components::{button_form, copyable, csrf_field, heading, now, time};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
 use crate::keys::find;
@@ -34,15 +34,24 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
         None => Vec::new(),
     };
     let expires = key.expires_at.map(format::date).unwrap_or_default();
+    // For the owner. An administrator may choose any.
+    let latest = key.admin_expires_at.filter(|_| !user.is_admin()).map(format::date);
+    let old_until = key.previous_until.filter(|until| *until > now());
     Ok(html! {
         section.card #settings {
             h2 { "Settings" }
             form.fields method="post" action={ "/keys/" (key.id) "/settings" } {
                 (csrf_field(user))
                 label { "Expiration date"
-                    input type="date" name="expires" value=(expires) min=(format::date(now()))
-                        aria-describedby="about-expiration";
-                    span.hint #about-expiration { "The key works until the end of that day, UTC. Empty: no expiration." }
+                    input type="date" name="expires" value=(expires) min=(format::date(now())) max=[latest.as_deref()]
+                        required[latest.is_some()] aria-describedby="about-expiration";
+                    span.hint #about-expiration {
+                        "The key works until the end of that day, UTC. "
+                        @match &latest {
+                            Some(latest) => { "The latest date, " (latest) ", was set by an administrator." },
+                            None => "Empty: no expiration.",
+                        }
+                    }
                 }
                 @if user.is_admin() {
                     label { "Owner"
@@ -61,8 +70,12 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
                     textarea name="note" rows="2" maxlength=(KeyNote::MAX_CHARS) { (key.note) }
                 }
                 label.check {
-                    input type="checkbox" name="completions" value="yes" checked[key.completions];
-                    span { "Allow completions" }
+                    input type="checkbox" name="completions" value="yes" checked[key.completions]
+                        disabled[!user.is_admin() && key.admin_forbids_completions];
+                    span {
+                        "Allow completions"
+                        @if key.admin_forbids_completions { " (set by an administrator)" }
+                    }
                 }
                 button type="submit" { "Save" }
             }
@@ -71,9 +84,12 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
             h2 { "Rotate key" }
             p.quiet {
                 "Creates a new secret for this key. Its limits, usage and settings stay."
-                @if let Some(until) = key.previous_until.filter(|until| *until > now()) {
+                @if let Some(until) = old_until {
                     " The secret before this one still works, until " (time(until)) "."
                 }
+            }
+            @if old_until.is_some() {
+                (button_form(user, &format!("/keys/{}/end-overlap", key.id), "End the old secret now", ""))
             }
             form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
                 (csrf_field(user))
@@ -116,6 +132,15 @@ pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
     Ok(user.page(Area::Keys, "Key rotated", content))
 }
 
+pub(crate) async fn end_overlap(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let key = find(user, id).await?;
+    let message = match user.console.store.end_overlap(user.viewer(), key.id).await? {
+        true => "The old secret is rejected from now on.",
+        false => "There is no old secret that still works.",
+    };
+    Ok(user.redirect_with_message(&format!("/keys/{}", key.id), message))
+}
+
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
     let mut changes = changes(&key, form)?;
@@ -140,7 +165,12 @@ fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
     if typed != key.expires_at.map(format::date).unwrap_or_default() {
         let expiry = match typed {
             "" => None,
-            date => Some(end_of_day(format::parse_date(date).ok_or(ConsoleError::Unreadable)?)),
+            date => {
+                let end = end_of_day(format::parse_date(date).ok_or(ConsoleError::Unreadable)?);
+                // The day on which an administrator's expiry is: until then.
+                let latest = key.admin_expires_at.filter(|latest| format::date(*latest) == date);
+                Some(latest.unwrap_or(end))
+            }
         };
         changes.push(KeyChange::Expiry(expiry));
     }
@@ -165,6 +195,7 @@ fn end_of_day(start: Timestamp) -> Timestamp {
 pub(crate) fn declined(error: AccountError) -> ConsoleError {
     match error {
         AccountError::NotAdmin => ConsoleError::NotAllowed,
+        AccountError::SetByAdmin => ConsoleError::SetByAdmin,
         AccountError::Store(error) => error.into(),
         _ => ConsoleError::NotFound,
     }

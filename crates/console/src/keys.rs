@@ -6,7 +6,7 @@ use chat::{KeyId, KeyName};
 use format::key_state;
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{KeyRecord, NewKey, Project, RequestQuery};
+use store::{AccountError, KeyRecord, NewKey, Project, RequestQuery};
 
 use crate::components::{copyable, csrf_field, form_error, heading, now, sentence, time, time_or};
 use crate::console_request::Fields;
@@ -96,7 +96,16 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
     let expires_at = days.map(|days| user.console.store.now() + days * DAY);
     let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at, project };
-    let key = user.console.store.create_key(user.viewer(), new).await?;
+    let key = match user.console.store.create_key(user.viewer(), new, user.console.settings.keys_per_person).await {
+        Ok(key) => key,
+        Err(error @ AccountError::TooManyKeys(_)) => {
+            let error = sentence(&error);
+            let form = NewKeyForm { name: form.get("name"), error: Some(&error), ..NewKeyForm::default() };
+            let page = key_list::page_with(user, &Fields::default(), &form).await?;
+            return Ok(page.with_status(StatusCode::CONFLICT));
+        }
+        Err(error) => return Err(key_settings::declined(error)),
+    };
     let content = html! {
         (heading("API Keys", html! {}))
         p.message role="status" { "The key " strong { (name.as_str()) } " was created." }
@@ -170,12 +179,22 @@ async fn detail_content(
             dl.facts {
                 dt { "Key" } dd { code { "adria_" (key.id) "_…" } }
                 dt { "State" } dd { (badges(key)) }
-                dt { "Permissions" } dd { (if key.completions { "completions" } else { "none" }) }
+                dt { "Permissions" } dd {
+                    (if key.completions { "completions" } else { "none" })
+                    @if key.admin_forbids_completions { " (set by an administrator)" }
+                }
                 dt { "Owner" } dd { (key.owner.as_deref().unwrap_or("command line")) }
                 @if let Some(project) = &key.project { dt { "Project" } dd { (project) } }
                 dt { "Created" } dd { (time(key.created_at)) }
                 dt { "Last used" } dd { (time_or(key.last_used_at, "never")) }
-                dt { "Expires" } dd { (time_or(key.expires_at, "never")) }
+                dt { "Expires" } dd {
+                    (time_or(key.expires_at, "never"))
+                    @match key.admin_expires_at {
+                        Some(latest) if Some(latest) == key.expires_at => " (set by an administrator)",
+                        Some(latest) => { " (at the latest " (time(latest)) ", set by an administrator)" },
+                        None => {},
+                    }
+                }
                 @if let Some(at) = key.revoked_at { dt { "Revoked" } dd { (time(at)) } }
                 @if !key.note.is_empty() { dt { "Note" } dd { (key.note) } }
             }

@@ -62,6 +62,12 @@ impl Area {
         }
     }
 
+    /// The area that a page belongs to.
+    pub(crate) fn of_path(path: &str) -> Self {
+        let is_in = |area: &Self| *area != Self::Overview && path.starts_with(area.path());
+        Self::ALL.into_iter().find(is_in).unwrap_or(Self::Overview)
+    }
+
     fn is_for_admins(self) -> bool {
         matches!(self, Self::Team | Self::Audit)
     }

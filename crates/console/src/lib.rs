@@ -10,6 +10,7 @@ mod audit;
 mod authenticator;
 mod chart;
 mod components;
+mod confirmation;
 mod console_request;
 mod cookies;
 mod counters;
@@ -89,6 +90,8 @@ pub struct ConsoleSettings {
     pub api_description: String,
     /// Whether people can sign in with a password or a passkey that is kept here.
     pub passwords: bool,
+    /// Max. active keys of a person.
+    pub keys_per_person: u64,
     pub identity_provider: Option<IdentityProvider>,
 }
 

@@ -116,6 +116,7 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
                 @let titles = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
                 (table(user, titles, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
             }
+            @if !user.is_admin() && !limits.is_empty() { p.quiet { "Set by an administrator." } }
             @if user.is_admin() {
                 (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
             }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use maud::html;
-use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, SignInMethod, Token};
+use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, Proof, SignInError, Token};
 
 use crate::components::{anonymous_csrf_field, form_error, sentence};
 use crate::console_request::ConsoleRequest;
@@ -11,7 +11,6 @@ use crate::layout;
 use crate::password::{self, NewPassword};
 use crate::response::ConsoleResponse;
 use crate::session::Anonymous;
-use crate::sign_in::start_session;
 
 #[derive(Default)]
 struct LinkForm<'a> {
@@ -114,9 +113,10 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
         Ok(attempt) => attempt,
         Err(crowded) => return refused_with(crowded.status(), crowded.message()),
     };
-    let changed = if let LinkPurpose::Reset(_) = found.purpose {
-        let hash = console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
-        console.store.reset_password(&token, &hash, &address).await
+    let hash = async |password| console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal);
+    let (changed, hash) = if let LinkPurpose::Reset(_) = found.purpose {
+        let hash = hash(password).await?;
+        (console.store.reset_password(&token, &hash, &address).await, hash)
     } else {
         let name = match PersonName::parse(form.get("name")) {
             Ok(name) => name,
@@ -125,18 +125,18 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
         let Ok(email) = form.get("email").parse::<Email>() else {
             return refused("That is not an e-mail address.");
         };
-        let password = console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal)?;
-        console.store.use_link(&token, &NewAccount { email, name, password }, &address).await
+        let new = NewAccount { email, name, password: hash(password).await? };
+        (console.store.use_link(&token, &new, &address).await, new.password)
     };
     match changed {
-        // The link stands for the password, and not for a second factor.
-        Ok(account) if !console.store.second_factors(account).await?.is_empty() => {
-            Ok(console.redirect_with_message("/sign-in", "The password was saved. Sign in with it."))
-        }
-        Ok(account) => {
-            let response = console.redirect_with_message("/", "Welcome! You are signed in.");
-            start_session(&visitor, account, SignInMethod::Password, request, response).await
-        }
+        Ok(account) => match console.store.begin_session(account, &request.origin(), Proof::Password(&hash)).await {
+            Ok(begun) => {
+                Ok(console.signed_in(console.redirect_with_message("/", "Welcome! You are signed in."), &begun))
+            }
+            Err(SignInError::Store(error)) => Err(error.into()),
+            // The link stands for the password, and not for a second factor.
+            Err(_) => Ok(console.redirect_with_message("/sign-in", "The password was saved. Sign in with it.")),
+        },
         Err(AccountError::EmailTaken) => refused("There is an account with this e-mail address already."),
         Err(AccountError::Store(error)) => Err(error.into()),
         Err(_) => Ok(dead_link_page(&visitor)),

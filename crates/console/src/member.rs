@@ -4,6 +4,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 use store::{Account, AccountError, AccountId, Email, PersonName, Role, SecondFactors};
 
+use crate::account::session_table;
 use crate::components::{button_form, csrf_field, form_error, heading, sentence, time, time_or};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
@@ -19,6 +20,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
 async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) -> ConsoleResult {
     let keys = user.console.store.count_active_keys(user.admin()?, account.id).await?;
     let factors = user.console.store.second_factors(account.id).await?;
+    let sessions = user.console.store.sessions_of(user.admin()?, account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
     let content = html! {
         (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
@@ -43,7 +45,22 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
                 dt { "Second factors" } dd { (second_factors(&factors)) }
             }
         }
-        (access(user, account, &factors))
+        (access(user, account, &factors, keys, is_me))
+        section.card #sessions {
+            div.heading {
+                h2 { "Sessions" }
+                @if !sessions.is_empty() {
+                    div.actions {
+                        (button_form(user, &format!("/team/{}/sign-out", account.id), "Sign out everywhere", "plain"))
+                    }
+                }
+            }
+            @if sessions.is_empty() {
+                p.quiet { (account.name) " is not signed in." }
+            } @else {
+                (session_table(user, &sessions, &format!("/team/{}/sessions", account.id)))
+            }
+        }
         @if keys > 0 {
             section.card {
                 h2 { "Revoke all keys" }
@@ -79,6 +96,16 @@ pub(crate) async fn sign_out(user: &SignedIn<'_>, id: &str, _form: &Form) -> Con
     }
 }
 
+pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, session: &str, _form: &Form) -> ConsoleResult {
+    let account = find(user, id).await?;
+    let session = session.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.end_session_of(user.admin()?, account.id, session).await {
+        Ok(true) => Ok(user.redirect_with_message(&format!("/team/{}", account.id), "The session was signed out.")),
+        Ok(false) => Err(ConsoleError::NotFound),
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
 pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let account = find(user, id).await?;
     match user.console.store.reset_second_factors(user.admin()?, account.id).await {
@@ -91,34 +118,45 @@ pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: 
 }
 
 /// Role, password, and whether they may sign in at all.
-fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors) -> Markup {
+fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys: u64, is_me: bool) -> Markup {
     let (other, label) = match account.role {
         Role::Admin => (Role::Developer, "Make developer"),
         Role::Developer => (Role::Admin, "Make admin"),
     };
-    let (action, able, what) = match account.disabled_at {
-        None => ("disable", "Disable", "Whoever is disabled cannot sign in. Their keys work until they are revoked."),
-        Some(_) => ("enable", "Enable", "The account is disabled: nobody can sign in to it."),
-    };
     html! {
         section.card {
             h2 { "Access" }
-            p.quiet { (what) }
             div.actions {
-                form.inline method="post" action={ "/team/" (account.id) "/role" } {
-                    (csrf_field(user))
-                    input type="hidden" name="role" value=(other);
-                    button type="submit" { (label) }
+                @if is_me { a.button href="/account" { "Your account" } } @else {
+                    form.inline method="post" action={ "/team/" (account.id) "/role" } {
+                        (csrf_field(user))
+                        input type="hidden" name="role" value=(other);
+                        button type="submit" { (label) }
+                    }
+                    @if user.console.settings.passwords {
+                        (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", ""))
+                    }
                 }
-                @if user.console.settings.passwords {
-                    (button_form(user, &format!("/team/{}/reset", account.id), "Reset password", ""))
-                }
-                (button_form(user, &format!("/team/{}/sign-out", account.id), "Sign out everywhere", ""))
-                @if !factors.is_empty() {
+                @if !is_me && !factors.is_empty() {
                     @let action = format!("/team/{}/remove-second-factors", account.id);
                     (button_form(user, &action, "Remove second factors", ""))
                 }
-                (button_form(user, &format!("/team/{}/{action}", account.id), able, ""))
+            }
+            @if account.disabled_at.is_some() {
+                p.quiet { "The account is disabled, so its owner cannot sign in." }
+                (button_form(user, &format!("/team/{}/enable", account.id), "Enable", ""))
+            } @else {
+                form.fields method="post" action={ "/team/" (account.id) "/disable" } {
+                    (csrf_field(user))
+                    p.quiet { "A person who is disabled cannot sign in. Their keys keep working unless they are revoked." }
+                    @if keys > 0 {
+                        label.check {
+                            input type="checkbox" name="revoke-keys" value="yes";
+                            span { "Also revoke " (format::count(keys, "active key")) ", which cannot be undone" }
+                        }
+                    }
+                    button type="submit" { "Disable" }
+                }
             }
         }
     }
@@ -130,7 +168,8 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
             h2 { "Delete account" }
             p {
                 "Removes name, address, password and sessions, and revokes all keys. Usage that was recorded stays, without a "
-                "name, and so does the audit log. This cannot be undone; to keep the account, disable it."
+                "name, and so does the audit log. The address is kept among the deleted people, so that they do not return by an "
+                "identity provider. This cannot be undone; to keep the account, disable it."
             }
             form.fields method="post" action={ "/team/" (account.id) "/delete" } {
                 (csrf_field(user))

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use chat::Timestamp;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use store::{AccountId, ChallengePurpose, SignInMethod, Token};
+use store::{AccountId, ChallengePurpose, PasswordTry, Proof, SignInError, Token, UsedPasskey};
+use subtle::ConstantTimeEq;
 use url::Url;
 use webauthn_rs::prelude::{
     CreationChallengeResponse, DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential,
@@ -16,6 +18,7 @@ use webauthn_rs::prelude::{
 };
 use webauthn_rs_proto::ResidentKeyRequirement;
 
+use crate::Console;
 use crate::account::check_password;
 use crate::console_request::ConsoleRequest;
 use crate::error::{ConsoleError, ConsoleResult};
@@ -23,14 +26,12 @@ use crate::form::Form;
 use crate::response::ConsoleResponse;
 use crate::second_factor;
 use crate::session::{Anonymous, SignedIn};
-use crate::sign_in::{local_path, start_session};
+use crate::sign_in::local_path;
 
 const MAX_NAME_CHARS: usize = 60;
 const MAX_PASSKEYS: usize = 10;
-/// Before a challenge is stored for somebody who is not known yet: with the attempts that a network may have in flight,
-/// forty a second.
-const BEGIN_PAUSE: Duration = Duration::from_millis(200);
-const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
+const SIGN_IN_LIFETIME: Duration = Duration::from_secs(300);
+pub(crate) const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
 
 /// `None` where browsers do not allow passkeys: at an IP address.
 pub(crate) fn relying_party(origin: &str) -> Option<Webauthn> {
@@ -66,8 +67,9 @@ struct NewPasskey {
 }
 
 #[derive(Deserialize)]
-struct UsedPasskey {
+pub(crate) struct UsedCredential {
     token: String,
+    #[serde(default)]
     next: String,
     credential: PublicKeyCredential,
 }
@@ -99,8 +101,7 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     }
     let purpose = ChallengePurpose::AddPasskey;
     let state = serde_json::to_string(&state).map_err(internal)?;
-    let network = transport::network(user.client).to_string();
-    let token = user.console.store.create_challenge(purpose, Some(account.id), &network, &state).await?;
+    let token = user.console.store.create_challenge(purpose, account.id, &state).await?;
     json::<Begun<CreationChallengeResponse>>(&Begun { token: token.reveal().to_owned(), options })
 }
 
@@ -112,7 +113,7 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
         Some(token) => user.console.store.take_challenge(ChallengePurpose::AddPasskey, &token).await?,
         None => None,
     };
-    let state = state.filter(|challenge| challenge.account == Some(account.id));
+    let state = state.filter(|challenge| challenge.account == account.id);
     let state = state.and_then(|challenge| serde_json::from_str::<PasskeyRegistration>(&challenge.body).ok());
     let Some(state) = state else { return failed(StatusCode::BAD_REQUEST, "This took too long. Please try again.") };
     let passkey = match passkeys.finish_passkey_registration(&given.credential, &state) {
@@ -145,57 +146,88 @@ pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
 pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     visitor.json(request).await?;
     let console = visitor.console;
-    let passkeys = console.passkeys()?;
     let _entered = match console.sign_in_throttle.enter(request.client) {
         Ok(entered) => entered,
         Err(crowded) => return failed(crowded.status(), crowded.message()),
     };
-    // What anybody can have written comes with a pause, which bounds how much one network writes.
-    tokio::time::sleep(BEGIN_PAUSE).await;
-    let (options, state) = passkeys.start_discoverable_authentication().map_err(internal)?;
+    begin_use(console).await
+}
+
+/// A challenge that any passkey of this console can answer.
+pub(crate) async fn begin_use(console: &Console) -> ConsoleResult {
+    let (options, state) = console.passkeys()?.start_discoverable_authentication().map_err(internal)?;
     let state = serde_json::to_string(&state).map_err(internal)?;
-    let network = transport::network(request.client).to_string();
-    let token = console.store.create_challenge(ChallengePurpose::Passkey, None, &network, &state).await?;
-    json::<Begun<RequestChallengeResponse>>(&Begun { token: token.reveal().to_owned(), options })
+    let expires_at = console.store.now() + SIGN_IN_LIFETIME;
+    let token = seal(&console.store.sign_in_secret().await?, &expires_at.as_millis().to_string(), &state);
+    json::<Begun<RequestChallengeResponse>>(&Begun { token, options })
 }
 
 pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
-    let given: UsedPasskey = parse(&visitor.json(request).await?)?;
+    let given: UsedCredential = parse(&visitor.json(request).await?)?;
     let console = visitor.console;
-    let passkeys = console.passkeys()?;
     let attempt = match console.sign_in_throttle.begin(request.client, None).await? {
         Ok(attempt) => attempt,
         Err(crowded) => return failed(crowded.status(), crowded.message()),
     };
-    let state = match Token::parse(&given.token) {
-        Some(token) => console.store.take_challenge(ChallengePurpose::Passkey, &token).await?,
+    let begun = match verify(console, &given).await? {
+        Some((account, used)) => {
+            match console.store.begin_session(account, &request.origin(), Proof::Passkey(&used)).await {
+                Ok(begun) => Some(begun),
+                Err(SignInError::Store(error)) => return Err(error.into()),
+                Err(_) => None,
+            }
+        }
         None => None,
     };
-    let state = state.and_then(|state| serde_json::from_str::<DiscoverableAuthentication>(&state.body).ok());
-    let known = console.store.passkey(&id_text(given.credential.get_credential_id())).await?;
-    let (Some(state), Some(known)) = (state, known) else {
+    let Some(begun) = begun else {
         attempt.failed().await?;
         console.sign_ins.failed.add();
+        let owner = console.store.passkey_owner(&id_text(given.credential.get_credential_id())).await?;
+        console.wrong_passwords.add(PasswordTry::Passkey, owner, request.client);
         return failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED);
     };
+    attempt.succeeded().await?;
+    console.sign_ins.succeeded.add();
+    Ok(console.signed_in(located(local_path(&given.next))?, &begun))
+}
+
+/// Whose passkey has answered a challenge of ours.
+pub(crate) async fn verify(
+    console: &Console,
+    given: &UsedCredential,
+) -> ConsoleResult<Option<(AccountId, UsedPasskey)>> {
+    let passkeys = console.passkeys()?;
+    let state = unseal(&console.store.sign_in_secret().await?, &given.token, console.store.now());
+    let state = state.and_then(|state| serde_json::from_str::<DiscoverableAuthentication>(state).ok());
+    let known = console.store.passkey(&id_text(given.credential.get_credential_id())).await?;
+    let (Some(state), Some(known)) = (state, known) else { return Ok(None) };
     let mut passkey: Passkey = serde_json::from_str(&known.credential).map_err(internal)?;
     match passkeys.finish_discoverable_authentication_v2(&given.credential, state, &passkey) {
         Ok(used) => {
             passkey.update_credential(&used);
             let credential = serde_json::to_string(&passkey).map_err(internal)?;
-            console.store.passkey_used(&known.id, &credential).await?;
-            attempt.succeeded().await?;
-            console.sign_ins.succeeded.add();
-            let response = located(local_path(&given.next))?;
-            start_session(&visitor, known.account, SignInMethod::Passkey, request, response).await
+            Ok(Some((known.account, UsedPasskey { id: known.id, credential, challenge: given.token.clone() })))
         }
         Err(error) => {
-            tracing::warn!(%error, address = %request.client, "a passkey was not accepted");
-            attempt.failed().await?;
-            console.sign_ins.failed.add();
-            failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED)
+            tracing::warn!(%error, "a passkey was not accepted");
+            Ok(None)
         }
     }
+}
+
+/// A challenge for a visitor whom nobody knows yet: `EXPIRY.SIGNATURE.STATE`. It is signed and not stored, so no visitor
+/// can fill a table, and no challenge makes way for another one.
+fn seal(secret: &Token, expires_at: &str, state: &str) -> String {
+    format!("{expires_at}.{}.{state}", secret.derive(&format!("passkey challenge {expires_at} {state}")))
+}
+
+/// `None` if it is not ours, or has expired.
+fn unseal<'a>(secret: &Token, sealed: &'a str, now: Timestamp) -> Option<&'a str> {
+    let mut parts = sealed.splitn(3, '.');
+    let (expires_at, _, state) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_ours: bool = seal(secret, expires_at, state).as_bytes().ct_eq(sealed.as_bytes()).into();
+    let is_valid = expires_at.parse::<u64>().is_ok_and(|at| at > now.as_millis());
+    (is_ours && is_valid).then_some(state)
 }
 
 /// The account's name among the passkeys of an authenticator. It discloses nothing about the account.
@@ -215,7 +247,7 @@ fn credential_id(text: &str) -> Option<Vec<u8>> {
     base16ct::lower::decode_vec(text).ok()
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> {
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> {
     serde_json::from_slice(body).map_err(|_| ConsoleError::Unreadable)
 }
 
@@ -227,7 +259,7 @@ fn located(path: &str) -> ConsoleResult {
     json(&Outcome::Location(path))
 }
 
-fn failed(status: StatusCode, text: &str) -> ConsoleResult {
+pub(crate) fn failed(status: StatusCode, text: &str) -> ConsoleResult {
     Ok(json(&Outcome::Error(text))?.with_status(status))
 }
 

@@ -112,7 +112,6 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
             match user.console.store.set_price(admin, project.as_ref(), price, currency).await {
                 Ok(_) => return Ok(user.redirect_with_message("/prices", "The price was set.")),
                 Err(PriceError::Store(error)) => return Err(error.into()),
-                Err(PriceError::NotAdmin) => return Err(ConsoleError::NotAllowed),
                 Err(error) => sentence(&error),
             }
         }

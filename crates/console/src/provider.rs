@@ -6,10 +6,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use chat::Timestamp;
 use http::StatusCode;
 use maud::html;
 use oidc::{AttemptSecrets, Person};
-use store::{Email, PersonName, ProvidedPerson, ProvidedSignInError, Role, Token};
+use store::{Email, PasswordTry, PersonName, ProvidedPerson, ProvidedSignInError, ProviderRefusal, Role, Token};
 use subtle::ConstantTimeEq;
 use url::Url;
 
@@ -91,7 +92,8 @@ impl<'a> Attempt<'a> {
 pub(crate) async fn begin(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResult {
     let provider = visitor.console.provider()?;
     let attempt = Attempt::new(request.query.get("next"))?;
-    match provider.client.authorization_url(&attempt.secrets(visitor.secret())).await {
+    let again = !request.query.get("again").is_empty();
+    match provider.client.authorization_url(&attempt.secrets(visitor.secret()), again).await {
         Ok(url) => Ok(visitor.with_cookie(ConsoleResponse::redirect(url.as_str()))),
         Err(error) => {
             tracing::error!(%error, "nobody can sign in at the identity provider");
@@ -128,41 +130,59 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
             return Ok(failure_page(visitor, StatusCode::BAD_GATEWAY, &text));
         }
     };
-    let signed_in = match provided_person(provider, person) {
-        Ok(person) => match console.store.sign_in_provided(&person, &request.origin()).await {
-            Ok(begun) => Ok(begun),
-            Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
-            Err(ProvidedSignInError::Disabled) => Err("Your account is disabled. Ask an administrator.".to_owned()),
-            Err(ProvidedSignInError::UnverifiedEmail) => Err(format!(
-                "{} says that the address {} is not verified. Verify it there, or ask an administrator.",
-                provider.name, person.email
-            )),
-            Err(ProvidedSignInError::EmailTaken) => Err(format!(
-                "There is an account with the address {} already, and {} does not say that the address is yours. Ask an \
-                 administrator.",
-                person.email, provider.name
-            )),
-            Err(ProvidedSignInError::AnotherPerson) => Err(format!(
-                "The account with the address {} belongs to another person at {}. Ask an administrator.",
-                person.email, provider.name
-            )),
-        },
-        Err(NotAdmitted { subject, text }) => {
+    let (refusal, email, text) = match provided_person(provider, person) {
+        Ok(person) => {
+            let refused = match console.store.sign_in_provided(&person, &request.origin()).await {
+                Ok(begun) => {
+                    console.sign_ins.succeeded.add();
+                    return Ok(console.set_session_cookie(ConsoleResponse::redirect(attempt.next), &begun.token));
+                }
+                Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
+                Err(refused) => refused,
+            };
+            let (refusal, text) = explain(&refused, provider, &person);
+            (refusal, Some(person.email), text)
+        }
+        Err(NotAdmitted { subject, email, refusal, text }) => {
             // Who is no longer in a group that may sign in loses the sessions from before.
-            let issuer = provider.client.issuer();
-            console.store.end_provided_sessions(issuer, &subject, None, &request.client.to_string()).await?;
-            Err(text)
+            let (issuer, address) = (provider.client.issuer(), request.client.to_string());
+            console.store.end_provided_sessions(issuer, Some(&subject), None, &address).await?;
+            (refusal, email, text)
         }
     };
-    match signed_in {
-        Ok(begun) => {
-            console.sign_ins.succeeded.add();
-            let response = ConsoleResponse::redirect(attempt.next);
-            Ok(console.set_session_cookie(response, &begun.token))
+    console.sign_ins.failed.add();
+    console.wrong_passwords.add(PasswordTry::Provider(refusal), email, request.client);
+    Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text))
+}
+
+/// For the audit log, and for the person.
+fn explain(
+    refused: &ProvidedSignInError,
+    provider: &IdentityProvider,
+    person: &ProvidedPerson,
+) -> (ProviderRefusal, String) {
+    let (name, email) = (&provider.name, &person.email);
+    match refused {
+        ProvidedSignInError::Disabled => {
+            (ProviderRefusal::Disabled, "Your account is disabled. Ask an administrator.".to_owned())
         }
-        Err(text) => {
-            console.sign_ins.failed.add();
-            Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text))
+        ProvidedSignInError::UnverifiedEmail => (
+            ProviderRefusal::UnverifiedEmail,
+            format!("{name} says that the address {email} is not verified. Verify it there, or ask an administrator."),
+        ),
+        ProvidedSignInError::EmailTaken => (
+            ProviderRefusal::EmailTaken,
+            format!(
+                "There is an account with the address {email} already, and {name} does not say that the address is yours. \
+                 Ask an administrator."
+            ),
+        ),
+        ProvidedSignInError::AnotherPerson => (
+            ProviderRefusal::ConnectedElsewhere,
+            format!("The account with the address {email} belongs to another person at {name}. Ask an administrator."),
+        ),
+        ProvidedSignInError::Deleted | ProvidedSignInError::Store(_) => {
+            (ProviderRefusal::Deleted, "Your account was deleted. Ask an administrator to let you return.".to_owned())
         }
     }
 }
@@ -184,26 +204,30 @@ fn refusal(query: &Fields, provider: &IdentityProvider) -> Option<String> {
 /// Somebody whom the provider knows, but who gets no account here.
 struct NotAdmitted {
     subject: String,
+    email: Option<Email>,
+    refusal: ProviderRefusal,
     /// What they are told.
     text: String,
 }
 
 fn provided_person(provider: &IdentityProvider, person: Person) -> Result<ProvidedPerson, NotAdmitted> {
-    let not_admitted = |text: String| NotAdmitted { subject: person.subject.clone(), text };
+    let email: Option<Email> = person.email.as_deref().and_then(|email| email.parse().ok());
+    let not_admitted =
+        |refusal, text: String| NotAdmitted { subject: person.subject.clone(), email: email.clone(), refusal, text };
     let Ok(role) = provider.role(person.groups.as_deref().unwrap_or_default()) else {
         let text = format!("Your groups at {} do not give you access. Ask an administrator.", provider.name);
-        return Err(not_admitted(text));
+        return Err(not_admitted(ProviderRefusal::MissingGroup, text));
     };
-    let email: Email = match person.email.as_deref().map(str::parse) {
-        Some(Ok(email)) => email,
-        _ => {
-            let text = format!("{} gave no e-mail address for you. Ask an administrator.", provider.name);
-            return Err(not_admitted(text));
-        }
+    let Some(email) = email.clone() else {
+        let text = format!("{} gave no e-mail address for you. Ask an administrator.", provider.name);
+        return Err(not_admitted(ProviderRefusal::MissingEmail, text));
     };
     let named = person.name.as_deref().and_then(|name| PersonName::parse(name).ok());
     let named = named.or_else(|| PersonName::parse(email.as_str().split('@').next().unwrap_or_default()).ok());
-    let Some(name) = named else { return Err(not_admitted("Your name is not one that can be shown.".into())) };
+    let Some(name) = named else {
+        let text = "Your name is not one that can be shown.".to_owned();
+        return Err(not_admitted(ProviderRefusal::MissingEmail, text));
+    };
     Ok(ProvidedPerson {
         issuer: provider.client.issuer().to_owned(),
         subject: person.subject,
@@ -212,6 +236,7 @@ fn provided_person(provider: &IdentityProvider, person: Person) -> Result<Provid
         name,
         role,
         session: person.session,
+        authenticated_at: person.authenticated_at.map(Timestamp::from_seconds),
     })
 }
 
@@ -246,8 +271,9 @@ async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> Consol
     match provider.client.ended_session(Fields::parse(body).get("logout_token")).await {
         Ok(ended) => {
             let address = address.to_string();
-            let session = ended.session.as_deref();
-            console.store.end_provided_sessions(provider.client.issuer(), &ended.subject, session, &address).await?;
+            let (issuer, subject, session) =
+                (provider.client.issuer(), ended.subject.as_deref(), ended.session.as_deref());
+            console.store.end_provided_sessions(issuer, subject, session, &address).await?;
             Ok(ConsoleResponse::json("{}".into()))
         }
         Err(error) => {

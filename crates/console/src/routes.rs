@@ -17,8 +17,8 @@ use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::sorting::remembered;
 use crate::{
-    Worker, account, assets, audit, export, key_list, key_settings, keys, layout, limits, links, member, overview,
-    passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
+    Worker, account, assets, audit, confirmation, export, key_list, key_settings, keys, layout, limits, links, member,
+    overview, passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
 };
 
 pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
@@ -37,7 +37,8 @@ pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Inc
             worker.console.clear_cookie(response, Cookie::Message)
         }
         Ok(response) => response,
-        Err(ConsoleError::SignedOut) if !request.is_post() => sign_in::redirect_to_sign_in(&request),
+        // A script reads the status.
+        Err(ConsoleError::SignedOut) if !request.is_json() => sign_in::redirect_to_sign_in(&worker.console, &request),
         Err(error) => {
             if let ConsoleError::Store(error) = &error {
                 tracing::error!(%error, "the console could not reach the database");
@@ -137,11 +138,23 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
             _ => passkeys::finish_adding(&user, &body).await,
         };
     }
+    if let ["account", "confirmation", step @ ("begin" | "finish")] = path.as_slice() {
+        let body = user.json(request).await?;
+        return match *step {
+            "begin" => passkeys::begin_use(console).await,
+            _ => confirmation::finish_passkey(&user, &body).await,
+        };
+    }
     let form = user.form(request).await?;
-    match path.as_slice() {
+    let posted_to = request.head.uri.path();
+    if let Some(refused) = confirmation::check(&user, posted_to, &form).await? {
+        return Ok(refused);
+    }
+    let changed = match path.as_slice() {
         ["keys"] => keys::create(&user, &form).await,
         ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
         ["keys", id, "rotate"] => key_settings::rotate(&user, id, &form).await,
+        ["keys", id, "end-overlap"] => key_settings::end_overlap(&user, id, &form).await,
         ["keys", id, "settings"] => key_settings::save(&user, id, &form).await,
         ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
         ["prices"] => prices::set(&user, &form).await,
@@ -150,12 +163,14 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["limits", "remove"] => limits::remove(&user, &form).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
         ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
+        ["team", "deleted", id, "allow"] => team::allow_return(&user, id, &form).await,
         ["team", id, "role"] => team::set_role(&user, id, &form).await,
         ["team", id, "profile"] => member::save(&user, id, &form).await,
         ["team", id, "delete"] => member::delete(&user, id, &form).await,
         ["team", id, "revoke-keys"] => member::revoke_keys(&user, id, &form).await,
-        ["team", id, "disable"] => team::set_disabled(&user, id, true, &form).await,
-        ["team", id, "enable"] => team::set_disabled(&user, id, false, &form).await,
+        ["team", id, "disable"] => team::disable(&user, id, &form).await,
+        ["team", id, "enable"] => team::enable(&user, id, &form).await,
+        ["team", id, "sessions", session, "end"] => member::end_session(&user, id, session, &form).await,
         ["team", "second-factor"] => team::require_second_factor(&user, &form).await,
         ["team", id, "sign-out"] => member::sign_out(&user, id, &form).await,
         ["team", id, "remove-second-factors"] => member::remove_second_factors(&user, id, &form).await,
@@ -170,6 +185,10 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["account", "sessions", id, "end"] => account::end_session(&user, id, &form).await,
         ["sign-out"] => sign_in::sign_out(&user, &form).await,
         _ => Err(ConsoleError::NotFound),
+    };
+    match changed {
+        Err(ConsoleError::NotConfirmed) => confirmation::page(&user, posted_to, &form, None).await,
+        changed => changed,
     }
 }
 

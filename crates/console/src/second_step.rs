@@ -3,7 +3,10 @@
 
 use http::StatusCode;
 use maud::html;
-use store::{AccountId, Challenge, ChallengePurpose, Email, PasswordTry, RecoveryCode, SignInMethod, Token};
+use store::{
+    AccountId, Challenge, ChallengePurpose, CodeTry, Credentials, Email, PasswordTry, Proof, RecoveryCode,
+    SecondFactorCode, SignInError, StartedSession, Token,
+};
 
 use crate::Console;
 use crate::authenticator::AuthenticatorKey;
@@ -13,29 +16,24 @@ use crate::cookies::Cookie;
 use crate::error::ConsoleResult;
 use crate::response::ConsoleResponse;
 use crate::session::Anonymous;
-use crate::sign_in::{local_path, passkey_button, start_session};
+use crate::sign_in::{OUTDATED, local_path, passkey_button};
 
 /// As long as the challenge.
 const COOKIE_SECONDS: u32 = 300;
-/// Wrong codes of an app, half of which are forgotten after five minutes: some 2,000 guesses a day.
-const MAX_WRONG_CODES: f64 = 10.0;
 const TOO_LATE: &str = "This took too long, or too many codes were wrong. Please sign in again.";
 
 /// Remembers that the password of an account was right.
-pub(crate) async fn begin(
-    visitor: &Anonymous<'_>,
-    account: AccountId,
-    email: &Email,
-    next: &str,
-    request: &ConsoleRequest,
-) -> ConsoleResult {
-    let (console, purpose) = (visitor.console, ChallengePurpose::SecondFactor);
-    let network = transport::network(request.client).to_string();
+pub(crate) async fn begin(visitor: &Anonymous<'_>, verified: &Credentials, email: &Email, next: &str) -> ConsoleResult {
+    let console = visitor.console;
     // An e-mail address has no line breaks.
     let body = format!("{email}\n{}", local_path(next));
-    let token = console.store.create_challenge(purpose, Some(account), &network, &body).await?;
-    let response = ConsoleResponse::redirect("/sign-in/second-factor");
-    Ok(console.set_cookie(response, Cookie::SecondFactor, token.reveal(), COOKIE_SECONDS))
+    match console.store.begin_second_step(verified, &body).await? {
+        Some(token) => {
+            let response = ConsoleResponse::redirect("/sign-in/second-factor");
+            Ok(console.set_cookie(response, Cookie::SecondFactor, token.reveal(), COOKIE_SECONDS))
+        }
+        None => Ok(console.redirect_with_message("/sign-in", OUTDATED)),
+    }
 }
 
 pub(crate) fn page(visitor: &Anonymous<'_>) -> ConsoleResponse {
@@ -73,37 +71,30 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         Some(token) => console.store.challenge(ChallengePurpose::SecondFactor, token).await?,
         None => None,
     };
-    let (Some(token), Some(Challenge { account: Some(account), body })) = (token, challenge) else {
-        return Ok(too_late(console));
-    };
+    let (Some(token), Some(Challenge { account, body })) = (token, challenge) else { return Ok(too_late(console)) };
     let (email, next) = body.split_once('\n').unwrap_or_default();
     let email: Option<Email> = email.parse().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
         Err(crowded) => return Ok(page_with(&visitor, Some(crowded.message())).with_status(crowded.status())),
     };
-    // Only a try that waited its turn is counted.
-    if console.store.try_challenge(ChallengePurpose::SecondFactor, &token).await?.is_none() {
-        return Ok(too_late(console));
-    }
-    let refusal = match check_code(console, account, form.get("code"), request).await? {
-        Checked::Right => None,
-        Checked::Wrong => Some("This code is wrong, or was used already."),
+    let refusal = match check_code(console, &token, account, form.get("code"), request).await? {
+        Checked::Right(begun) => {
+            attempt.succeeded().await?;
+            console.sign_ins.succeeded.add();
+            let response = console.clear_cookie(ConsoleResponse::redirect(local_path(next)), Cookie::SecondFactor);
+            return Ok(console.signed_in(response, &begun));
+        }
+        Checked::TooLate => return Ok(too_late(console)),
+        Checked::Wrong => "This code is wrong, or was used already.",
         Checked::TooManyWrong => {
-            Some("Too many codes were wrong. Use a passkey or a recovery code, or try again in some minutes.")
+            "Too many codes were wrong. Use a passkey or a recovery code, or try again in some minutes."
         }
     };
-    if let Some(refusal) = refusal {
-        attempt.failed().await?;
-        console.sign_ins.failed.add();
-        console.wrong_passwords.add(PasswordTry::SecondFactor, email, request.client);
-        return Ok(page_with(&visitor, Some(refusal)).with_status(StatusCode::UNAUTHORIZED));
-    }
-    console.store.take_challenge(ChallengePurpose::SecondFactor, &token).await?;
-    attempt.succeeded().await?;
-    console.sign_ins.succeeded.add();
-    let response = console.clear_cookie(ConsoleResponse::redirect(local_path(next)), Cookie::SecondFactor);
-    start_session(&visitor, account, SignInMethod::Password, request, response).await
+    attempt.failed().await?;
+    console.sign_ins.failed.add();
+    console.wrong_passwords.add(PasswordTry::SecondFactor, email, request.client);
+    Ok(page_with(&visitor, Some(refusal)).with_status(StatusCode::UNAUTHORIZED))
 }
 
 fn too_late(console: &Console) -> ConsoleResponse {
@@ -112,36 +103,42 @@ fn too_late(console: &Console) -> ConsoleResponse {
 }
 
 enum Checked {
-    Right,
+    Right(StartedSession),
     Wrong,
     /// Whoever knows the password could guess six digits in time. A recovery code is not guessed.
     TooManyWrong,
+    /// The challenge has ended, by time, tries or a change of the account.
+    TooLate,
 }
 
-/// Uses the code up.
+/// Uses code and challenge up, and begins the session with them.
 async fn check_code(
     console: &Console,
+    challenge: &Token,
     account: AccountId,
     typed: &str,
     request: &ConsoleRequest,
 ) -> ConsoleResult<Checked> {
     let store = &console.store;
-    let checked = |is_right| if is_right { Checked::Right } else { Checked::Wrong };
-    if let Some(code) = RecoveryCode::parse(typed) {
-        return Ok(checked(store.use_recovery_code(account, &code, &request.client.to_string()).await?));
+    let recovery = RecoveryCode::parse(typed);
+    match store.count_code(challenge, recovery.is_none()).await? {
+        CodeTry::Counted => {}
+        CodeTry::ChallengeGone => return Ok(Checked::TooLate),
+        CodeTry::TooManyWrong => return Ok(Checked::TooManyWrong),
     }
-    let Some(app) = store.authenticator_app(account).await? else { return Ok(Checked::Wrong) };
-    let subject = format!("codes of {account}");
-    if store.sign_in_failures(&[&subject]).await? > MAX_WRONG_CODES {
-        return Ok(Checked::TooManyWrong);
-    }
-    let step = AuthenticatorKey::parse(&app.key).and_then(|key| key.step_of(typed, store.now()));
-    let is_right = match step.filter(|step| *step > app.last_step) {
-        Some(step) => store.use_app_step(account, step).await?,
-        None => false,
+    let app = match &recovery {
+        None => store.authenticator_app(account).await?,
+        Some(_) => None,
     };
-    if !is_right {
-        store.add_sign_in_failure(&[&subject]).await?;
+    let app_code = app.as_ref().and_then(|app| {
+        let step = AuthenticatorKey::parse(&app.key)?.step_of(typed, store.now())?;
+        Some(SecondFactorCode::App { key: &app.key, step })
+    });
+    let Some(code) = recovery.as_ref().map(SecondFactorCode::Recovery).or(app_code) else { return Ok(Checked::Wrong) };
+    match store.begin_session(account, &request.origin(), Proof::Code { challenge, code }).await {
+        Ok(begun) => Ok(Checked::Right(begun)),
+        Err(SignInError::WrongCode) => Ok(Checked::Wrong),
+        Err(SignInError::Outdated) => Ok(Checked::TooLate),
+        Err(SignInError::Store(error)) => Err(error.into()),
     }
-    Ok(checked(is_right))
 }

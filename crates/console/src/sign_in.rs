@@ -2,25 +2,30 @@
 
 use http::{StatusCode, header};
 use maud::{Markup, html};
-use store::{AccountId, Email, PasswordTry, SignInMethod};
+use store::{Email, PasswordTry, Proof, SignInError, SignInMethod, StartedSession};
 
 use crate::components::{anonymous_csrf_field, form_error};
 use crate::console_request::ConsoleRequest;
 use crate::cookies::Cookie;
-use crate::error::{ConsoleError, ConsoleResult};
+use crate::error::ConsoleResult;
 use crate::form::Form;
 use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
-use crate::{assets, layout, provider, second_step};
+use crate::{Console, assets, layout, provider, second_step};
 
 /// The same for an unknown account and a wrong password, so that nobody learns who has an account.
 const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
+/// The password or the second factors were changed while the password was verified.
+pub(crate) const OUTDATED: &str = "Your account was changed in this moment. Please sign in again.";
 /// A longer target is not returned to after sign-in.
 const MAX_NEXT_BYTES: usize = 2048;
 
 /// Leads to the sign-in page, and from there back to what was asked for.
-pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
+pub(crate) fn redirect_to_sign_in(console: &Console, request: &ConsoleRequest) -> ConsoleResponse {
     match request.target() {
+        _ if request.is_post() => {
+            console.redirect_with_message("/sign-in", "You are signed out. Nothing was changed. Please sign in again.")
+        }
         "/" => ConsoleResponse::redirect("/sign-in"),
         target if target.len() > MAX_NEXT_BYTES => ConsoleResponse::redirect("/sign-in"),
         target => ConsoleResponse::redirect(&with_next("/sign-in", target)),
@@ -28,7 +33,7 @@ pub(crate) fn redirect_to_sign_in(request: &ConsoleRequest) -> ConsoleResponse {
 }
 
 /// A path from where somebody goes on to another one.
-fn with_next(path: &str, next: &str) -> String {
+pub(crate) fn with_next(path: &str, next: &str) -> String {
     let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
     format!("{path}?next={next}")
 }
@@ -120,13 +125,18 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     let email = email.filter(|_| credentials.is_some());
     match (credentials.filter(|_| is_right), email) {
         (Some(found), Some(email)) if found.has_second_factor => {
-            second_step::begin(&visitor, found.account, &email, form.get("next"), request).await
+            second_step::begin(&visitor, &found, &email, form.get("next")).await
         }
         (Some(found), _) => {
+            let proof = Proof::Password(&found.password);
+            let begun = match console.store.begin_session(found.account, &request.origin(), proof).await {
+                Ok(begun) => begun,
+                Err(SignInError::Store(error)) => return Err(error.into()),
+                Err(_) => return refused(StatusCode::CONFLICT, OUTDATED),
+            };
             attempt.succeeded().await?;
             console.sign_ins.succeeded.add();
-            let response = ConsoleResponse::redirect(local_path(form.get("next")));
-            start_session(&visitor, found.account, SignInMethod::Password, request, response).await
+            Ok(console.signed_in(ConsoleResponse::redirect(local_path(form.get("next"))), &begun))
         }
         (None, email) => {
             attempt.failed().await?;
@@ -137,18 +147,11 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     }
 }
 
-/// Always a new session: one that the browser may have had is not taken over.
-pub(crate) async fn start_session(
-    visitor: &Anonymous<'_>,
-    account: AccountId,
-    method: SignInMethod,
-    request: &ConsoleRequest,
-    response: ConsoleResponse,
-) -> ConsoleResult {
-    let console = visitor.console;
-    let session = console.store.begin_session(account, &request.origin(), method).await?;
-    let session = session.ok_or(ConsoleError::SignedOut)?;
-    Ok(console.set_session_cookie(console.clear_cookie(response, Cookie::Anonymous), &session.token))
+impl Console {
+    /// Always a new session: one that the browser may have had is not taken over.
+    pub(crate) fn signed_in(&self, response: ConsoleResponse, begun: &StartedSession) -> ConsoleResponse {
+        self.set_session_cookie(self.clear_cookie(response, Cookie::Anonymous), &begun.token)
+    }
 }
 
 /// A path on this site; anything else becomes the overview. Browsers drop tabs and line breaks from a URL and read a

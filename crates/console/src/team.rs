@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{Account, AccountChange, AccountError, AccountId, Link, LinkId, LinkPurpose, Role};
+use store::{Access, Account, AccountChange, AccountError, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role};
 
 use crate::components::{
     button_form, columns, copyable, csrf_field, data_table, empty, form_error, heading, relative_time,
@@ -22,8 +22,12 @@ use crate::sorting::{Column, Direction, Order};
 const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
 const DEFAULT_EXPIRY: &str = "7";
 const MAX_NOTE_CHARS: usize = 120;
+/// People without a second factor who are listed.
+const MAX_WITHOUT_FACTOR: usize = 100;
 /// Pending links that are listed. More than a few are a mistake.
 const MAX_LINKS: usize = 50;
+/// Deleted people that are listed. `adriaticum accounts deleted` lists all.
+const MAX_DELETED: usize = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -54,9 +58,11 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
     let admin = user.admin()?;
     let accounts = user.console.store.accounts(admin).await?;
     let links = user.console.store.links(admin).await?;
+    let deleted = user.console.store.deleted_people(admin).await?;
     // Without passwords, people come by the identity provider.
     let passwords = user.console.settings.passwords;
     let is_required = user.console.store.is_second_factor_required().await?;
+    let without_factor = user.console.store.accounts_without_second_factor(admin).await?;
     let content = html! {
         (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
@@ -75,15 +81,48 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
                 }
             }
         }
+        @if user.console.settings.identity_provider.is_some() && !deleted.is_empty() { (deleted_card(user, &deleted)) }
         @if passwords {
             (invite_form(user))
-            (second_factor_card(user, is_required))
+            (second_factor_card(user, is_required, &without_factor))
         }
     };
     Ok(user.page(Area::Team, "Team", content))
 }
 
-fn second_factor_card(user: &SignedIn<'_>, is_required: bool) -> Markup {
+/// People whom the identity provider may still know.
+fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
+    html! {
+        section.card {
+            h2 { "Deleted people" }
+            p.quiet { "They cannot return by the identity provider until you allow it. They then get a new account." }
+            (data_table("Deleted people", columns(&["E-mail", "Deleted", ""]), html! {
+                @for person in deleted.iter().take(MAX_DELETED) {
+                    tr {
+                        th scope="row" data-label="E-mail" { (person.email) }
+                        td data-label="Deleted" { (relative_time(person.deleted_at)) }
+                        td.actions {
+                            (button_form(user, &format!("/team/deleted/{}/allow", person.account), "Allow", "plain"))
+                        }
+                    }
+                }
+            }))
+            @if deleted.len() > MAX_DELETED {
+                p.quiet { "The last " (MAX_DELETED) " of " (format::number(deleted.len() as u64)) " people." }
+            }
+        }
+    }
+}
+
+pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.allow_return(user.admin()?, id).await {
+        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return by the identity provider."))),
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account]) -> Markup {
     html! {
         section.card {
             h2 { "Second factor" }
@@ -93,6 +132,17 @@ fn second_factor_card(user: &SignedIn<'_>, is_required: bool) -> Markup {
                 } @else {
                     "Optional: everybody decides about their own account."
                 }
+            }
+            @if without.is_empty() {
+                p.quiet { "Everybody who signs in with a password has one." }
+            } @else {
+                p { (format::count(without.len() as u64, "active account")) " without a second factor:" }
+                ul #without-second-factor {
+                    @for account in without.iter().take(MAX_WITHOUT_FACTOR) {
+                        li { a href={ "/team/" (account.id) } { (account.name) } " " span.quiet { (account.email) } }
+                    }
+                }
+                @if without.len() > MAX_WITHOUT_FACTOR { p.quiet { "The first " (MAX_WITHOUT_FACTOR) " are listed." } }
             }
             form.inline method="post" action="/team/second-factor" {
                 (csrf_field(user))
@@ -289,7 +339,7 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
     match user.console.store.set_role(user.admin()?, id, role).await {
-        Ok(AccountChange { account, withdrawn_links }) => {
+        Ok(AccountChange { account, withdrawn_links, .. }) => {
             let withdrawn = revoked_links(withdrawn_links);
             let message = format!("{} is now {}.{withdrawn}", account.name, with_article(role));
             Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
@@ -298,13 +348,25 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
     }
 }
 
-pub(crate) async fn set_disabled(user: &SignedIn<'_>, id: &str, disabled: bool, _form: &Form) -> ConsoleResult {
+pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.set_disabled(user.admin()?, id, disabled).await {
-        Ok(AccountChange { account, withdrawn_links }) if disabled => {
-            let message = format!("{} can no longer sign in.{}", account.name, revoked_links(withdrawn_links));
+    let access = Access::Disabled { revokes_keys: form.has("revoke-keys") };
+    match user.console.store.set_access(user.admin()?, id, access).await {
+        Ok(AccountChange { account, revoked_keys, withdrawn_links }) => {
+            let keys = match revoked_keys {
+                0 => String::new(),
+                count => format!(" Revoked {}.", format::count(count, "key")),
+            };
+            let message = format!("{} can no longer sign in.{keys}{}", account.name, revoked_links(withdrawn_links));
             Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
         }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.set_access(user.admin()?, id, Access::Enabled).await {
         Ok(AccountChange { account, .. }) => {
             Ok(user.redirect_with_message(&format!("/team/{id}"), &format!("{} can sign in again.", account.name)))
         }
@@ -332,6 +394,7 @@ pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -
     match declined {
         AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
         AccountError::NotAdmin => Err(ConsoleError::NotAllowed),
+        AccountError::OwnAccount => Ok(user.redirect_with_message("/account", "Change your own account here.")),
         AccountError::Store(error) => Err(error.into()),
         other => {
             let notice = form_error(Some(&sentence(&other)));

@@ -116,12 +116,23 @@ impl Attempt<'_> {
     }
 
     pub(crate) async fn failed(self) -> Result<(), StoreError> {
-        self.throttle.store.add_sign_in_failure(&self.subjects()).await
+        let own = self.own_subject();
+        let subjects: Vec<_> = self.subjects().into_iter().chain(own.as_deref()).collect();
+        self.throttle.store.add_sign_in_failure(&subjects).await
     }
 
-    /// Clears the network alone: somebody else may still be guessing the account's password.
+    /// Forgets what this account failed from this network, as a part of the network's failures. Those of other accounts
+    /// stay: a guesser may have an account as well. So do the account's, from other networks.
     pub(crate) async fn succeeded(self) -> Result<(), StoreError> {
-        self.throttle.store.forget_sign_in_failures(&self.network_subject).await
+        match self.own_subject() {
+            Some(own) => self.throttle.store.forget_sign_in_failures(&own, &self.network_subject).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The account from this network.
+    fn own_subject(&self) -> Option<String> {
+        self.account.as_ref().map(|account| format!("{account} from {}", self.network))
     }
 
     fn subjects(&self) -> Vec<&str> {

@@ -134,6 +134,18 @@ async fn write(store: &Store, line: &WrongPasswords) {
         PasswordTry::SecondFactor => {
             tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong second factor");
         }
+        PasswordTry::Passkey => {
+            tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong passkey");
+        }
+        PasswordTry::Provider(reason) => {
+            tracing::warn!(
+                account,
+                address = line.address,
+                count = line.count,
+                ?reason,
+                "a person of the identity provider was refused"
+            );
+        }
         PasswordTry::Confirmation => {
             tracing::warn!(
                 account,

@@ -23,8 +23,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use runtimes::{Pool, PoolSettings};
 use store::{
-    Database, LedgerWriter, NewAccount, NewKey, Origin, Period, PersonName, PostgresSettings, RequestQuery, Role,
-    SignInMethod, Step, Store, UsageQuery, Viewer,
+    Database, LedgerWriter, NewAccount, NewKey, Origin, Period, PersonName, PostgresSettings, Proof, RequestQuery,
+    Role, Step, Store, UsageQuery, Viewer,
 };
 use testbed::{Behaviour, Cluster, DatabaseWatch, FakeRuntime, chat_body, drop_when_pending};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,6 +92,7 @@ impl World {
             api_base_url: "http://localhost/v1".into(),
             api_description: "{}".into(),
             passwords: true,
+            keys_per_person: 100,
             identity_provider: None,
         };
         let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
@@ -101,13 +102,13 @@ impl World {
         let ada = NewAccount {
             email: "ada@example.com".parse().unwrap(),
             name: PersonName::parse("Ada").unwrap(),
-            password: "a hash".into(),
+            password: "hash".into(),
         };
         let ada = store.use_link(&link, &ada, "").await.unwrap();
         let origin = Origin { address: ADDRESS.to_string(), agent: "a test".into() };
-        let begun = store.begin_session(ada, &origin, SignInMethod::Password).await.unwrap().unwrap();
+        let begun = store.begin_session(ada, &origin, Proof::Password("hash")).await.unwrap();
         let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-        let key = store.create_key(&begun.session.viewer, new).await.unwrap();
+        let key = store.create_key(&begun.session.viewer, new, u64::MAX).await.unwrap();
         let mut world = Self {
             api_worker: api.worker(),
             console_worker: console.worker(),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use store::{AuditAction, AuditRecord, AuditSubject, SignInMethod, SubjectKind};
+use store::{AuditAction, AuditRecord, AuditSubject, ProviderRefusal, SignInMethod, SubjectKind};
 
 use crate::csv::spreadsheet_safe;
 use crate::limits::limit;
@@ -57,6 +57,18 @@ pub fn sentence(line: &AuditRecord) -> Sentence {
     }
 }
 
+fn refusal(reason: ProviderRefusal) -> &'static str {
+    match reason {
+        ProviderRefusal::Disabled => "the account is disabled",
+        ProviderRefusal::Deleted => "the account was deleted",
+        ProviderRefusal::MissingGroup => "no group allows it",
+        ProviderRefusal::MissingEmail => "the provider gives no e-mail address or name",
+        ProviderRefusal::UnverifiedEmail => "the e-mail address is not verified",
+        ProviderRefusal::EmailTaken => "the account exists, and the e-mail address is not verified",
+        ProviderRefusal::ConnectedElsewhere => "the account is connected to another person",
+    }
+}
+
 fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
     let name = subject.name.as_str();
     let of = noun(subject);
@@ -70,6 +82,7 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
             let overlap = long_duration(Duration::from_secs(*overlap_seconds));
             say(&format!("rotated key *: the old secret works for {overlap}"))
         }
+        AuditAction::EndedOverlap => say("ended the overlap of key *: the old secret stopped working"),
         AuditAction::SetKeyExpiry { at } => say(&format!("set the expiry of key * to {}", exact_time(*at))),
         AuditAction::RemovedKeyExpiry => say("removed the expiry of key *"),
         AuditAction::AllowedCompletions => say("allowed completions with key *"),
@@ -98,6 +111,10 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
         AuditAction::FailedConfirmation { count } => {
             say(&format!("failed{} to confirm a change of the account", times(*count)))
         }
+        AuditAction::FailedPasskey { count } => say(&format!("failed{} to sign in with a passkey as *", times(*count))),
+        AuditAction::RefusedProviderSignIn { reason, count } => {
+            say(&format!("was refused{} at the identity provider's sign-in as *: {}", times(*count), refusal(*reason)))
+        }
         AuditAction::EndedSession => say("ended a session"),
         AuditAction::EndedOtherSessions { count: ended } => say(&format!("ended {}", count(*ended, "other session"))),
         AuditAction::EndedSessions { count: ended } => say(&format!("ended {} of *", count(*ended, "session"))),
@@ -108,7 +125,10 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
             Sentence::new("changed name and address of * to *, *", &[name, new, email])
         }
         AuditAction::GaveRole { role } => say(&format!("gave the role {role} to *")),
-        AuditAction::DisabledAccount => say("disabled the account of *"),
+        AuditAction::DisabledAccount { revoked_keys: None } => say("disabled the account of *"),
+        AuditAction::DisabledAccount { revoked_keys: Some(revoked) } => {
+            say(&format!("disabled the account of * and revoked {}", count(*revoked, "key")))
+        }
         AuditAction::EnabledAccount => say("enabled the account of *"),
         AuditAction::DeletedAccount { revoked_keys } => {
             say(&format!("deleted the account of * and revoked {}", count(*revoked_keys, "key")))
@@ -131,6 +151,7 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
         }
         AuditAction::JoinedByProvider { issuer } => Sentence::new("joined by *", &[issuer]),
         AuditAction::ConnectedToProvider { issuer } => Sentence::new("connected the account to *", &[issuer]),
+        AuditAction::AllowedReturn => say("allowed * to return by the identity provider"),
         AuditAction::DisconnectedFromProvider => say(&format!("disconnected {of} from the identity provider")),
     }
 }

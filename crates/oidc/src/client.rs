@@ -22,9 +22,6 @@ impl AdditionalClaims for OtherClaims {}
 
 pub(crate) type Metadata = ProviderMetadataWithLogout;
 
-pub(crate) type IdToken =
-    openidconnect::IdToken<OtherClaims, CoreGenderClaim, CoreJweContentEncryptionAlgorithm, CoreJwsSigningAlgorithm>;
-
 type Tokens = StandardTokenResponse<
     IdTokenFields<
         OtherClaims,

@@ -6,11 +6,12 @@
 mod client;
 mod discovery;
 mod http_client;
+mod logout;
 mod person;
 
 use std::time::Duration;
 
-use openidconnect::core::{CoreAuthenticationFlow, CoreClientAuthMethod};
+use openidconnect::core::{CoreAuthPrompt, CoreAuthenticationFlow, CoreClientAuthMethod};
 use openidconnect::{
     AccessTokenHash, AuthType, AuthorizationCode, ClientId, ClientSecret, CsrfToken, LogoutRequest, Nonce,
     OAuth2TokenResponse, PkceCodeChallenge, PkceCodeVerifier, PostLogoutRedirectUrl, RedirectUrl, RequestTokenError,
@@ -20,13 +21,10 @@ use url::Url;
 
 pub use crate::person::Person;
 
-use crate::client::{Client, IdToken, Metadata};
+use crate::client::{Client, Metadata};
 use crate::discovery::Discovery;
 use crate::http_client::HttpClient;
 use crate::person::{Claims, UserInfo};
-
-/// What the logout token's `events` must name.
-const BACK_CHANNEL_LOGOUT: &str = "http://schemas.openid.net/event/backchannel-logout";
 
 #[derive(Debug, Clone)]
 pub struct ProviderSettings {
@@ -49,11 +47,11 @@ pub struct AttemptSecrets {
     pub code_verifier: String,
 }
 
-/// A session that the provider has ended.
+/// What the provider has ended: a session, a person's session, or all of a person. One of both is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSession {
-    pub subject: String,
-    /// One of the person's sessions; without it, all of them.
+    pub subject: Option<String>,
+    /// The provider's name for the session.
     pub session: Option<String>,
 }
 
@@ -92,8 +90,8 @@ impl Provider {
         self.discovery.metadata(&self.http).await.map(drop)
     }
 
-    /// Where to send somebody to sign in.
-    pub async fn authorization_url(&self, attempt: &AttemptSecrets) -> Result<Url, OidcError> {
+    /// Where to send a person to sign in; `again` also if the provider has a session of theirs.
+    pub async fn authorization_url(&self, attempt: &AttemptSecrets, again: bool) -> Result<Url, OidcError> {
         let client = self.client(&*self.discovery.metadata(&self.http).await?);
         let (state, nonce) = (attempt.state.clone(), attempt.nonce.clone());
         let challenge = PkceCodeChallenge::from_code_verifier_sha256(&attempt.verifier());
@@ -105,6 +103,10 @@ impl Provider {
             )
             .add_scopes(self.settings.scopes.iter().cloned().map(Scope::new))
             .set_pkce_challenge(challenge);
+        let request = match again {
+            true => request.add_prompt(CoreAuthPrompt::Login).set_max_age(Duration::ZERO),
+            false => request,
+        };
         Ok(request.url().0)
     }
 
@@ -133,7 +135,9 @@ impl Provider {
                 return Err(OidcError::Invalid("the access token is not the ID token's".into()));
             }
         }
-        let mut person = Person::from_claims(&Claims::of_id_token(claims), &self.settings.groups_claim);
+        let authenticated_at = claims.auth_time().and_then(|at| u64::try_from(at.timestamp()).ok());
+        let mut person =
+            Person::from_claims(&Claims::of_id_token(claims), &self.settings.groups_claim, authenticated_at);
         // Many providers leave most claims to their user info.
         if person.is_incomplete() && client.user_info_url().is_some() {
             let request = client.user_info(tokens.access_token().clone(), Some(claims.subject().clone()));
@@ -155,24 +159,14 @@ impl Provider {
 
     /// The session that a logout token ends, by the rules of back-channel logout.
     pub async fn ended_session(&self, logout_token: &str) -> Result<EndedSession, OidcError> {
-        let token: IdToken = logout_token.parse().map_err(invalid)?;
         let metadata = self.discovery.metadata(&self.http).await?;
-        match self.verify_logout(&metadata, &token) {
+        match logout::verify(&metadata, &self.settings, logout_token) {
             Ok(ended) => Ok(ended),
-            Err(_) => self.verify_logout(&*self.discovery.refreshed(&self.http, &metadata).await?, &token),
+            Err(_) => {
+                let metadata = self.discovery.refreshed(&self.http, &metadata).await?;
+                logout::verify(&metadata, &self.settings, logout_token)
+            }
         }
-    }
-
-    fn verify_logout(&self, metadata: &Metadata, token: &IdToken) -> Result<EndedSession, OidcError> {
-        let client = self.client(metadata);
-        let verifier = client.id_token_verifier().allow_all_jose_types();
-        // A logout token must have no nonce, so that no ID token is taken for one.
-        let no_nonce = |nonce: Option<&Nonce>| if nonce.is_none() { Ok(()) } else { Err("it has a nonce".to_owned()) };
-        let claims = Claims::of_id_token(token.claims(&verifier, no_nonce).map_err(invalid)?);
-        if claims.other("events").and_then(|events| events.get(BACK_CHANNEL_LOGOUT)).is_none() {
-            return Err(OidcError::Invalid("it is not a logout token".into()));
-        }
-        Ok(EndedSession { subject: claims.subject.to_owned(), session: claims.text("sid") })
     }
 
     fn client(&self, metadata: &Metadata) -> Client {

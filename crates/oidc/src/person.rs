@@ -20,11 +20,13 @@ pub struct Person {
     pub groups: Option<Vec<String>>,
     /// The provider's name for this session.
     pub session: Option<String>,
+    /// When the person gave their password or passkey, in seconds since 1970, if the provider says so.
+    pub authenticated_at: Option<u64>,
 }
 
 /// The claims of either source.
 pub(crate) struct Claims<'a> {
-    pub(crate) subject: &'a str,
+    subject: &'a str,
     email: Option<String>,
     is_email_verified: Option<bool>,
     name: Option<String>,
@@ -54,11 +56,11 @@ impl<'a> Claims<'a> {
         claims!(claims)
     }
 
-    pub(crate) fn other(&self, name: &str) -> Option<&'a Value> {
+    fn other(&self, name: &str) -> Option<&'a Value> {
         self.others.0.get(name)
     }
 
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
+    fn text(&self, name: &str) -> Option<String> {
         self.other(name)?.as_str().map(str::to_owned)
     }
 
@@ -77,7 +79,7 @@ impl<'a> Claims<'a> {
 }
 
 impl Person {
-    pub(crate) fn from_claims(claims: &Claims<'_>, groups_claim: &str) -> Self {
+    pub(crate) fn from_claims(claims: &Claims<'_>, groups_claim: &str, authenticated_at: Option<u64>) -> Self {
         Self {
             subject: claims.subject.to_owned(),
             email: claims.email.clone(),
@@ -85,6 +87,7 @@ impl Person {
             name: claims.name.clone(),
             groups: claims.groups(groups_claim),
             session: claims.text("sid"),
+            authenticated_at,
         }
     }
 

@@ -55,7 +55,7 @@ async fn record(
             expires_at: None,
             project: None,
         };
-        made.push(store.create_key(&Viewer::operator(), new).await?);
+        made.push(store.create_key(&Viewer::operator(), new, u64::MAX).await?);
     }
     let ids: Vec<_> = made.iter().map(chat::ApiKey::id).collect();
     let mut stops = Vec::new();

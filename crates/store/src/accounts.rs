@@ -7,8 +7,10 @@ use chat::Timestamp;
 
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, SessionId};
 use crate::links::{LinksOf, withdraw_links};
+use crate::people::revoke_keys;
 use crate::person_name::PersonName;
 use crate::second_factors::HAS_SECOND_FACTOR;
 use crate::sql::{Connection, Row, Transaction, params};
@@ -73,10 +75,21 @@ pub struct NewAccount {
     pub password: String,
 }
 
-/// What a change of role or state did.
+/// Whether a person may sign in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Enabled,
+    /// Keys keep working unless they are revoked with it.
+    Disabled {
+        revokes_keys: bool,
+    },
+}
+
+/// What a change of role or access did.
 #[derive(Debug, Clone)]
 pub struct AccountChange {
     pub account: Account,
+    pub revoked_keys: u64,
     /// Open links that were withdrawn with it.
     pub withdrawn_links: usize,
 }
@@ -103,9 +116,14 @@ pub enum AccountError {
     /// Nobody could undo that.
     #[error("the last administrator cannot be demoted, disabled or deleted")]
     LastAdmin,
-    /// Demoted or disabled since the request began.
+    #[error("this is done on your own account page")]
+    OwnAccount,
     #[error("only administrators can do this")]
     NotAdmin,
+    #[error("an administrator has restricted this key, and only an administrator can lift that")]
+    SetByAdmin,
+    #[error("a person can have at most {0} active keys; revoke one that is not needed")]
+    TooManyKeys(u64),
     #[error(transparent)]
     Store(#[from] crate::StoreError),
 }
@@ -134,16 +152,26 @@ impl Store {
         self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
-    /// Changes the viewer's own password, and ends all their sessions except one.
-    pub async fn set_password(&self, viewer: &Viewer, but: SessionId, password: &str) -> Result<(), StoreError> {
-        let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
-            let set = "UPDATE accounts SET password = $2 WHERE id = $1";
-            transaction.execute(set, params![&account, password]).await?;
+    /// Changes the viewer's own password, and ends all their sessions except one. `false` if the password is no longer
+    /// the one that was verified.
+    pub async fn set_password(
+        &self,
+        viewer: &Viewer,
+        but: SessionId,
+        verified: &str,
+        password: &str,
+    ) -> Result<bool, StoreError> {
+        let Some(account) = viewer.id() else { return Ok(false) };
+        self.change(viewer, async |transaction| {
+            let set = "UPDATE accounts SET password = $3 WHERE id = $1 AND password = $2";
+            if transaction.execute(set, params![&account, verified, password]).await? == 0 {
+                return Ok(false);
+            }
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
             transaction.execute(end, params![&account, &but]).await?;
             forget_challenges(transaction, account).await?;
-            transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await
+            transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await?;
+            Ok(true)
         })
         .await
     }
@@ -151,7 +179,7 @@ impl Store {
     /// Changes the viewer's display name.
     pub async fn set_own_name(&self, viewer: &Viewer, name: &PersonName) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let set = "UPDATE accounts SET name = $2 WHERE id = $1";
             transaction.execute(set, params![&account, name.as_str()]).await?;
             let action = AuditAction::ChangedOwnName { name: name.as_str().to_owned() };
@@ -167,8 +195,9 @@ impl Store {
 
     /// Ends the person's sessions. Whoever is no administrator any more loses the links that they made.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let set = "UPDATE accounts SET role = $2 WHERE id = $1";
             transaction.execute(set, params![&of, role.as_str()]).await?;
@@ -181,37 +210,40 @@ impl Store {
                 Role::Admin => 0,
                 Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
             };
-            Ok(AccountChange { account: Account { role, ..found }, withdrawn_links })
+            Ok(AccountChange { account: Account { role, ..found }, revoked_keys: 0, withdrawn_links })
         })
         .await
     }
 
     /// Disabling an account ends its sessions and withdraws its links: those that it made, and those that reset its
-    /// password. Its keys keep working.
-    pub async fn set_disabled(
+    /// password.
+    pub async fn set_access(
         &self,
         admin: Admin<'_>,
         of: AccountId,
-        disabled: bool,
+        access: Access,
     ) -> Result<AccountChange, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-            let disabled_at = disabled.then_some(found.disabled_at.unwrap_or(transaction.now()));
+            let subject = AuditSubject::person(&found);
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
+            let Access::Disabled { revokes_keys } = access else {
+                transaction.execute(set, params![&of, None::<Timestamp>]).await?;
+                transaction.audit(admin.0, AuditAction::EnabledAccount, &subject).await?;
+                let account = Account { disabled_at: None, ..found };
+                return Ok(AccountChange { account, revoked_keys: 0, withdrawn_links: 0 });
+            };
+            let disabled_at = Some(found.disabled_at.unwrap_or(transaction.now()));
             transaction.execute(set, params![&of, disabled_at]).await?;
             require_an_admin(transaction).await?;
-            if disabled {
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            }
-            let action = if disabled { AuditAction::DisabledAccount } else { AuditAction::EnabledAccount };
-            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
-            let mut withdrawn_links = 0;
-            if disabled {
-                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
-                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
-            }
-            Ok(AccountChange { account: Account { disabled_at, ..found }, withdrawn_links })
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            forget_challenges(transaction, of).await?;
+            let revoked_keys = if revokes_keys { Some(revoke_keys(transaction, of).await?) } else { None };
+            transaction.audit(admin.0, AuditAction::DisabledAccount { revoked_keys }, &subject).await?;
+            let mut withdrawn_links = withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+            withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            let account = Account { disabled_at, ..found };
+            Ok(AccountChange { account, revoked_keys: revoked_keys.unwrap_or(0), withdrawn_links })
         })
         .await
     }
@@ -259,17 +291,6 @@ pub(crate) async fn insert_account(
         transaction.execute("DELETE FROM links WHERE purpose = 'set-up'", &[]).await?;
     }
     Ok(id)
-}
-
-/// Declines a change by somebody who was demoted or disabled since their request began: what they do now would undo
-/// it.
-pub(crate) async fn require_still_admin(
-    transaction: &mut Transaction<'_>,
-    admin: Admin<'_>,
-) -> Result<(), AccountError> {
-    let Some(id) = admin.0.id() else { return Ok(()) };
-    let is_admin = "SELECT count(*) > 0 FROM accounts WHERE id = $1 AND role = 'admin' AND disabled_at IS NULL";
-    if transaction.query_value(is_admin, params![&id]).await? { Ok(()) } else { Err(AccountError::NotAdmin) }
 }
 
 /// Declines a change that leaves nobody who could undo it.

@@ -60,6 +60,23 @@ pub enum PasswordTry {
     SecondFactor,
     /// By somebody who is signed in, to confirm a change of password or second factors.
     Confirmation,
+    /// A passkey was used instead.
+    Passkey,
+    /// The identity provider vouched for the person.
+    Provider(ProviderRefusal),
+}
+
+/// Why a person for whom the identity provider vouched was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderRefusal {
+    Disabled,
+    Deleted,
+    MissingGroup,
+    MissingEmail,
+    UnverifiedEmail,
+    EmailTaken,
+    ConnectedElsewhere,
 }
 
 /// Wrong passwords, as one line of the audit log.
@@ -86,8 +103,13 @@ impl Store {
             PasswordTry::SignIn => ("anonymous", AuditAction::FailedSignIn { count }),
             PasswordTry::SecondFactor => ("anonymous", AuditAction::FailedSecondFactor { count }),
             PasswordTry::Confirmation => (&*subject.name, AuditAction::FailedConfirmation { count }),
+            PasswordTry::Passkey => ("anonymous", AuditAction::FailedPasskey { count }),
+            PasswordTry::Provider(reason) => ("anonymous", AuditAction::RefusedProviderSignIn { reason, count }),
         };
-        self.change(async |transaction| transaction.audit_as(who, &wrong.address, action, &subject).await).await
+        self.change_without_viewer(async |transaction| {
+            transaction.audit_as(who, &wrong.address, action, &subject).await
+        })
+        .await
     }
 
     /// Newest first. A search that looks at many lines stops, so that others get their turn.

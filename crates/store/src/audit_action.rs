@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::accounts::Account;
+use crate::audit::ProviderRefusal;
 use crate::id::{AccountId, LinkId, SessionId};
 use crate::limits::LimitKind;
 use crate::prices::{Currency, TokenPrice};
@@ -26,6 +27,7 @@ pub enum AuditAction {
         /// How long the old secret works.
         overlap_seconds: u64,
     },
+    EndedOverlap,
     SetKeyExpiry {
         #[serde(with = "time")]
         at: Timestamp,
@@ -75,6 +77,13 @@ pub enum AuditAction {
     FailedConfirmation {
         count: u64,
     },
+    FailedPasskey {
+        count: u64,
+    },
+    RefusedProviderSignIn {
+        reason: ProviderRefusal,
+        count: u64,
+    },
     EndedSession,
     EndedOtherSessions {
         count: u64,
@@ -95,7 +104,10 @@ pub enum AuditAction {
         #[serde(with = "text")]
         role: Role,
     },
-    DisabledAccount,
+    DisabledAccount {
+        /// `None`: the keys keep working.
+        revoked_keys: Option<u64>,
+    },
     EnabledAccount,
     DeletedAccount {
         revoked_keys: u64,
@@ -130,6 +142,7 @@ pub enum AuditAction {
         issuer: String,
     },
     DisconnectedFromProvider,
+    AllowedReturn,
 }
 
 impl AuditAction {

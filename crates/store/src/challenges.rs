@@ -1,9 +1,12 @@
-//! What the console remembers between two requests of one sign-in: that a password was right and a second factor is to
-//! follow, or a passkey's challenge. Each has a secret of which the digest is stored, ends soon, and is used up.
+//! What the console remembers between two requests of one person: that a password was right and a second factor is to
+//! follow, or a passkey's challenge. Each belongs to an account, has a secret of which the digest is stored, ends soon,
+//! and is used up. Nothing is stored for visitors who have proven nothing.
 
 use std::time::Duration;
 
+use crate::accounts::Credentials;
 use crate::id::AccountId;
+use crate::sign_in_failures::{add_failure, failures};
 use crate::sql::{Row, Transaction, params};
 use crate::token::Token;
 use crate::{Store, StoreError};
@@ -11,67 +14,93 @@ use crate::{Store, StoreError};
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Wrong codes for one right password.
 const MAX_TRIES: u64 = 5;
-/// Of one account, or of one network as long as nobody knows whose it is. Older ones make way, so that nobody can fill
-/// the table, and those who have typed no password do not disturb those who have.
+/// Wrong codes of an account's app, half of which are forgotten after five minutes: some 2,000 guesses a day.
+const MAX_WRONG_CODES: f64 = 10.0;
+/// Of one account and purpose. Older ones make way.
 const MAX_KEPT: u64 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChallengePurpose {
     /// The password was right.
     SecondFactor,
-    /// To sign in with a passkey.
-    Passkey,
     AddPasskey,
+    /// A passkey's challenge at sign-in, stored once it was answered, so that it is answered once.
+    Answered,
 }
 
 impl ChallengePurpose {
     fn as_str(self) -> &'static str {
         match self {
             Self::SecondFactor => "second-factor",
-            Self::Passkey => "passkey",
             Self::AddPasskey => "add-passkey",
+            Self::Answered => "answered",
         }
     }
 }
 
 #[derive(Debug, Clone)]
 pub struct Challenge {
-    pub account: Option<AccountId>,
+    pub account: AccountId,
     /// Whatever its maker wants to remember.
     pub body: String,
+}
+
+/// Whether a code may be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodeTry {
+    Counted,
+    /// The challenge has ended, or was tried too often.
+    ChallengeGone,
+    /// Of the account's app, for whatever challenge. A recovery code is not guessed.
+    TooManyWrong,
 }
 
 impl Store {
     pub async fn create_challenge(
         &self,
         purpose: ChallengePurpose,
-        account: Option<AccountId>,
-        network: &str,
+        account: AccountId,
         body: &str,
     ) -> Result<Token, StoreError> {
-        self.change(async |transaction| {
-            let (token, now) = (Token::generate()?, transaction.now());
-            let (condition, value) = match &account {
-                Some(account) => ("account = $1", account.as_str()),
-                None => ("account IS NULL AND network = $1", network),
-            };
-            let make_way = format!(
-                "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges WHERE {condition}
-                    ORDER BY created_at DESC LIMIT 1000 OFFSET $2)"
-            );
-            transaction.execute(&make_way, params![value, MAX_KEPT - 1]).await?;
-            let insert =
-                "INSERT INTO challenges (digest, purpose, account, network, body, tries, created_at, expires_at)
-                VALUES ($1, $2, $3, $4, $5, 0, $6, $7)";
-            let (digest, purpose, expires_at) = (token.digest(), purpose.as_str(), now + LIFETIME);
-            let values = params![&digest, purpose, account.as_ref(), network, body, now, expires_at];
-            transaction.execute(insert, values).await?;
+        self.change_without_viewer(async |transaction| {
+            let token = Token::generate()?;
+            insert_challenge(transaction, purpose, account, token.digest(), body).await?;
             Ok(token)
         })
         .await
     }
 
-    /// Counts nothing; `None` if it has ended or was tried too often.
+    /// Remembers that the password was right; `None` if it is no longer the account's.
+    pub async fn begin_second_step(&self, verified: &Credentials, body: &str) -> Result<Option<Token>, StoreError> {
+        self.change_without_viewer(async |transaction| {
+            let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
+            if !transaction.query_value(unchanged, params![&verified.account, &*verified.password]).await? {
+                return Ok(None);
+            }
+            let token = Token::generate()?;
+            let purpose = ChallengePurpose::SecondFactor;
+            insert_challenge(transaction, purpose, verified.account, token.digest(), body).await?;
+            Ok(Some(token))
+        })
+        .await
+    }
+
+    /// With which all replicas sign challenges that they do not store.
+    pub async fn sign_in_secret(&self) -> Result<Token, StoreError> {
+        let find = "SELECT secret FROM sign_in_secret";
+        let read = |row: &Row<'_>| Token::parse(&row.get::<String>(0)?).ok_or(StoreError::Corrupt("secret"));
+        if let Some(secret) = self.connection().await?.query_optional(find, &[], read).await? {
+            return Ok(secret);
+        }
+        self.change_without_viewer(async |transaction| {
+            let insert = "INSERT INTO sign_in_secret (id, secret) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
+            transaction.execute(insert, params![Token::generate()?.reveal()]).await?;
+            transaction.query_optional(find, &[], read).await?.ok_or(StoreError::Corrupt("secret"))
+        })
+        .await
+    }
+
+    /// `None` if it has ended or was tried too often.
     pub async fn challenge(&self, purpose: ChallengePurpose, token: &Token) -> Result<Option<Challenge>, StoreError> {
         let find = "SELECT account, body FROM challenges
             WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4";
@@ -79,15 +108,26 @@ impl Store {
         connection.query_optional(find, params![&digest, purpose.as_str(), self.now(), MAX_TRIES], read).await
     }
 
-    /// Counts a try; `None` if it has ended or was tried too often.
-    pub async fn try_challenge(
-        &self,
-        purpose: ChallengePurpose,
-        token: &Token,
-    ) -> Result<Option<Challenge>, StoreError> {
-        let count = "UPDATE challenges SET tries = tries + 1
-            WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4 RETURNING account, body";
-        self.use_challenge(count, purpose, token).await
+    /// Counts a code before it is checked, so that a burst of codes is not checked before the first of them is counted.
+    pub async fn count_code(&self, challenge: &Token, is_of_app: bool) -> Result<CodeTry, StoreError> {
+        self.change_without_viewer(async |transaction| {
+            let count = "UPDATE challenges SET tries = tries + 1
+                WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4 RETURNING account, body";
+            let (digest, purpose) = (challenge.digest(), ChallengePurpose::SecondFactor.as_str());
+            let parameters = params![&digest, purpose, transaction.now(), MAX_TRIES];
+            let Some(challenge) = transaction.query_optional(count, parameters, read).await? else {
+                return Ok(CodeTry::ChallengeGone);
+            };
+            if is_of_app {
+                let subject = codes_of(challenge.account);
+                if failures(transaction, &subject).await? > MAX_WRONG_CODES {
+                    return Ok(CodeTry::TooManyWrong);
+                }
+                add_failure(transaction, &subject, 1.0).await?;
+            }
+            Ok(CodeTry::Counted)
+        })
+        .await
     }
 
     /// Uses it up; `None` if it has ended.
@@ -96,28 +136,45 @@ impl Store {
         purpose: ChallengePurpose,
         token: &Token,
     ) -> Result<Option<Challenge>, StoreError> {
-        let take = "DELETE FROM challenges
-            WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries <= $4 RETURNING account, body";
-        self.use_challenge(take, purpose, token).await
-    }
-
-    async fn use_challenge(
-        &self,
-        sql: &str,
-        purpose: ChallengePurpose,
-        token: &Token,
-    ) -> Result<Option<Challenge>, StoreError> {
-        self.change(async |transaction| {
-            let digest = token.digest();
-            let parameters = params![&digest, purpose.as_str(), transaction.now(), MAX_TRIES];
-            transaction.query_optional(sql, parameters, read).await
-        })
-        .await
+        self.change_without_viewer(async |transaction| take_challenge(transaction, purpose, token).await).await
     }
 }
 
+pub(crate) async fn take_challenge(
+    transaction: &mut Transaction<'_>,
+    purpose: ChallengePurpose,
+    token: &Token,
+) -> Result<Option<Challenge>, StoreError> {
+    let take = "DELETE FROM challenges WHERE digest = $1 AND purpose = $2 AND expires_at > $3 RETURNING account, body";
+    let (digest, now) = (token.digest(), transaction.now());
+    transaction.query_optional(take, params![&digest, purpose.as_str(), now], read).await
+}
+
+/// `false` if there is one with that digest already.
+pub(crate) async fn insert_challenge(
+    transaction: &mut Transaction<'_>,
+    purpose: ChallengePurpose,
+    account: AccountId,
+    digest: [u8; 32],
+    body: &str,
+) -> Result<bool, StoreError> {
+    let (purpose, now) = (purpose.as_str(), transaction.now());
+    let make_way = "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges
+        WHERE account = $1 AND purpose = $2 ORDER BY created_at DESC LIMIT 1000 OFFSET $3)";
+    transaction.execute(make_way, params![&account, purpose, MAX_KEPT - 1]).await?;
+    let insert = "INSERT INTO challenges (digest, purpose, account, body, tries, created_at, expires_at)
+        VALUES ($1, $2, $3, $4, 0, $5, $6) ON CONFLICT (digest) DO NOTHING";
+    let values = params![&digest, purpose, &account, body, now, now + LIFETIME];
+    Ok(transaction.execute(insert, values).await? > 0)
+}
+
+/// What wrong codes of an account's app are counted by.
+pub(crate) fn codes_of(account: AccountId) -> String {
+    format!("codes of {account}")
+}
+
 fn read(row: &Row<'_>) -> Result<Challenge, StoreError> {
-    Ok(Challenge { account: row.get_optional(0)?, body: row.get(1)? })
+    Ok(Challenge { account: row.get(0)?, body: row.get(1)? })
 }
 
 /// What was begun with a password or factor that is gone does not go on.

@@ -151,19 +151,19 @@ const FIRST_TIMED: &str = "(1 << 50)";
 pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "accounts",
-        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at FROM
-                accounts",
+        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at,
+                deleted_email FROM accounts",
         columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
             ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number),
-            ("deleted_at", Number)],
+            ("deleted_at", Number), ("deleted_email", Text)],
     },
     Table {
         name: "sessions",
         source: "SELECT digest, id, account, address, agent, created_at, seen_at, method, issuer, subject,
-                provider_session FROM sessions",
+                provider_session, confirmed_at FROM sessions",
         columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
             ("created_at", Number), ("seen_at", Number), ("method", Text), ("issuer", Text), ("subject", Text),
-            ("provider_session", Text)],
+            ("provider_session", Text), ("confirmed_at", Number)],
     },
     Table {
         name: "links",
@@ -207,11 +207,12 @@ pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "keys",
         source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
-                last_used_at, previous_digest, previous_until, note, project FROM keys",
+                last_used_at, previous_digest, previous_until, note, project, admin_forbids_completions,
+                admin_expires_at FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
             ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
             ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text),
-            ("project", Text)],
+            ("project", Text), ("admin_forbids_completions", Flag), ("admin_expires_at", Number)],
     },
     Table {
         name: "commits",

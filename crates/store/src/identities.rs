@@ -2,9 +2,9 @@
 //! the provider has verified that its address is theirs. Whoever had it until then need not be that person: nobody has
 //! verified the address that they typed. So what opened it does not open it any more.
 
-use crate::accounts::{
-    Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin, require_still_admin,
-};
+use chat::Timestamp;
+
+use crate::accounts::{Account, AccountError, Email, NewAccount, find_account, insert_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
 use crate::id::AccountId;
@@ -12,7 +12,7 @@ use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
 use crate::second_factors::forget_factors;
 use crate::sessions::{Origin, ProviderSession, SignInMethod, StartedSession, insert_session};
-use crate::sql::{Transaction, params};
+use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
 use crate::{Store, StoreError};
 
@@ -30,6 +30,17 @@ pub struct ProvidedPerson {
     pub role: Option<Role>,
     /// The provider's name for the session.
     pub session: Option<String>,
+    /// When they gave their password or passkey there.
+    pub authenticated_at: Option<Timestamp>,
+}
+
+/// A deleted account whose person does not return by the provider.
+#[derive(Debug, Clone)]
+pub struct DeletedPerson {
+    pub account: AccountId,
+    /// The address that they had.
+    pub email: Email,
+    pub deleted_at: Timestamp,
 }
 
 /// Why somebody for whom the provider vouches does not get in.
@@ -46,6 +57,9 @@ pub enum ProvidedSignInError {
     /// The provider may have given the address to somebody else since.
     #[error("the account with this address belongs to another person of the provider")]
     AnotherPerson,
+    /// Until an administrator allows it.
+    #[error("the person was deleted here")]
+    Deleted,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -56,9 +70,9 @@ impl Store {
         person: &ProvidedPerson,
         origin: &Origin,
     ) -> Result<StartedSession, ProvidedSignInError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let account = match find_by_identity(transaction, person).await? {
-                Some(account) => account,
+                Some(known) => find_account(transaction, known).await?.ok_or(ProvidedSignInError::Deleted)?,
                 None => connect(transaction, person, origin).await?,
             };
             if account.disabled_at.is_some() {
@@ -67,29 +81,66 @@ impl Store {
             let account = follow_role(transaction, account, person).await?;
             let provider =
                 ProviderSession { issuer: &person.issuer, subject: &person.subject, id: person.session.as_deref() };
-            let begun = insert_session(transaction, account, origin, SignInMethod::Provider, Some(provider)).await?;
+            let begun = insert_session(
+                transaction,
+                account,
+                origin,
+                SignInMethod::Provider,
+                Some(provider),
+                person.authenticated_at.map(|at| at.min(transaction.now())),
+            )
+            .await?;
             Ok(begun)
         })
         .await
     }
 
-    /// Ends sessions because the provider says so: one, or all of that person. Returns how many.
+    /// Ends sessions because the provider says so: one by its name, one of a person, or all of a person. A person's session
+    /// whose name the provider has not said may be the one. Returns how many.
     pub async fn end_provided_sessions(
         &self,
         issuer: &str,
-        subject: &str,
+        subject: Option<&str>,
         session: Option<&str>,
         address: &str,
     ) -> Result<u64, StoreError> {
-        self.change(async |transaction| {
-            let end = "DELETE FROM sessions WHERE issuer = $1 AND subject = $2
-                AND ($3 IS NULL OR provider_session = $3)";
-            let ended = transaction.execute(end, params![issuer, subject, session]).await?;
-            if ended > 0 {
-                let action = AuditAction::EndedSessions { count: ended };
+        self.change_without_viewer(async |transaction| {
+            let end = "DELETE FROM sessions WHERE issuer = $1 AND ($2 IS NULL OR subject = $2)
+                AND ($3 IS NULL OR provider_session = $3 OR ($2 IS NOT NULL AND provider_session IS NULL))
+                RETURNING subject";
+            let read = |row: &Row<'_>| row.get::<String>(0);
+            let ended = transaction.query(end, params![issuer, subject, session], read).await?;
+            if let Some(subject) = ended.first() {
+                let action = AuditAction::EndedSessions { count: ended.len() as u64 };
                 transaction.audit_as(issuer, address, action, &AuditSubject::person_named(subject)).await?;
             }
-            Ok(ended)
+            Ok(ended.len() as u64)
+        })
+        .await
+    }
+
+    /// People who were deleted and do not return by the provider, the last deleted first.
+    pub async fn deleted_people(&self, _admin: Admin<'_>) -> Result<Vec<DeletedPerson>, StoreError> {
+        let list = "SELECT id, deleted_email, deleted_at FROM accounts WHERE deleted_email IS NOT NULL
+            ORDER BY deleted_at DESC, id";
+        let read =
+            |row: &Row<'_>| Ok(DeletedPerson { account: row.get(0)?, email: row.get(1)?, deleted_at: row.get(2)? });
+        self.connection().await?.query(list, &[], read).await
+    }
+
+    /// Lets a deleted person return by the provider, to a new account.
+    pub async fn allow_return(&self, admin: Admin<'_>, of: AccountId) -> Result<Email, AccountError> {
+        self.change(admin.0, async |transaction| {
+            let find = "SELECT deleted_email FROM accounts WHERE id = $1 AND deleted_email IS NOT NULL";
+            let email = transaction.query_optional(find, params![&of], |row| row.get::<Email>(0)).await?;
+            let email = email.ok_or(AccountError::NoSuchAccount)?;
+            let allow = "UPDATE accounts SET deleted_email = NULL WHERE id = $1";
+            transaction.execute(allow, params![&of]).await?;
+            transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
+            transaction
+                .audit(admin.0, AuditAction::AllowedReturn, &AuditSubject::person_with(of, email.as_str()))
+                .await?;
+            Ok(email)
         })
         .await
     }
@@ -97,8 +148,7 @@ impl Store {
     /// Forgets which person of the provider an account belongs to, or all accounts do: the next one with its verified
     /// address gets it. Ends their sessions. Returns how many connections were forgotten: one for each issuer.
     pub async fn disconnect_identities(&self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let subject = match of {
                 Some(of) => {
                     AuditSubject::person(&find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?)
@@ -107,7 +157,9 @@ impl Store {
             };
             let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
             transaction.execute(end, params![of.as_ref()]).await?;
-            let forget = "DELETE FROM identities WHERE $1 IS NULL OR account = $1";
+            // Those of deleted people stay: they say who does not return.
+            let forget = "DELETE FROM identities WHERE account = $1
+                OR ($1 IS NULL AND account IN (SELECT id FROM accounts WHERE deleted_at IS NULL))";
             let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
             transaction.audit(admin.0, AuditAction::DisconnectedFromProvider, &subject).await?;
             Ok(forgotten)
@@ -119,14 +171,10 @@ impl Store {
 async fn find_by_identity(
     transaction: &mut Transaction<'_>,
     person: &ProvidedPerson,
-) -> Result<Option<Account>, StoreError> {
+) -> Result<Option<AccountId>, StoreError> {
     let find = "SELECT account FROM identities WHERE issuer = $1 AND subject = $2";
     let (issuer, subject) = (person.issuer.as_str(), person.subject.as_str());
-    let found: Option<AccountId> = transaction.query_optional(find, params![issuer, subject], |row| row.get(0)).await?;
-    match found {
-        Some(account) => find_account(transaction, account).await,
-        None => Ok(None),
-    }
+    transaction.query_optional(find, params![issuer, subject], |row| row.get(0)).await
 }
 
 /// Connects the person to the account with their address, or to a new one.
@@ -151,6 +199,10 @@ async fn connect(
         }
         None if person.is_email_verified == Some(false) => return Err(ProvidedSignInError::UnverifiedEmail),
         None => {
+            let deleted = "SELECT EXISTS (SELECT 1 FROM accounts WHERE deleted_email = $1)";
+            if transaction.query_value(deleted, params![email]).await? {
+                return Err(ProvidedSignInError::Deleted);
+            }
             let role = person.role.unwrap_or(Role::Developer);
             // No password has an empty hash.
             let new = NewAccount { email: person.email.clone(), name: person.name.clone(), password: String::new() };

@@ -1,15 +1,17 @@
-//! Keys live: another secret while the one before still works, another expiry, permission, owner, note or project.
+//! Key updates: another secret while the one before still works, another expiry, permission, owner, note or project.
+//! What an administrator has restricted only an administrator lifts; the owner may restrict further, and lift that.
 
 use std::time::Duration;
 
 use chat::{ApiKey, KeyId, Timestamp};
 
-use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::accounts::{AccountError, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
+use crate::confirmations::require_confirmed;
 use crate::id::AccountId;
 use crate::keys::{VISIBLE, find_name};
 use crate::project::Project;
-use crate::sql::{Transaction, Value, params};
+use crate::sql::{Row, Transaction, Value, params};
 use crate::viewer::Viewer;
 use crate::{Store, StoreError};
 
@@ -62,7 +64,12 @@ impl Store {
             "UPDATE keys SET previous_digest = digest, previous_until = $4, digest = $3
              WHERE id = $2 AND {VISIBLE} AND NOT playground AND revoked_at IS NULL"
         );
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
+            let others = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND (owner IS NULL OR owner <> $2)";
+            let me = viewer.id();
+            if me.is_some() && transaction.query_value(others, params![&id, me.as_ref()]).await? {
+                require_confirmed(transaction, viewer).await?;
+            }
             let (digest, until) = (key.digest(), transaction.now() + overlap);
             let parameters = params![viewer.scope(), &id, digest.as_bytes(), until];
             if transaction.execute(&rotate, parameters).await? == 0 {
@@ -76,13 +83,31 @@ impl Store {
         .await
     }
 
+    /// The secret before this one is refused from now on; `false` if there is no such key, or only one secret works.
+    pub async fn end_overlap(&self, viewer: &Viewer, id: KeyId) -> Result<bool, StoreError> {
+        self.change(viewer, async |transaction| {
+            let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
+            let (now, end) = (
+                transaction.now(),
+                "UPDATE keys SET previous_digest = NULL, previous_until = NULL WHERE id = $1 AND previous_until > $2",
+            );
+            if transaction.execute(end, params![&id, now]).await? == 0 {
+                return Ok(false);
+            }
+            transaction.audit(viewer, AuditAction::EndedOverlap, &AuditSubject::key(id, &name)).await?;
+            Ok(true)
+        })
+        .await
+    }
+
     /// All of them or none. `false` if there is no such key.
     pub async fn change_key(&self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
             let subject = AuditSubject::key(id, &name);
             for change in changes {
-                let action = change.make(transaction, viewer, id).await?;
+                change.require_allowed(transaction, viewer, id).await?;
+                let action = change.make(transaction, id).await?;
                 transaction.audit(viewer, action, &subject).await?;
             }
             Ok(true)
@@ -92,13 +117,40 @@ impl Store {
 }
 
 impl KeyChange {
-    /// Returns the action for the audit log.
-    async fn make(
+    /// An administrator's restriction becomes the bound of the owner's changes.
+    async fn require_allowed(
         &self,
         transaction: &mut Transaction<'_>,
         viewer: &Viewer,
         id: KeyId,
-    ) -> Result<AuditAction, AccountError> {
+    ) -> Result<(), AccountError> {
+        if viewer.admin().is_some() {
+            let (column, value) = match self {
+                Self::Expiry(at) => ("admin_expires_at", Value::from(*at)),
+                Self::Completions(allowed) => ("admin_forbids_completions", Value::from(!allowed)),
+                // A key that was given to oneself could be rotated as one's own.
+                Self::Owner(_) => return Ok(require_confirmed(transaction, viewer).await?),
+                Self::Note(_) | Self::Project(_) => return Ok(()),
+            };
+            let bound = format!("UPDATE keys SET {column} = $2 WHERE id = $1");
+            transaction.execute(&bound, &[(&id).into(), value]).await?;
+            return Ok(());
+        }
+        let find = "SELECT admin_forbids_completions, admin_expires_at FROM keys WHERE id = $1";
+        let read = |row: &Row<'_>| Ok((row.get::<bool>(0)?, row.get_optional::<Timestamp>(1)?));
+        let bounds = transaction.query_optional(find, params![&id], read).await?;
+        let (forbids_completions, latest) = bounds.ok_or(StoreError::Corrupt("key"))?;
+        let is_allowed = match self {
+            Self::Expiry(at) => latest.is_none_or(|latest| at.is_some_and(|at| at <= latest)),
+            Self::Completions(allowed) => !(*allowed && forbids_completions),
+            Self::Owner(_) => return Err(AccountError::NotAdmin),
+            Self::Note(_) | Self::Project(_) => true,
+        };
+        if is_allowed { Ok(()) } else { Err(AccountError::SetByAdmin) }
+    }
+
+    /// Returns the action for the audit log.
+    async fn make(&self, transaction: &mut Transaction<'_>, id: KeyId) -> Result<AuditAction, AccountError> {
         let (column, value, action) = match self {
             Self::Expiry(None) => ("expires_at", Value::from(None::<Timestamp>), AuditAction::RemovedKeyExpiry),
             Self::Expiry(Some(at)) => ("expires_at", Value::from(*at), AuditAction::SetKeyExpiry { at: *at }),
@@ -111,7 +163,6 @@ impl KeyChange {
                 ("project", Value::from(project.as_str()), action)
             }
             Self::Owner(owner) => {
-                require_still_admin(transaction, viewer.admin().ok_or(AccountError::NotAdmin)?).await?;
                 note_first_owner(transaction, id).await?;
                 let to = match owner {
                     Some(owner) => {

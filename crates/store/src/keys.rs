@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
+use crate::accounts::AccountError;
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::id::AccountId;
 use crate::project::Project;
+use crate::sessions::require_valid;
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
@@ -69,6 +71,10 @@ pub struct KeyRecord {
     pub previous_until: Option<Timestamp>,
     pub note: String,
     pub project: Option<Project>,
+    /// Only an administrator can allow completions again.
+    pub admin_forbids_completions: bool,
+    /// The latest expiry that the owner can choose, as an administrator has set it.
+    pub admin_expires_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,13 +133,20 @@ impl Store {
         }))
     }
 
-    /// Creates a key for the viewer. Its plaintext is returned here and kept nowhere.
-    pub async fn create_key(&self, viewer: &Viewer, new: NewKey) -> Result<ApiKey, StoreError> {
-        let key = ApiKey::generate()?;
-        self.change(async |transaction| {
-            insert(transaction, &key, &new, viewer.id(), false).await?;
+    /// Creates a key for the viewer, who as a person may have at most so many that work. Its plaintext is returned here
+    /// and kept nowhere.
+    pub async fn create_key(&self, viewer: &Viewer, new: NewKey, max_per_person: u64) -> Result<ApiKey, AccountError> {
+        let key = ApiKey::generate().map_err(StoreError::from)?;
+        self.change(viewer, async |transaction| {
+            if let Some(owner) = viewer.id() {
+                let now = transaction.now();
+                if transaction.query_value::<u64>(COUNT_ACTIVE, params![&owner, now]).await? >= max_per_person {
+                    return Err(AccountError::TooManyKeys(max_per_person));
+                }
+            }
+            insert(transaction, &key, &new, viewer, false).await?;
             let subject = AuditSubject::key(key.id(), new.name.as_str());
-            transaction.audit(viewer, AuditAction::CreatedKey, &subject).await
+            Ok(transaction.audit(viewer, AuditAction::CreatedKey, &subject).await?)
         })
         .await?;
         Ok(key)
@@ -168,7 +181,7 @@ impl Store {
 
     /// `false` if there is no such key.
     pub async fn rename_key(&self, viewer: &Viewer, id: KeyId, name: &KeyName) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let Some(from) = find_name(transaction, viewer, id).await? else { return Ok(false) };
             let rename = "UPDATE keys SET name = $2 WHERE id = $1";
             transaction.execute(rename, params![&id, name.as_str()]).await?;
@@ -182,7 +195,7 @@ impl Store {
     /// When the key was revoked, now or before; `None` if there is no such key.
     pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<Timestamp>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
             let name = match transaction.query_optional(&find, params![viewer.scope(), &id], read).await? {
                 None => return Ok(None),
@@ -200,22 +213,26 @@ impl Store {
     /// The signed-in viewer as a caller of the API, for the console's playground. Nobody can present that caller's key.
     pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
+        let mut connection = self.connection().await?;
+        require_valid(&mut connection, viewer, self.now()).await?;
         // Looked for without the lock of all changes, which is needed only once.
-        let key = match find_playground(&mut self.connection().await?, account).await? {
+        let found = find_playground(&mut connection, account).await?;
+        drop(connection);
+        let key = match found {
             Some(found) => found,
-            None => self.create_playground(account).await?,
+            None => self.create_playground(viewer, account).await?,
         };
         self.find_caller(key, None).await
     }
 
-    async fn create_playground(&self, account: AccountId) -> Result<KeyId, StoreError> {
-        self.change(async |transaction| {
+    async fn create_playground(&self, viewer: &Viewer, account: AccountId) -> Result<KeyId, StoreError> {
+        self.change(viewer, async |transaction| {
             if let Some(found) = find_playground(transaction, account).await? {
                 return Ok(found);
             }
             let key = ApiKey::generate()?;
             let new = NewKey { name: playground_name(), completions: true, expires_at: None, project: None };
-            insert(transaction, &key, &new, Some(account), true).await?;
+            insert(transaction, &key, &new, viewer, true).await?;
             Ok(key.id())
         })
         .await
@@ -231,12 +248,16 @@ fn playground_name() -> KeyName {
     KeyName::parse("Playground").expect("this is a valid name")
 }
 
+/// How many keys of the person `$1` work at the time `$2`.
+pub(crate) const COUNT_ACTIVE: &str = "SELECT count(*) FROM keys WHERE owner = $1 AND revoked_at IS NULL
+    AND NOT playground AND (expires_at IS NULL OR expires_at > $2)";
+
 /// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
 pub(crate) const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
 
 pub(crate) const SELECT_RECORD: &str =
     "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground,
-        previous_until, note, project
+        previous_until, note, project, admin_forbids_completions, admin_expires_at
     FROM keys LEFT JOIN accounts ON accounts.id = owner";
 
 pub(crate) fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
@@ -253,6 +274,8 @@ pub(crate) fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
         previous_until: row.get_optional(9)?,
         note: row.get(10)?,
         project: row.get_optional(11)?,
+        admin_forbids_completions: row.get(12)?,
+        admin_expires_at: row.get_optional(13)?,
     })
 }
 
@@ -260,12 +283,14 @@ async fn insert(
     transaction: &mut Transaction<'_>,
     key: &ApiKey,
     new: &NewKey,
-    owner: Option<AccountId>,
+    viewer: &Viewer,
     playground: bool,
 ) -> Result<(), StoreError> {
-    let insert = "INSERT INTO keys (id, digest, name, completions, created_at, expires_at, owner, playground, project)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let (id, digest, now) = (key.id(), key.digest(), transaction.now());
+    let insert = "INSERT INTO keys (id, digest, name, completions, created_at, expires_at, owner, playground, project,
+            admin_forbids_completions, admin_expires_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let (id, digest, now, owner) = (key.id(), key.digest(), transaction.now(), viewer.id());
+    let by_admin = viewer.admin().is_some();
     let (name, project) = (new.name.as_str(), new.project.as_ref().map(Project::as_str));
     let parameters = params![
         &id,
@@ -276,7 +301,9 @@ async fn insert(
         new.expires_at,
         owner.as_ref(),
         playground,
-        project
+        project,
+        by_admin && !new.completions,
+        new.expires_at.filter(|_| by_admin)
     ];
     transaction.execute(insert, parameters).await?;
     Ok(())

@@ -34,6 +34,7 @@ mod audit_action;
 mod challenges;
 mod clock;
 mod commit_id;
+mod confirmations;
 mod copy;
 mod counters;
 mod fold;
@@ -84,14 +85,14 @@ use std::time::Duration;
 
 use chat::{RequestId, Timestamp};
 
-pub use accounts::{Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
-pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
+pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, ProviderRefusal, WrongPasswords};
 pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
-pub use challenges::{Challenge, ChallengePurpose};
+pub use challenges::{Challenge, ChallengePurpose, CodeTry};
 pub use copy::{CopiedTable, CopyError, copy};
 pub use counters::LedgerStats;
 pub use id::{AccountId, LinkId, SessionId};
-pub use identities::{ProvidedPerson, ProvidedSignInError};
+pub use identities::{DeletedPerson, ProvidedPerson, ProvidedSignInError};
 pub use key_changes::{KeyChange, KeyNote, KeyNoteError};
 pub use key_expiry::ExpiringKey;
 pub use key_search::{KeyOrder, KeySearch};
@@ -111,8 +112,10 @@ pub use prices::{Cost, Currency, CurrencyError, Price, PriceList, TokenPrice, To
 pub use project::{Project, ProjectError};
 pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
 pub use scope::Scope;
-pub use second_factors::{AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactors};
-pub use sessions::{Origin, Session, SessionRecord, SignInMethod, StartedSession};
+pub use second_factors::{
+    AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
+};
+pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMethod, StartedSession};
 pub use sqlite::{BackupError, BackupSummary, back_up};
 pub use token::Token;
 pub use usage::{
@@ -197,10 +200,16 @@ pub enum StoreError {
     /// Recorded requests could be lost in a power cut.
     #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
     SettingRefused { setting: &'static str, wanted: &'static str, found: String },
+    /// Of the viewer, or their account was disabled, deleted or given another role.
+    #[error("the session has ended")]
+    SessionEnded,
     #[error("the system gave no random numbers: {0}")]
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
+    /// The person was not confirmed lately.
+    #[error("this needs the password or passkey again")]
+    NotConfirmed,
     #[error("reading the database panicked")]
     Panicked,
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account, require_still_admin};
+use crate::accounts::{Account, AccountError, Email, NewAccount, insert_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::forget_challenges;
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, LinkId};
 use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
@@ -42,7 +43,7 @@ pub struct Link {
 impl Store {
     /// `None` once there is an administrator. Several such links may be valid; the first administrator voids them all.
     pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             if transaction.query_value("SELECT count(*) > 0 FROM accounts WHERE role = 'admin'", &[]).await? {
                 return Ok(None);
             }
@@ -60,7 +61,7 @@ impl Store {
 
     /// Creates an account, and uses the link up.
     pub async fn use_link(&self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, AccountError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             let (link, _) = find_link(transaction, token, now).await?.ok_or(AccountError::LinkGone)?;
             let role = match link.purpose {
@@ -84,7 +85,7 @@ impl Store {
         password: &str,
         address: &str,
     ) -> Result<AccountId, AccountError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             let found = find_link(transaction, token, now).await?;
             let Some((Link { purpose: LinkPurpose::Reset(email), .. }, Some(account))) = found else {
@@ -110,8 +111,10 @@ impl Store {
         note: &str,
         life: Duration,
     ) -> Result<Token, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
+            if role == Role::Admin {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let (token, id) =
                 insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
             transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
@@ -122,11 +125,12 @@ impl Store {
 
     /// A link to choose a new password. It replaces earlier ones.
     pub async fn create_reset_link(&self, admin: Admin<'_>, email: &Email) -> Result<Token, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
             let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
             let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
+            require_another(admin.0, account)?;
+            require_confirmed(transaction, admin.0).await?;
             let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
             transaction.execute(earlier, params![&account]).await?;
             let purpose = LinkPurpose::Reset(email.clone());
@@ -147,8 +151,7 @@ impl Store {
 
     /// `false` if there is no such link.
     pub async fn revoke_link(&self, admin: Admin<'_>, link: LinkId) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
             let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
             if let Some(note) = &note {

@@ -27,7 +27,7 @@ impl Store {
         if self.connection().await?.query_value(known, params![id]).await? {
             return Ok(());
         }
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             let add = "INSERT INTO notices (id, body, created_at, attempts, next_at, is_done)
                 VALUES ($1, $2, $3, 0, $3, $4) ON CONFLICT (id) DO NOTHING";
@@ -42,7 +42,7 @@ impl Store {
         if !self.connection().await?.query_value(any, params![self.now()]).await? {
             return Ok(Vec::new());
         }
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let now = transaction.now();
             let due = "SELECT id, body, attempts FROM notices WHERE NOT is_done AND next_at <= $1
                 ORDER BY created_at, id LIMIT $2";
@@ -59,14 +59,14 @@ impl Store {
 
     /// The notice was sent, or is given up.
     pub async fn finish_notice(&self, id: &str) -> Result<(), StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             transaction.execute("UPDATE notices SET is_done = $2 WHERE id = $1", params![id, true]).await.map(drop)
         })
         .await
     }
 
     pub async fn retry_notice(&self, id: &str, after: Duration) -> Result<(), StoreError> {
-        self.change(async |transaction| {
+        self.change_without_viewer(async |transaction| {
             let next = transaction.now() + after;
             transaction.execute("UPDATE notices SET next_at = $2 WHERE id = $1", params![id, next]).await.map(drop)
         })

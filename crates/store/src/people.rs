@@ -1,11 +1,15 @@
 //! People who come and go: their names and addresses, their keys when they leave, and what stays of them.
 //!
-//! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that what was
-//! recorded for it is still counted, and the audit log says what it said.
+//! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that
+//! what was recorded for it is still counted, and the audit log says what it said. Whose it was stays as well, apart, so
+//! that the person does not return by the identity provider.
 
-use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin, require_still_admin};
+use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
-use crate::id::AccountId;
+use crate::challenges::forget_challenges;
+use crate::confirmations::require_confirmed;
+use crate::id::{AccountId, SessionId};
+use crate::keys::COUNT_ACTIVE;
 use crate::limits::count_up;
 use crate::links::{LinksOf, withdraw_links};
 use crate::person_name::PersonName;
@@ -18,15 +22,12 @@ use crate::{Store, StoreError};
 impl Store {
     /// How many keys of a person work.
     pub async fn count_active_keys(&self, _admin: Admin<'_>, of: AccountId) -> Result<u64, StoreError> {
-        let count = "SELECT count(*) FROM keys WHERE owner = $1 AND revoked_at IS NULL AND NOT playground
-            AND (expires_at IS NULL OR expires_at > $2)";
-        self.connection().await?.query_value(count, params![&of, self.now()]).await
+        self.connection().await?.query_value(COUNT_ACTIVE, params![&of, self.now()]).await
     }
 
     /// Revokes all keys of a person; returns how many.
     pub async fn revoke_keys_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let revoked = revoke_keys(transaction, of).await?;
             let action = AuditAction::RevokedKeys { count: revoked };
@@ -38,13 +39,32 @@ impl Store {
 
     /// Signs a person out everywhere; returns of how many sessions.
     pub async fn end_sessions_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             let ended = transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
             let action = AuditAction::EndedSessions { count: ended };
             transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
             Ok(ended)
+        })
+        .await
+    }
+
+    /// Ends one session of a person; `false` if there is no such session.
+    pub async fn end_session_of(
+        &self,
+        admin: Admin<'_>,
+        of: AccountId,
+        session: SessionId,
+    ) -> Result<bool, AccountError> {
+        self.change(admin.0, async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
+            let ended = transaction.execute(end, params![&session, &of]).await?;
+            if ended > 0 {
+                let action = AuditAction::EndedSessions { count: ended };
+                transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
+            }
+            Ok(ended > 0)
         })
         .await
     }
@@ -57,9 +77,12 @@ impl Store {
         name: &PersonName,
         email: &Email,
     ) -> Result<Account, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            // The identity provider connects an account by its address.
+            if *email != found.email {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let taken = "SELECT EXISTS (SELECT 1 FROM accounts WHERE email = $1 AND id <> $2)";
             if transaction.query_value(taken, params![email.as_str(), &of]).await? {
                 return Err(AccountError::EmailTaken);
@@ -78,22 +101,21 @@ impl Store {
 
     /// Deletes a person's account for good; returns how many keys were revoked with it.
     pub async fn delete_account(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
             withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
             transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-            transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
             forget_factors(transaction, of).await?;
+            forget_challenges(transaction, of).await?;
             let revoked = revoke_keys(transaction, of).await?;
             let scope = Scope::Owner(of).to_string();
             transaction.execute("DELETE FROM limits WHERE scope = $1", params![&*scope]).await?;
             count_up(transaction).await?;
             let (now, email) = (transaction.now(), format!("deleted-{of}"));
             let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
-                disabled_at = $3, deleted_at = $3 WHERE id = $1";
-            transaction.execute(delete, params![&of, &*email, now]).await?;
+                disabled_at = $3, deleted_at = $3, deleted_email = $4 WHERE id = $1";
+            transaction.execute(delete, params![&of, &*email, now, found.email.as_str()]).await?;
             require_an_admin(transaction).await?;
             let action = AuditAction::DeletedAccount { revoked_keys: revoked };
             transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
@@ -104,7 +126,7 @@ impl Store {
 }
 
 /// Those that are not revoked already.
-async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
+pub(crate) async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
     let now = transaction.now();
     let revoke = "UPDATE keys SET revoked_at = $2 WHERE owner = $1 AND revoked_at IS NULL AND NOT playground";
     transaction.execute(revoke, params![&of, now]).await

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::accounts::{AccountError, require_still_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::prices::{Currency, Price, PriceList, TokenPrice};
 use crate::project::Project;
@@ -14,8 +13,6 @@ const MAX_PRICES: u64 = 1_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PriceError {
-    #[error("only administrators can do this")]
-    NotAdmin,
     /// All prices are in one currency.
     #[error("prices are in {0}; remove them all to use another currency")]
     OtherCurrency(Currency),
@@ -25,15 +22,6 @@ pub enum PriceError {
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-impl From<AccountError> for PriceError {
-    fn from(error: AccountError) -> Self {
-        match error {
-            AccountError::Store(error) => Self::Store(error),
-            _ => Self::NotAdmin,
-        }
-    }
 }
 
 impl Store {
@@ -50,8 +38,7 @@ impl Store {
         price: Price,
         currency: Option<Currency>,
     ) -> Result<Currency, PriceError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let currency = match (read_currency(transaction).await?, currency) {
                 (Some(kept), Some(other)) if kept != other => return Err(PriceError::OtherCurrency(kept)),
                 (Some(kept), _) => kept,
@@ -75,8 +62,7 @@ impl Store {
 
     /// `false` if there is none.
     pub async fn remove_price(&self, admin: Admin<'_>, project: Option<&Project>) -> Result<bool, PriceError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let remove = "DELETE FROM prices WHERE project = $1";
             let is_removed = transaction.execute(remove, params![column(project)]).await? == 1;
             if is_removed {

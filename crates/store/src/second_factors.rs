@@ -4,10 +4,12 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::accounts::{AccountError, find_account, require_still_admin};
+use crate::accounts::{ACCOUNT_COLUMNS, Account, AccountError, Email, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
-use crate::challenges::forget_challenges;
+use crate::challenges::{ChallengePurpose, codes_of, forget_challenges, insert_challenge};
+use crate::confirmations::{require_another, require_confirmed};
 use crate::id::{AccountId, SessionId};
+use crate::sign_in_failures::add_failure;
 use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
@@ -58,6 +60,74 @@ pub struct AuthenticatorApp {
     pub key: String,
     /// The step of the last code that was used.
     pub last_step: u64,
+}
+
+/// A code that was typed in the second step of signing in.
+#[derive(Clone, Copy)]
+pub enum SecondFactorCode<'a> {
+    /// Of the app with that key, right for that step.
+    App {
+        key: &'a str,
+        step: u64,
+    },
+    Recovery(&'a RecoveryCode),
+}
+
+impl SecondFactorCode<'_> {
+    /// `false` if it is not the account's, or was used already.
+    pub(crate) async fn use_up(
+        self,
+        transaction: &mut Transaction<'_>,
+        account: &Account,
+        address: &str,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::App { key, step } => {
+                let advance =
+                    "UPDATE authenticator_apps SET last_step = $3 WHERE account = $1 AND key = $2 AND last_step < $3";
+                let is_right = transaction.execute(advance, params![&account.id, key, step]).await? > 0;
+                if is_right {
+                    // It was counted before it was checked.
+                    add_failure(transaction, &codes_of(account.id), -1.0).await?;
+                }
+                Ok(is_right)
+            }
+            Self::Recovery(code) => {
+                let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
+                let is_right = transaction.execute(used, params![&account.id, &code.digest()]).await? > 0;
+                if is_right {
+                    let (email, subject) = (account.email.as_str(), AuditSubject::person(account));
+                    transaction.audit_as(email, address, AuditAction::UsedRecoveryCode, &subject).await?;
+                }
+                Ok(is_right)
+            }
+        }
+    }
+}
+
+/// A passkey that has answered a challenge.
+pub struct UsedPasskey {
+    pub id: String,
+    /// With what its use changed in it: its counter.
+    pub credential: String,
+    /// The challenge, which is answered once.
+    pub challenge: String,
+}
+
+impl UsedPasskey {
+    /// `false` if it is no longer the account's, or the challenge was answered before.
+    pub(crate) async fn record(
+        &self,
+        transaction: &mut Transaction<'_>,
+        account: AccountId,
+    ) -> Result<bool, StoreError> {
+        let now = transaction.now();
+        let update = "UPDATE passkeys SET credential = $3, used_at = $4 WHERE id = $1 AND account = $2";
+        let is_there = transaction.execute(update, params![&*self.id, &account, &*self.credential, now]).await? > 0;
+        let digest = Sha256::digest(self.challenge.as_bytes()).into();
+        let is_first = insert_challenge(transaction, ChallengePurpose::Answered, account, digest, "").await?;
+        Ok(is_there && is_first)
+    }
 }
 
 /// A code that replaces a second factor once: 60 random bits. Only its digest is stored.
@@ -135,7 +205,7 @@ impl Store {
         codes: &[RecoveryCode],
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let now = transaction.now();
             end_sessions_without_factor(transaction, account, but).await?;
             let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
@@ -153,18 +223,9 @@ impl Store {
         .await
     }
 
-    /// `false` if a code of that step, or of a later one, was used already.
-    pub async fn use_app_step(&self, of: AccountId, step: u64) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
-            let advance = "UPDATE authenticator_apps SET last_step = $2 WHERE account = $1 AND last_step < $2";
-            Ok(transaction.execute(advance, params![&of, step]).await? > 0)
-        })
-        .await
-    }
-
     pub async fn remove_authenticator_app(&self, viewer: &Viewer) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let remove = "DELETE FROM authenticator_apps WHERE account = $1";
             let removed = transaction.execute(remove, params![&account]).await? > 0;
             if removed {
@@ -186,7 +247,7 @@ impl Store {
         credential: &str,
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let now = transaction.now();
             end_sessions_without_factor(transaction, account, but).await?;
             let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
@@ -202,7 +263,7 @@ impl Store {
 
     pub async fn remove_passkey(&self, viewer: &Viewer, id: &str) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
             let name = transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
             if let Some(name) = &name {
@@ -222,52 +283,27 @@ impl Store {
         self.connection().await?.query_optional(find, params![id], read).await
     }
 
-    /// What the use of a passkey changed in it: its counter.
-    pub async fn passkey_used(&self, id: &str, credential: &str) -> Result<(), StoreError> {
-        self.change(async |transaction| {
-            let now = transaction.now();
-            let update = "UPDATE passkeys SET credential = $2, used_at = $3 WHERE id = $1";
-            transaction.execute(update, params![id, credential, now]).await?;
-            Ok(())
-        })
-        .await
+    /// The address of the account that a passkey belongs to, also if it is disabled.
+    pub async fn passkey_owner(&self, id: &str) -> Result<Option<Email>, StoreError> {
+        let find = "SELECT email FROM passkeys JOIN accounts ON accounts.id = account WHERE passkeys.id = $1";
+        self.connection().await?.query_optional(find, params![id], |row| row.get(0)).await
     }
 
     /// Replaces the viewer's recovery codes; earlier ones do not work any more.
     pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             replace_codes(transaction, account, codes).await?;
             transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &viewer.subject()).await
         })
         .await
     }
 
-    /// `false` if the account has no such code.
-    pub async fn use_recovery_code(
-        &self,
-        of: AccountId,
-        code: &RecoveryCode,
-        address: &str,
-    ) -> Result<bool, StoreError> {
-        self.change(async |transaction| {
-            let used = "DELETE FROM recovery_codes WHERE account = $1 AND digest = $2";
-            if transaction.execute(used, params![&of, &code.digest()]).await? == 0 {
-                return Ok(false);
-            }
-            if let Some(account) = find_account(transaction, of).await? {
-                let (email, subject) = (account.email.as_str(), AuditSubject::person(&account));
-                transaction.audit_as(email, address, AuditAction::UsedRecoveryCode, &subject).await?;
-            }
-            Ok(true)
-        })
-        .await
-    }
-
     /// Removes all factors of somebody who has lost them. Ends their sessions.
     pub async fn reset_second_factors(&self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             forget_factors(transaction, of).await?;
             forget_challenges(transaction, of).await?;
@@ -278,13 +314,25 @@ impl Store {
         .await
     }
 
+    /// People who can sign in with a password alone.
+    pub async fn accounts_without_second_factor(&self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
+        let list = format!(
+            "SELECT {ACCOUNT_COLUMNS} FROM accounts
+             WHERE disabled_at IS NULL AND deleted_at IS NULL AND password <> '' AND NOT ({HAS_SECOND_FACTOR})
+             ORDER BY email"
+        );
+        self.connection().await?.query(&list, &[], account).await
+    }
+
     pub async fn is_second_factor_required(&self) -> Result<bool, StoreError> {
         self.connection().await?.query_value(&format!("SELECT {IS_REQUIRED}"), &[]).await
     }
 
     pub async fn require_second_factor(&self, admin: Admin<'_>, required: bool) -> Result<(), AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
+            if !required {
+                require_confirmed(transaction, admin.0).await?;
+            }
             let now = transaction.now();
             let (changed, action) = match required {
                 true => {

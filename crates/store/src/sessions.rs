@@ -6,11 +6,12 @@ use chat::Timestamp;
 
 use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
+use crate::challenges::{ChallengePurpose, take_challenge};
 use crate::id::{AccountId, SessionId};
-use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
-use crate::sql::{Row, Transaction, params};
+use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED, SecondFactorCode, UsedPasskey};
+use crate::sql::{Connection, Row, Transaction, params};
 use crate::token::Token;
-use crate::viewer::Viewer;
+use crate::viewer::{Admin, Viewer};
 use crate::{Store, StoreError};
 
 const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
@@ -27,7 +28,7 @@ pub struct Origin {
     pub agent: String,
 }
 
-/// How somebody proved who they are.
+/// How a person proved who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SignInMethod {
@@ -52,6 +53,31 @@ impl SignInMethod {
     }
 }
 
+/// What was verified before a session begins. The session's transaction requires that it still holds.
+#[derive(Clone, Copy)]
+pub enum Proof<'a> {
+    /// The password, by its stored hash, of an account without a second factor.
+    Password(&'a str),
+    /// The password, for which the challenge stands, and a code.
+    Code {
+        challenge: &'a Token,
+        code: SecondFactorCode<'a>,
+    },
+    Passkey(&'a UsedPasskey),
+}
+
+/// Why a session does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SignInError {
+    /// The account was disabled, or its password or factors were changed, since they were verified.
+    #[error("what was verified no longer holds")]
+    Outdated,
+    #[error("the code is wrong, or was used already")]
+    WrongCode,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 pub struct Session {
     pub id: SessionId,
     pub viewer: Viewer,
@@ -72,6 +98,7 @@ pub(crate) struct ProviderSession<'a> {
 #[derive(Debug, Clone)]
 pub struct SessionRecord {
     pub id: SessionId,
+    pub method: SignInMethod,
     pub origin: Origin,
     pub created_at: Timestamp,
     /// Last use, to the minute.
@@ -85,17 +112,19 @@ pub struct StartedSession {
 }
 
 impl Store {
-    /// For somebody whose password or passkey was checked; `None` if the account is gone or disabled.
+    /// For a person whose password, code or passkey was verified.
     pub async fn begin_session(
         &self,
         account: AccountId,
         origin: &Origin,
-        method: SignInMethod,
-    ) -> Result<Option<StartedSession>, StoreError> {
-        self.change(async |transaction| {
+        proof: Proof<'_>,
+    ) -> Result<StartedSession, SignInError> {
+        self.change_without_viewer(async |transaction| {
             let found = find_account(transaction, account).await?;
-            let Some(found) = found.filter(|found| found.disabled_at.is_none()) else { return Ok(None) };
-            insert_session(transaction, found, origin, method, None).await.map(Some)
+            let found = found.filter(|found| found.disabled_at.is_none()).ok_or(SignInError::Outdated)?;
+            let method = proof.require(transaction, &found, origin).await?;
+            let confirmed_at = proof.confirms().then_some(transaction.now());
+            Ok(insert_session(transaction, found, origin, method, None, confirmed_at).await?)
         })
         .await
     }
@@ -112,9 +141,10 @@ impl Store {
         let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| {
             let method = SignInMethod::parse(&row.get::<String>(9)?)?;
+            let id = row.get(7)?;
             let session = Session {
-                id: row.get(7)?,
-                viewer: Viewer::signed_in(account(row)?, address),
+                id,
+                viewer: Viewer::signed_in(account(row)?, id, address),
                 method,
                 lacks_second_factor: method != SignInMethod::Provider && row.get(10)?,
             };
@@ -129,10 +159,30 @@ impl Store {
         Ok(Some(session))
     }
 
+    /// Whether what the viewer was when the request began still holds: for what takes long to read.
+    pub async fn is_valid(&self, viewer: &Viewer) -> Result<bool, StoreError> {
+        match require_valid(&mut self.connection().await?, viewer, self.now()).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::SessionEnded) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The viewer's own sessions, the last used first.
     pub async fn sessions(&self, viewer: &Viewer) -> Result<Vec<SessionRecord>, StoreError> {
-        let Some(account) = viewer.id() else { return Ok(Vec::new()) };
-        let list = "SELECT id, address, agent, created_at, seen_at FROM sessions
+        match viewer.id() {
+            Some(account) => self.list_sessions(account).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The sessions of a person, the last used first.
+    pub async fn sessions_of(&self, _admin: Admin<'_>, of: AccountId) -> Result<Vec<SessionRecord>, StoreError> {
+        self.list_sessions(of).await
+    }
+
+    async fn list_sessions(&self, account: AccountId) -> Result<Vec<SessionRecord>, StoreError> {
+        let list = "SELECT id, address, agent, created_at, seen_at, method FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
         let [began, seen] = oldest_valid(self.now());
         let record = |row: &Row<'_>| {
@@ -141,6 +191,7 @@ impl Store {
                 origin: Origin { address: row.get(1)?, agent: row.get(2)? },
                 created_at: row.get(3)?,
                 seen_at: row.get(4)?,
+                method: SignInMethod::parse(&row.get::<String>(5)?)?,
             })
         };
         self.connection().await?.query(list, params![&account, began, seen], record).await
@@ -149,7 +200,7 @@ impl Store {
     /// `false` if the viewer has no such session.
     pub async fn end_session(&self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(false) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
             let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
             if ended {
@@ -163,13 +214,67 @@ impl Store {
     /// Ends all the viewer's sessions except one, and returns how many.
     pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(0) };
-        self.change(async |transaction| {
+        self.change(viewer, async |transaction| {
             let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
             let ended = transaction.execute(end, params![&but, &owner]).await?;
             transaction.audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &viewer.subject()).await?;
             Ok(ended as usize)
         })
         .await
+    }
+}
+
+/// Declines what a person does whose session has ended, or whose account was disabled, deleted or given another role
+/// since the request began. The operator at the command line has no session.
+pub(crate) async fn require_valid(
+    connection: &mut Connection<'_>,
+    viewer: &Viewer,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let Some((account, session)) = viewer.session() else { return Ok(()) };
+    let is_valid = "SELECT EXISTS (SELECT 1 FROM sessions JOIN accounts ON accounts.id = account
+        WHERE sessions.id = $1 AND account = $2 AND role = $3 AND disabled_at IS NULL AND deleted_at IS NULL
+            AND sessions.created_at >= $4 AND seen_at >= $5)";
+    let [began, seen] = oldest_valid(now);
+    let values = params![session, &account.id, account.role.as_str(), began, seen];
+    if connection.query_value(is_valid, values).await? { Ok(()) } else { Err(StoreError::SessionEnded) }
+}
+
+impl Proof<'_> {
+    /// Whether it also stands for a confirmation. A recovery code may have been found.
+    fn confirms(self) -> bool {
+        !matches!(self, Self::Code { code: SecondFactorCode::Recovery(_), .. })
+    }
+
+    /// Uses up what works once.
+    async fn require(
+        self,
+        transaction: &mut Transaction<'_>,
+        account: &Account,
+        origin: &Origin,
+    ) -> Result<SignInMethod, SignInError> {
+        let outdated = |holds: bool| if holds { Ok(()) } else { Err(SignInError::Outdated) };
+        match self {
+            Self::Password(hash) => {
+                let unchanged = format!(
+                    "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2 AND NOT ({HAS_SECOND_FACTOR}))"
+                );
+                outdated(transaction.query_value(&unchanged, params![&account.id, hash]).await?)?;
+                Ok(SignInMethod::Password)
+            }
+            Self::Code { challenge, code } => {
+                let taken = take_challenge(transaction, ChallengePurpose::SecondFactor, challenge).await?;
+                outdated(taken.is_some_and(|taken| taken.account == account.id))?;
+                match code.use_up(transaction, account, &origin.address).await? {
+                    true => Ok(SignInMethod::Password),
+                    false => Err(SignInError::WrongCode),
+                }
+            }
+            Self::Passkey(used) => {
+                outdated(used.record(transaction, account.id).await?)?;
+                Ok(SignInMethod::Passkey)
+            }
+        }
     }
 }
 
@@ -180,16 +285,18 @@ pub(crate) async fn insert_session(
     origin: &Origin,
     method: SignInMethod,
     provider: Option<ProviderSession<'_>>,
+    confirmed_at: Option<Timestamp>,
 ) -> Result<StartedSession, StoreError> {
     let (token, id, now) = (Token::generate()?, SessionId::generate()?, transaction.now());
     let insert = "INSERT INTO sessions (digest, id, account, address, agent, created_at, seen_at, method, issuer,
-            subject, provider_session)
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10)";
+            subject, provider_session, confirmed_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10, $11)";
     let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
     let (issuer, subject) = (provider.map(|provider| provider.issuer), provider.map(|provider| provider.subject));
     let provider_session = provider.and_then(|provider| provider.id);
     let (digest, word) = (token.digest(), method.as_str());
-    let values = params![&digest, &id, &account.id, address, agent, now, word, issuer, subject, provider_session];
+    let values =
+        params![&digest, &id, &account.id, address, agent, now, word, issuer, subject, provider_session, confirmed_at];
     transaction.execute(insert, values).await?;
     let signed_in = "UPDATE accounts SET signed_in_at = $2 WHERE id = $1";
     transaction.execute(signed_in, params![&account.id, now]).await?;
@@ -198,7 +305,7 @@ pub(crate) async fn insert_session(
     let lacks = format!("SELECT ({IS_REQUIRED}) AND NOT ({HAS_SECOND_FACTOR}) FROM accounts WHERE id = $1");
     let lacks_second_factor =
         method != SignInMethod::Provider && transaction.query_value(&lacks, params![&account.id]).await?;
-    let viewer = Viewer::signed_in(account, address);
+    let viewer = Viewer::signed_in(account, id, address);
     Ok(StartedSession { token, session: Session { id, viewer, method, lacks_second_factor } })
 }
 

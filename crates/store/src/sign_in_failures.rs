@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::sql::{Row, params};
+use crate::sql::{Row, Transaction, params};
 use crate::{Store, StoreError};
 
 /// After this time half of the failures are forgotten.
@@ -27,27 +27,47 @@ impl Store {
 
     /// One more failure of each subject.
     pub async fn add_sign_in_failure(&self, subjects: &[&str]) -> Result<(), StoreError> {
-        self.change(async |transaction| {
-            let now = transaction.now();
+        self.change_without_viewer(async |transaction| {
             for subject in subjects {
-                let earlier = transaction.query_optional(FIND, params![*subject], |row| read(row, now)).await?;
-                let thousandths = ((earlier.unwrap_or(0.0) + 1.0) * THOUSAND) as u64;
-                let set = "INSERT INTO sign_in_failures (subject, thousandths, at) VALUES ($1, $2, $3)
-                    ON CONFLICT (subject) DO UPDATE SET thousandths = excluded.thousandths, at = excluded.at";
-                transaction.execute(set, params![*subject, thousandths, now]).await?;
+                add_failure(transaction, subject, 1.0).await?;
             }
             Ok(())
         })
         .await
     }
 
-    pub async fn forget_sign_in_failures(&self, subject: &str) -> Result<(), StoreError> {
-        self.change(async |transaction| {
-            transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![subject]).await?;
+    /// Forgets the failures of `part`, also as a part of `whole`.
+    pub async fn forget_sign_in_failures(&self, part: &str, whole: &str) -> Result<(), StoreError> {
+        self.change_without_viewer(async |transaction| {
+            let forgotten = failures(transaction, part).await?;
+            if forgotten > 0.0 {
+                add_failure(transaction, whole, -forgotten).await?;
+                transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![part]).await?;
+            }
             Ok(())
         })
         .await
     }
+}
+
+pub(crate) async fn failures(transaction: &mut Transaction<'_>, subject: &str) -> Result<f64, StoreError> {
+    let now = transaction.now();
+    let found = transaction.query_optional(FIND, params![subject], |row| read(row, now)).await?;
+    Ok(found.unwrap_or(0.0))
+}
+
+/// Takes some back if `count` is negative.
+pub(crate) async fn add_failure(
+    transaction: &mut Transaction<'_>,
+    subject: &str,
+    count: f64,
+) -> Result<(), StoreError> {
+    let thousandths = ((failures(transaction, subject).await? + count).max(0.0) * THOUSAND) as u64;
+    let set = "INSERT INTO sign_in_failures (subject, thousandths, at) VALUES ($1, $2, $3)
+        ON CONFLICT (subject) DO UPDATE SET thousandths = excluded.thousandths, at = excluded.at";
+    let now = transaction.now();
+    transaction.execute(set, params![subject, thousandths, now]).await?;
+    Ok(())
 }
 
 const FIND: &str = "SELECT thousandths, at FROM sign_in_failures WHERE subject = $1";

@@ -1,7 +1,8 @@
 //! One interface to both databases, over which keys, accounts, sessions, links and the audit log are written once.
 //!
 //! Statements number their parameters `$1`, `$2` and so on. SQLite runs them at once, on the calling thread; PostgreSQL
-//! is awaited. Every change of more than one row runs in `Store::change`, the only place that commits. What runs for
+//! is awaited. Every change runs in `Store::change`, which takes the viewer who makes it, or in
+//! `Store::change_without_viewer`, the only place that commits. What runs for
 //! every request (looking up a key, the ledger) and what differs between the databases does not go through here.
 
 use std::ops::{Deref, DerefMut};
@@ -12,8 +13,9 @@ use crate::accounts::Email;
 use crate::id::Id;
 use crate::postgres::PooledClient;
 use crate::project::Project;
+use crate::sessions::require_valid;
 use crate::sqlite::PooledConnection;
-use crate::viewer::Role;
+use crate::viewer::{Role, Viewer};
 use crate::{Backend, Store, StoreError};
 
 /// A connection from the pool of either database. Whenever it is dropped, the pool hands it out again only once it does
@@ -123,9 +125,24 @@ impl Store {
         })
     }
 
-    /// Makes a change in one transaction: committed if it succeeds, rolled back if it fails or is declined. Changes are
-    /// made one after the other, also by different processes, so that each sees all earlier ones.
+    /// Makes a change for a viewer, in one transaction that begins with the check that the viewer may still do so.
     pub(crate) async fn change<T, E: From<StoreError>>(
+        &self,
+        viewer: &Viewer,
+        change: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.change_without_viewer(async |transaction| {
+            let now = transaction.now();
+            require_valid(transaction, viewer, now).await?;
+            change(transaction).await
+        })
+        .await
+    }
+
+    /// Makes a change for no viewer: a sign-in, the use of a link, what the service does by itself. One transaction,
+    /// committed if it succeeds, rolled back if it fails or is declined. Changes are made one after the other, also by
+    /// different processes, so that each sees all earlier ones.
+    pub(crate) async fn change_without_viewer<T, E: From<StoreError>>(
         &self,
         change: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
@@ -358,14 +375,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for store in stores(&folder).await {
             mark(&store).await;
-            let declined = store.change(async |transaction| {
+            let declined = store.change_without_viewer(async |transaction| {
                 transaction.execute(WRITE, &[]).await?;
                 Err::<(), _>(StoreError::Busy)
             });
             assert!(matches!(declined.await, Err(StoreError::Busy)));
             assert_eq!(audit_lines(&store).await, 0);
             assert!(is_marked(&store).await);
-            store.change(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
+            store.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
             assert_eq!(audit_lines(&store).await, 1);
             assert!(is_marked(&store).await);
         }
@@ -388,13 +405,13 @@ mod tests {
     async fn a_change_that_is_dropped_midway_is_rolled_back() {
         let folder = tempfile::tempdir().unwrap();
         for store in stores(&folder).await {
-            let stuck = store.change(async |transaction| {
+            let stuck = store.change_without_viewer(async |transaction| {
                 transaction.execute(WRITE, &[]).await?;
                 std::future::pending::<Result<(), StoreError>>().await
             });
             assert!(tokio::time::timeout(Duration::from_millis(200), stuck).await.is_err());
             assert_eq!(audit_lines(&store).await, 0);
-            store.change(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
+            store.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
             assert_eq!(audit_lines(&store).await, 1);
         }
     }

@@ -5,38 +5,43 @@ use std::fmt;
 
 use crate::Account;
 use crate::audit_action::AuditSubject;
-use crate::id::AccountId;
+use crate::id::{AccountId, SessionId};
 
 /// Somebody who is signed in, or the operator at the command line. Only the store makes the former, from a session.
 #[derive(Debug, Clone)]
 pub struct Viewer {
-    account: Option<Account>,
+    signed_in: Option<(Account, SessionId)>,
     address: String,
 }
 
 impl Viewer {
     /// Whoever can open the database may do everything.
     pub fn operator() -> Self {
-        Self { account: None, address: "command line".into() }
+        Self { signed_in: None, address: "command line".into() }
     }
 
-    pub(crate) fn signed_in(account: Account, address: &str) -> Self {
-        Self { account: Some(account), address: address.to_owned() }
+    pub(crate) fn signed_in(account: Account, session: SessionId, address: &str) -> Self {
+        Self { signed_in: Some((account, session)), address: address.to_owned() }
     }
 
     /// `None` for the operator.
     pub fn account(&self) -> Option<&Account> {
-        self.account.as_ref()
+        self.signed_in.as_ref().map(|(account, _)| account)
+    }
+
+    /// The account as it was when the request began, and the session; `None` for the operator.
+    pub(crate) fn session(&self) -> Option<&(Account, SessionId)> {
+        self.signed_in.as_ref()
     }
 
     /// Proof that the viewer is an administrator or the operator.
     pub fn admin(&self) -> Option<Admin<'_>> {
-        self.account.as_ref().is_none_or(|account| account.role == Role::Admin).then_some(Admin(self))
+        self.account().is_none_or(|account| account.role == Role::Admin).then_some(Admin(self))
     }
 
     /// The account whose keys and requests the viewer may see; `None` for everyone's.
     pub(crate) fn scope(&self) -> Option<&AccountId> {
-        self.account.as_ref().filter(|account| account.role != Role::Admin).map(|account| &account.id)
+        self.account().filter(|account| account.role != Role::Admin).map(|account| &account.id)
     }
 
     /// `scope` as columns hold it.
@@ -45,17 +50,17 @@ impl Viewer {
     }
 
     pub(crate) fn id(&self) -> Option<AccountId> {
-        self.account.as_ref().map(|account| account.id)
+        self.account().map(|account| account.id)
     }
 
     /// The viewer's name in the audit log.
     pub(crate) fn name(&self) -> &str {
-        self.account.as_ref().map_or("operator", |account| account.email.as_str())
+        self.account().map_or("operator", |account| account.email.as_str())
     }
 
     /// The viewer as a subject of the audit log.
     pub(crate) fn subject(&self) -> AuditSubject {
-        self.account.as_ref().map_or_else(|| AuditSubject::person_named("operator"), AuditSubject::person)
+        self.account().map_or_else(|| AuditSubject::person_named("operator"), AuditSubject::person)
     }
 
     pub(crate) fn address(&self) -> &str {

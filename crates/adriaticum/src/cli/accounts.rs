@@ -88,6 +88,17 @@ pub(crate) enum AccountsCommand {
         #[arg(long, conflicts_with = "email")]
         everyone: bool,
     },
+    /// Lists people whose accounts were deleted, and who do not return by the identity provider.
+    Deleted {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lets a deleted person return by the identity provider, to a new account.
+    Allow {
+        /// The e-mail address that the account had.
+        email: Email,
+    },
     /// Requires a second factor of everybody who signs in with a password, or makes it optional.
     RequireSecondFactor {
         /// on or off.

@@ -52,6 +52,12 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = overlap)]
         overlap: Duration,
     },
+    /// Ends the overlap of a rotation early: the old secret is refused from now on.
+    EndOverlap {
+        /// The key's public id.
+        #[arg(value_parser = key_id)]
+        id: KeyId,
+    },
     /// Changes a key: expiry, permission, owner, note or project.
     #[command(arg_required_else_help = true)]
     Set {

@@ -68,6 +68,11 @@ impl Visitor {
         (self, token)
     }
 
+    /// With a cookie that a response sets, beside the others.
+    pub(crate) fn with_cookie(&self, response: &Response, name: &str) -> Self {
+        Self { cookie: format!("{}; {}", self.cookie, cookie(response, name)), ..self.clone() }
+    }
+
     pub(crate) fn sign_in(&self, token: &str, email: &str, password: &str) -> Response {
         let password = password.replace(' ', "+");
         self.send("POST", "/sign-in", &format!("token={token}&email={email}&password={password}"))
@@ -91,7 +96,18 @@ impl Visitor {
     }
 
     pub(crate) fn answer(&self, request: &Request) -> Response {
-        Connection::connect_from(self.peer, self.console).send(request.bytes()).response()
+        self.connect().send(request.bytes()).response()
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::connect_from(self.peer, self.console)
+    }
+
+    /// Signs in with the password, as who joined under that name.
+    pub(crate) fn enter(self, name: &str) -> Self {
+        let (visitor, token) = Self { cookie: String::new(), ..self }.with_form("/sign-in");
+        let entered = visitor.sign_in(&token, &format!("{}%40example.com", name.to_lowercase()), PASSWORD);
+        Self { cookie: cookie(&entered, "adriaticum_session"), ..visitor }
     }
 
     pub(crate) fn page(&self, target: &str) -> String {

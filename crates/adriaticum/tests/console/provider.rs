@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
+use testbed::{Connection, Request};
 
 use crate::browser::Page;
 
@@ -33,7 +34,8 @@ impl Provider {
     }
 
     /// Runs with those people: claims by name. One that runs already forgets everything, its keys too.
-    pub(crate) fn start(&mut self, console: &str, people: Value) {
+    /// `sid` says whether its ID tokens name its sessions.
+    pub(crate) fn start(&mut self, console: &str, people: Value, sid: bool) {
         self.stop();
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let installed = Command::new(here.join("../../tools/clients")).output().unwrap();
@@ -43,7 +45,8 @@ impl Provider {
         std::fs::copy(here.join("tests/console/provider.mjs"), folder.path().join("provider.mjs")).unwrap();
         std::os::unix::fs::symlink(clients.join("node/node_modules"), folder.path().join("node_modules")).unwrap();
         let mut command = Command::new("node");
-        command.arg("provider.mjs").arg(json!({ "port": self.port, "console": console, "people": people }).to_string());
+        let settings = json!({ "port": self.port, "console": console, "people": people, "sid": sid });
+        command.arg("provider.mjs").arg(settings.to_string());
         command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -53,6 +56,15 @@ impl Provider {
             assert!(output.read_line(&mut said).unwrap() > 0, "the provider does not start");
         }
         self.running = Some(Running { child, _output: output, _folder: folder });
+    }
+
+    /// A logout token with those claims beside issuer and audience.
+    pub(crate) fn logout_token(&self, claims: &Value) -> String {
+        let claims: String = url::form_urlencoded::byte_serialize(claims.to_string().as_bytes()).collect();
+        let request = Request::chat("", "").without("Authorization").method("GET");
+        let request = request.target(&format!("/sign?claims={claims}")).header("Host", "127.0.0.1");
+        let mut connection = Connection::connect(([127, 0, 0, 1], self.port).into());
+        String::from_utf8(connection.send(request.bytes()).response().body).unwrap()
     }
 
     pub(crate) fn stop(&mut self) {

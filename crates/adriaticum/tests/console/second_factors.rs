@@ -170,6 +170,67 @@ fn a_passkey_signs_in_without_a_password() {
     assert_eq!(refused, Vec::<String>::new());
 }
 
+/// Challenges of visitors who share a network are not kept in few places.
+#[test]
+fn no_visitor_evicts_the_passkey_challenge_of_a_neighbour() {
+    let console = Console::start();
+    let mut grace = console.person("Grace", "developer");
+    grace.add_authenticator();
+    grace.go("/account/second-factor");
+    grace.fill("[data-passkey] [name=name]", "My phone");
+    grace.fill("[data-passkey] [name=password]", PASSWORD);
+    grace.click("[data-passkey] button");
+    grace.click("form[action='/sign-out'] button");
+    grace.go("/sign-in");
+    let finished = grace.eval(
+        "(async () => {
+            const form = document.querySelector('[data-passkey]').dataset.form;
+            const headers = { 'content-type': 'application/json', 'x-form-token': form };
+            const post = (path, body) =>
+                fetch('/sign-in/passkey/' + path, { method: 'POST', headers, body: JSON.stringify(body) });
+            const begun = await (await post('begin', {})).json();
+            for (let flood = 0; flood < 40; flood++) await post('begin', {});
+            const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options.publicKey);
+            const credential = (await navigator.credentials.get({ publicKey })).toJSON();
+            return (await post('finish', { token: begun.token, next: '', credential })).status;
+        })()",
+    );
+    assert_eq!(finished, 200);
+}
+
+#[test]
+fn a_passkey_confirms_a_change_and_the_change_goes_on() {
+    let console = Console::start();
+    let mut ada = console.person("Ada", "admin");
+    console.person("Grace", "developer");
+    ada.add_authenticator();
+    ada.go("/account/second-factor");
+    ada.fill("[data-passkey] [name=name]", "My phone");
+    ada.fill("[data-passkey] [name=password]", PASSWORD);
+    ada.click("[data-passkey] button");
+    ada.fill("form[action='/account/second-factor/codes'] [name=password]", PASSWORD);
+    ada.click("form[action='/account/second-factor/codes'] button");
+    let recovery = ada.eval("document.getElementById('codes').textContent.split('\\n')[0]");
+    ada.click("form[action='/sign-out'] button");
+    ada.fill("[name=email]", &Console::email("Ada"));
+    ada.fill("[name=password]", PASSWORD);
+    ada.click("main button[type=submit]");
+    answer(&mut ada, recovery.as_str().unwrap());
+
+    ada.go("/team");
+    ada.eval("[...document.querySelectorAll('tbody th a')].find(link => link.textContent == 'Grace').id = 'grace'");
+    ada.click("#grace");
+    let page = ada.path();
+    ada.click("form[action$='/role'] button");
+    ada.assert_says("Confirm that it is you");
+    ada.fill("[name=confirm-password]", "a wrong password");
+    ada.click("#confirm button");
+    ada.assert_says("The current password is incorrect.");
+    ada.click("[data-passkey] button");
+    ada.assert_says("Grace is now an admin.");
+    assert_eq!(ada.path(), page);
+}
+
 #[test]
 fn administrators_require_and_remove_second_factors() {
     let console = Console::start();

@@ -30,6 +30,11 @@ fn people() -> Value {
 
 /// A console whose people sign in at a provider: members of `staff` may, and those of `operations` are administrators.
 fn start(settings: &[(&str, &str)]) -> (Console, Provider) {
+    start_with(settings, true)
+}
+
+/// The same; `sid` says whether the provider's ID tokens name its sessions.
+fn start_with(settings: &[(&str, &str)], sid: bool) -> (Console, Provider) {
     let (mut provider, runtime) = (Provider::new(), FakeRuntime::start(Behaviour::Echo));
     let mut service = ADRIATICUM
         .service_with(&[&runtime])
@@ -40,7 +45,7 @@ fn start(settings: &[(&str, &str)]) -> (Console, Provider) {
         service = service.set(name, value);
     }
     let console = Console::with_service(service.start());
-    provider.start(&console.origin(), people());
+    provider.start(&console.origin(), people(), sid);
     (console, provider)
 }
 
@@ -138,6 +143,100 @@ fn a_session_ends_when_the_provider_says_so() {
     for token in ["", "a.b.c", "e30.e30.", &unsigned_logout_token()] {
         assert_eq!(send_logout(&console, token).response().status, 400, "{token}");
     }
+}
+
+/// Claims of a logout token, issued now.
+fn logout(claims: Value) -> Value {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let mut all =
+        json!({ "iat": now, "jti": "1", "events": { "http://schemas.openid.net/event/backchannel-logout": {} } });
+    all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+    all
+}
+
+/// Sends a logout token of the provider; returns the status.
+fn log_out(console: &Console, provider: &Provider, claims: Value) -> u16 {
+    send_logout(console, &provider.logout_token(&logout(claims))).response().status
+}
+
+fn is_signed_in(page: &mut Page) -> bool {
+    page.go("/");
+    page.path() == "/"
+}
+
+#[test]
+fn logout_tokens_need_no_exp_and_no_sub() {
+    let (console, provider) = start(&GROUPS);
+    let mut grace = back_from_provider(&console, "grace");
+    for refused in [
+        json!({}),
+        json!({ "sub": "grace", "nonce": "n" }),
+        json!({ "sub": "grace", "events": {} }),
+        json!({ "sub": "grace", "aud": "another" }),
+        json!({ "sub": "grace", "iss": "http://127.0.0.1:1" }),
+        json!({ "sub": "grace", "iat": 1_790_000_000 }),
+        json!({ "sub": "grace", "exp": 1_790_000_000 }),
+    ] {
+        assert_eq!(log_out(&console, &provider, refused.clone()), 400, "{refused}");
+    }
+    assert_eq!(log_out(&console, &provider, json!({ "sid": "another" })), 200);
+    assert!(is_signed_in(&mut grace));
+    assert_eq!(log_out(&console, &provider, json!({ "sid": "last" })), 200);
+    assert!(!is_signed_in(&mut grace), "by its name alone");
+}
+
+#[test]
+fn a_session_that_the_provider_has_not_named_ends_with_any_of_its_person() {
+    let (console, provider) = start_with(&GROUPS, false);
+    let (mut grace, mut ada) = (back_from_provider(&console, "grace"), back_from_provider(&console, "ada"));
+    assert!(is_signed_in(&mut grace) && is_signed_in(&mut ada));
+    assert_eq!(log_out(&console, &provider, json!({ "sub": "grace", "sid": "a name" })), 200);
+    assert!(!is_signed_in(&mut grace) && is_signed_in(&mut ada));
+}
+
+#[test]
+fn refused_people_are_in_the_audit_log_and_deleted_ones_return_when_allowed() {
+    let (console, _provider) = start(&GROUPS);
+    let mut ada = back_from_provider(&console, "ada");
+    back_from_provider(&console, "eve").assert_says("do not give you access");
+    back_from_provider(&console, "grace");
+    console.service.run_ok(&["accounts", "disable", "grace@example.com"]);
+    back_from_provider(&console, "grace").assert_says("Your account is disabled.");
+    console.service.run_ok(&["accounts", "delete", "grace@example.com"]);
+    let mut grace = back_from_provider(&console, "grace");
+    grace.assert_says("Your account was deleted.");
+    for refusal in ["eve@example.com: no group allows it", "the account is disabled", "the account was deleted"] {
+        ada.go_until("/audit", refusal);
+    }
+
+    ada.go("/team");
+    ada.click("form[action^='/team/deleted/'] button");
+    ada.assert_says("grace@example.com can return by the identity provider.");
+    assert_eq!(back_from_provider(&console, "grace").path(), "/");
+    console.service.run_ok(&["accounts", "delete", "grace@example.com"]);
+    assert!(console.service.run_ok(&["accounts", "deleted"]).contains("grace@example.com"));
+    console.service.run_ok(&["accounts", "allow", "grace@example.com"]);
+    assert_eq!(back_from_provider(&console, "grace").path(), "/");
+}
+
+#[test]
+fn people_of_the_provider_confirm_a_change_by_signing_in_there_again() {
+    let (console, _provider) = start(&[("oidc.allowed_groups", "staff")]);
+    drop(back_from_provider(&console, "grace"));
+    drop(back_from_provider(&console, "ada"));
+    console.service.run_ok(&["accounts", "role", "ada@example.com", "admin"]);
+    let mut ada = back_from_provider(&console, "ada");
+    ada.go("/team");
+    ada.eval("[...document.querySelectorAll('tbody th a')].find(link => link.textContent == 'Grace').id = 'grace'");
+    ada.click("#grace");
+    let page = ada.path();
+    ada.click("form[action$='/role'] button");
+    ada.assert_says("Confirm that it is you");
+    assert_eq!(ada.eval("document.querySelector('[name=confirm-password]')"), Value::Null);
+    Provider::sign_in(&mut ada, "ada"); // asked again, though the provider has a session of hers
+    assert_eq!(ada.path(), page);
+    ada.click("form[action$='/role'] button");
+    ada.assert_says("Grace is now an admin.");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::budget::{BudgetUse, LimitUse};
 use super::kind::{Limit, LimitKind};
 use super::spending::{BudgetPeriod, RecordedSpending, ScopeRange, Spending};
 use super::table::{CallerLimits, LimitTable};
-use crate::accounts::{AccountError, require_still_admin};
+use crate::accounts::AccountError;
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::keys::Caller;
 use crate::scope::Scope;
@@ -50,8 +50,7 @@ impl Store {
 
     /// Sets a limit, in place of one of that kind; `false` if there is no such key or person.
     pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
             if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
                 count_recorded(transaction, limit.scope).await?;
@@ -69,8 +68,7 @@ impl Store {
 
     /// `false` if there is none.
     pub async fn remove_limit(&self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
-        self.change(async |transaction| {
-            require_still_admin(transaction, admin).await?;
+        self.change(admin.0, async |transaction| {
             let text = scope.to_string();
             let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
             if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {

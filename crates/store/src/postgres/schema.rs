@@ -236,6 +236,8 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE sessions ADD COLUMN issuer text;
     ALTER TABLE sessions ADD COLUMN subject text;
     ALTER TABLE sessions ADD COLUMN provider_session text;
+    ALTER TABLE sessions ADD COLUMN confirmed_at bigint;
+    ALTER TABLE accounts ADD COLUMN deleted_email text;
     CREATE TABLE identities (
         issuer text COLLATE \"C\" NOT NULL,
         subject text COLLATE \"C\" NOT NULL,
@@ -267,19 +269,21 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE challenges (
         digest bytea NOT NULL PRIMARY KEY,
         purpose text NOT NULL,
-        account text COLLATE \"C\",
-        network text COLLATE \"C\" NOT NULL,
+        account text COLLATE \"C\" NOT NULL,
         body text NOT NULL,
         tries bigint NOT NULL,
         created_at bigint NOT NULL,
         expires_at bigint NOT NULL
     );
-    CREATE INDEX challenges_by_network ON challenges (network, created_at);
     CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject text COLLATE \"C\" NOT NULL PRIMARY KEY,
         thousandths bigint NOT NULL,
         at bigint NOT NULL
+    );
+    CREATE TABLE sign_in_secret (
+        id integer NOT NULL PRIMARY KEY CHECK (id = 1),
+        secret text NOT NULL
     );
     CREATE TABLE sign_in_policy (
         rule text COLLATE \"C\" NOT NULL PRIMARY KEY,
@@ -288,6 +292,8 @@ const MIGRATIONS: &[&str] = &[
     // Projects and prices, as in SQLite's tables. Give keys to others once all replicas have this version: earlier ones do
     // not note it.
     "ALTER TABLE keys ADD COLUMN project text;
+    ALTER TABLE keys ADD COLUMN admin_forbids_completions boolean NOT NULL DEFAULT false;
+    ALTER TABLE keys ADD COLUMN admin_expires_at bigint;
     CREATE TABLE prices (
         project text NOT NULL PRIMARY KEY,
         prompt bigint NOT NULL,

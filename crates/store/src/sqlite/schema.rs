@@ -194,6 +194,8 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE sessions ADD COLUMN issuer TEXT;
     ALTER TABLE sessions ADD COLUMN subject TEXT;
     ALTER TABLE sessions ADD COLUMN provider_session TEXT;
+    ALTER TABLE sessions ADD COLUMN confirmed_at INTEGER;
+    ALTER TABLE accounts ADD COLUMN deleted_email TEXT;
     CREATE TABLE identities (
         issuer TEXT NOT NULL,
         subject TEXT NOT NULL,
@@ -225,20 +227,22 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE challenges (
         digest BLOB NOT NULL PRIMARY KEY,
         purpose TEXT NOT NULL,
-        account TEXT,
-        network TEXT NOT NULL,
+        account TEXT NOT NULL,
         body TEXT NOT NULL,
         tries INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX challenges_by_network ON challenges (network, created_at);
     CREATE INDEX challenges_by_account ON challenges (account, created_at);
     CREATE TABLE sign_in_failures (
         subject TEXT NOT NULL PRIMARY KEY,
         thousandths INTEGER NOT NULL,
         at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sign_in_secret (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        secret TEXT NOT NULL
+    ) STRICT;
     CREATE TABLE sign_in_policy (
         rule TEXT NOT NULL PRIMARY KEY,
         set_at INTEGER NOT NULL
@@ -246,7 +250,10 @@ const MIGRATIONS: &[&str] = &[
     // Projects and prices. A price is in millionths of the currency per million tokens; the one of everything else has no
     // label. A key that was given to somebody else is in `given_keys`: from then on `person_sums` holds what `key_sums`
     // does, by the owner at the time of the request ('' for nobody), and what is not there was the first owner's.
+    // What an administrator forbids a key, and the latest expiry that the owner may choose.
     "ALTER TABLE keys ADD COLUMN project TEXT;
+    ALTER TABLE keys ADD COLUMN admin_forbids_completions INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE keys ADD COLUMN admin_expires_at INTEGER;
     CREATE TABLE prices (
         project TEXT NOT NULL PRIMARY KEY,
         prompt INTEGER NOT NULL,

@@ -126,7 +126,7 @@ impl Load {
             if rng.bool() {
                 let new =
                     NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-                if let Ok(key) = self.store.create_key(&operator, new).await {
+                if let Ok(key) = self.store.create_key(&operator, new, u64::MAX).await {
                     let known = KnownKey { key: Arc::new(key), revocation: Revocation::None };
                     self.expected.lock().keys.insert(known.key.id(), known);
                 }

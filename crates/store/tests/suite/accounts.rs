@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome, Period,
-    PersonName, RequestQuery, Role, Session, SignInMethod, Step, Store, Timings, Token, UsageQuery, Viewer,
+    Access, AccountError, AccountId, AuditQuery, AuditRecord, Entry, Grouping, NewAccount, NewKey, Origin, Outcome,
+    Period, PersonName, Proof, RequestQuery, Role, Session, Step, Store, StoreError, Timings, Token, UsageQuery,
+    Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -44,7 +45,7 @@ impl Fixture {
 
     async fn session(&self, account: AccountId) -> (Token, Session) {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        let begun = self.store.begin_session(account, &origin, SignInMethod::Password).await.unwrap().unwrap();
+        let begun = self.store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
         (begun.token, begun.session)
     }
 
@@ -55,7 +56,7 @@ impl Fixture {
 
     async fn key(&self, viewer: &Viewer, name: &str) -> KeyId {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-        self.store.create_key(viewer, new).await.unwrap().id()
+        self.store.create_key(viewer, new, u64::MAX).await.unwrap().id()
     }
 }
 
@@ -125,17 +126,21 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     assert!(lives(&first).await && !lives(&second).await);
 
     let (third, _) = fixture.session(ada).await;
-    store.set_password(&session.viewer, session.id, "another hash").await.unwrap();
+    assert!(!store.set_password(&session.viewer, session.id, "an old hash", "x").await.unwrap());
+    assert!(lives(&third).await, "nothing was changed");
+    assert!(store.set_password(&session.viewer, session.id, "hash", "another hash").await.unwrap());
     assert!(lives(&first).await && !lives(&third).await, "a new password ends the others");
 
     let admin = session.viewer.admin().unwrap();
-    store.set_disabled(admin, bob, true).await.unwrap();
+    store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await.unwrap();
     assert!(!lives(&bobs).await);
     assert!(store.credentials(&"bob@example.com".parse().unwrap()).await.unwrap().is_none());
-    store.set_disabled(admin, bob, false).await.unwrap();
+    store.set_access(admin, bob, Access::Enabled).await.unwrap();
     assert!(!lives(&bobs).await, "it does not come back");
 
-    let reset = store.create_reset_link(admin, &"ada@example.com".parse().unwrap()).await.unwrap();
+    let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
+    assert!(matches!(store.create_reset_link(admin, &email).await, Err(AccountError::OwnAccount)));
+    let reset = store.create_reset_link(operator.admin().unwrap(), &email).await.unwrap();
     store.reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
     assert!(!lives(&first).await);
     assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
@@ -148,11 +153,17 @@ async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestData
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
     assert!(matches!(store.set_role(admin, ada, Role::Developer).await, Err(AccountError::LastAdmin)));
-    assert!(matches!(store.set_disabled(admin, ada, true).await, Err(AccountError::LastAdmin)));
+    assert!(matches!(
+        store.set_access(admin, ada, Access::Disabled { revokes_keys: false }).await,
+        Err(AccountError::LastAdmin)
+    ));
     assert_eq!(store.accounts(admin).await.unwrap()[0].role, Role::Admin);
     let bob = fixture.account("bob@example.com", Role::Admin).await;
     store.set_role(admin, ada, Role::Developer).await.unwrap();
-    assert!(matches!(store.set_disabled(admin, bob, true).await, Err(AccountError::LastAdmin)));
+    assert!(matches!(
+        store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await,
+        Err(AccountError::LastAdmin)
+    ));
 }
 
 async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database: TestDatabase) {
@@ -160,7 +171,7 @@ async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database:
     let store = &fixture.store;
     let (operator, ada) = (Viewer::operator(), fixture.viewer("ada@example.com", Role::Admin).await);
     let (admin, mallory_id) = (ada.admin().unwrap(), fixture.account("mallory@example.com", Role::Admin).await);
-    let disable = async |disabled| store.set_disabled(admin, mallory_id, disabled).await.unwrap().withdrawn_links;
+    let set_access = async |access| store.set_access(admin, mallory_id, access).await.unwrap().withdrawn_links;
     let set_role = async |role| store.set_role(admin, mallory_id, role).await.unwrap().withdrawn_links;
     for is_disabled in [true, false] {
         let mallory = fixture.session(mallory_id).await.1.viewer;
@@ -170,13 +181,20 @@ async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database:
         assert!(store.link(&invitation).await.unwrap().is_some());
         store.invite(mallory.admin().unwrap(), Role::Admin, "expired", Duration::ZERO).await.unwrap();
 
-        assert_eq!(if is_disabled { disable(true).await } else { set_role(Role::Developer).await }, 2);
+        assert_eq!(
+            if is_disabled {
+                set_access(Access::Disabled { revokes_keys: false }).await
+            } else {
+                set_role(Role::Developer).await
+            },
+            2
+        );
         let used = store.use_link(&invitation, &new("eve@example.com"), "10.0.0.1").await;
         assert!(matches!(used, Err(AccountError::LinkGone)), "{used:?}");
         assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
         assert!(store.link(&kept).await.unwrap().is_some(), "somebody else's");
 
-        assert_eq!(if is_disabled { disable(false).await } else { set_role(Role::Admin).await }, 0);
+        assert_eq!(if is_disabled { set_access(Access::Enabled).await } else { set_role(Role::Admin).await }, 0);
         assert!(store.link(&invitation).await.unwrap().is_none(), "it does not come back");
     }
     let lines = audit(store, &operator, None, 100).await;
@@ -193,12 +211,15 @@ async fn a_disabled_accounts_reset_link_is_withdrawn(database: TestDatabase) {
     let bob = fixture.account("bob@example.com", Role::Developer).await;
     fixture.account("ada@example.com", Role::Admin).await;
     let before = store.create_reset_link(admin, &email).await.unwrap();
-    assert_eq!(store.set_disabled(admin, bob, true).await.unwrap().withdrawn_links, 1);
+    assert_eq!(
+        store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await.unwrap().withdrawn_links,
+        1
+    );
     assert!(matches!(store.reset_password(&before, "x", "").await, Err(AccountError::LinkGone)));
     let during = store.create_reset_link(admin, &email).await.unwrap();
     assert!(store.link(&during).await.unwrap().is_none(), "not while the account is disabled");
     store.set_role(admin, bob, Role::Developer).await.unwrap();
-    store.set_disabled(admin, bob, false).await.unwrap();
+    store.set_access(admin, bob, Access::Enabled).await.unwrap();
     assert!(store.link(&before).await.unwrap().is_none());
     store.reset_password(&during, "x", "").await.unwrap();
 }
@@ -216,16 +237,17 @@ async fn an_administrator_who_was_just_demoted_changes_nothing_any_more(database
     let link = store.links(admin).await.unwrap().pop().unwrap().id;
     for is_disabled in [true, false] {
         match is_disabled {
-            true => drop(store.set_disabled(admin, account, true).await.unwrap()),
+            true => drop(store.set_access(admin, account, Access::Disabled { revokes_keys: false }).await.unwrap()),
             false => drop(store.set_role(admin, account, Role::Developer).await.unwrap()),
         }
-        let is_declined = |error: Option<AccountError>| matches!(error, Some(AccountError::NotAdmin));
+        let is_declined =
+            |error: Option<AccountError>| matches!(error, Some(AccountError::Store(StoreError::SessionEnded)));
         assert!(is_declined(store.invite(late, Role::Admin, "me", DAY).await.err()));
         assert!(is_declined(store.create_reset_link(late, &"ada@example.com".parse().unwrap()).await.err()));
         assert!(is_declined(store.set_role(late, account, Role::Admin).await.err()));
-        assert!(is_declined(store.set_disabled(late, account, false).await.err()));
+        assert!(is_declined(store.set_access(late, account, Access::Enabled).await.err()));
         assert!(is_declined(store.revoke_link(late, link).await.err()));
-        store.set_disabled(admin, account, false).await.unwrap();
+        store.set_access(admin, account, Access::Enabled).await.unwrap();
     }
     assert_eq!(store.links(admin).await.unwrap().len(), 1);
 }

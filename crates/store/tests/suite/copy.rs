@@ -7,7 +7,7 @@ use store::{
     AuditQuery, CopyError, Database, GroundingRecord, Grouping, KeyChange, Origin, Period, PersonName,
     PostgresSettings, Price, Project, RequestQuery, Role, Step,
 };
-use store::{SignInMethod, Store, UsageQuery, Viewer};
+use store::{Proof, Store, UsageQuery, Viewer};
 use testbed::Cluster;
 
 use crate::database::{TestDatabase, entry, new_key};
@@ -74,7 +74,7 @@ async fn fill(store: &Store) {
     };
     let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let begun = store.begin_session(account, &origin, SignInMethod::Password).await.unwrap().unwrap();
+    let begun = store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
     store.invite(admin, Role::Developer, "somebody", DAY).await.unwrap();
     store.playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];

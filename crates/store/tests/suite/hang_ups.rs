@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    AccountError, AccountId, AuditQuery, Caller, ChallengePurpose, Database, Email, Grouping, KeyChange, KeyOrder,
-    KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period, PersonName,
-    PostgresSettings, Price, PriceError, ProvidedPerson, ProvidedSignInError, RecoveryCode, RequestQuery, ReserveError,
-    Role, Scope, Session, SessionId, SignInMethod, Step, Store, StoreError, Token, UsageQuery, Viewer, WrongPasswords,
+    Access, AccountError, AccountId, AuditQuery, Caller, ChallengePurpose, Credentials, Database, Email,
+    Grouping, KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin,
+    PasswordTry, Period, PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError,
+    RecoveryCode, RequestQuery, ReserveError, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token,
+    UsageQuery, UsedPasskey, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
 
@@ -73,7 +74,7 @@ macro_rules! operations {
 /// Every public future of a store.
 const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     authenticate(&world.key),
-    create_key(&world.session.viewer, new_key()),
+    create_key(&world.session.viewer, new_key(), u64::MAX),
     list_keys(&world.session.viewer),
     find_keys(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
     keys_with_ids(&world.session.viewer, &[fresh.key]),
@@ -87,22 +88,25 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     count_accounts(),
     credentials(&email("ada")),
     password(&world.session.viewer),
-    set_password(&world.session.viewer, world.session.id, "another hash"),
+    set_password(&world.session.viewer, world.session.id, "hash", "hash"),
     set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
     accounts(world.session.viewer.admin().unwrap()),
     set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
-    set_disabled(world.session.viewer.admin().unwrap(), world.other, false),
+    set_access(world.session.viewer.admin().unwrap(), world.other, Access::Enabled),
     create_setup_link(),
     link(&fresh.invitation),
     use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
-    reset_password(&fresh.reset, "a new hash", ADDRESS),
+    reset_password(&fresh.reset, "hash", ADDRESS),
     invite(world.session.viewer.admin().unwrap(), Role::Developer, "Eve", DAY),
     create_reset_link(world.session.viewer.admin().unwrap(), &email("bob")),
     links(world.session.viewer.admin().unwrap()),
     revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
-    begin_session(world.other, &origin(), SignInMethod::Password),
+    begin_session(world.other, &origin(), Proof::Password("hash")),
     session(&world.token, ADDRESS),
+    is_valid(&world.session.viewer),
     sessions(&world.session.viewer),
+    sessions_of(world.session.viewer.admin().unwrap(), world.other),
+    end_session_of(world.session.viewer.admin().unwrap(), world.other, fresh.session),
     end_session(&world.session.viewer, fresh.session),
     end_other_sessions(&world.session.viewer, world.session.id),
     audit(world.session.viewer.admin().unwrap(), &AuditQuery { limit: 10, ..AuditQuery::default() }),
@@ -114,6 +118,8 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     request(&world.session.viewer, RequestId::now()),
     check_integrity(),
     rotate_key(&world.session.viewer, fresh.key, DAY),
+    end_overlap(&world.session.viewer, fresh.key),
+    accounts_without_second_factor(world.session.viewer.admin().unwrap()),
     change_key(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
     set_limit(world.session.viewer.admin().unwrap(), limit(fresh.key)),
     remove_limit(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
@@ -141,7 +147,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     expiring_keys(),
     end_sessions_of(world.session.viewer.admin().unwrap(), world.other),
     sign_in_provided(&provided_person(fresh.key), &origin()),
-    end_provided_sessions("https://login.example.com", "somebody", None, ADDRESS),
+    end_provided_sessions("https://login.example.com", Some("somebody"), None, ADDRESS),
     disconnect_identities(world.session.viewer.admin().unwrap(), Some(world.other)),
     second_factors(world.other),
     authenticator_app(world.other),
@@ -152,24 +158,28 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
         1,
         &RecoveryCode::generate_all().unwrap()
     ),
-    use_app_step(world.other, 2),
     remove_authenticator_app(&world.session.viewer),
     add_passkey(&world.session.viewer, world.session.id, fresh.key.as_str(), "My phone", "{}"),
     passkey(fresh.key.as_str()),
-    passkey_used(fresh.key.as_str(), "{}"),
+    passkey_owner(fresh.key.as_str()),
+    confirm_with_password(&world.session.viewer, "hash"),
+    confirm_with_passkey(&world.session.viewer, &used_passkey(fresh.key)),
+    deleted_people(world.session.viewer.admin().unwrap()),
+    allow_return(world.session.viewer.admin().unwrap(), fresh.leaver),
     remove_passkey(&world.session.viewer, fresh.key.as_str()),
     set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
-    use_recovery_code(world.other, &RecoveryCode::parse("0000-0000-0000").unwrap(), ADDRESS),
     reset_second_factors(world.session.viewer.admin().unwrap(), world.other),
     is_second_factor_required(),
     require_second_factor(world.session.viewer.admin().unwrap(), false),
-    create_challenge(ChallengePurpose::Passkey, None, ADDRESS, "{}"),
+    create_challenge(ChallengePurpose::AddPasskey, world.other, "{}"),
+    begin_second_step(&verified(world.other), ""),
+    sign_in_secret(),
     challenge(ChallengePurpose::SecondFactor, &world.token),
-    try_challenge(ChallengePurpose::SecondFactor, &world.token),
-    take_challenge(ChallengePurpose::Passkey, &world.token),
+    count_code(&world.token, true),
+    take_challenge(ChallengePurpose::AddPasskey, &world.token),
     sign_in_failures(&[ADDRESS]),
     add_sign_in_failure(&[ADDRESS, "somebody"]),
-    forget_sign_in_failures(ADDRESS),
+    forget_sign_in_failures("somebody", ADDRESS),
 });
 
 /// Something that was there no more, because an earlier caller hung up too late, is no failure.
@@ -209,6 +219,15 @@ impl Failure for PriceError {
     }
 }
 
+impl Failure for SignInError {
+    fn into_store_error(self) -> Option<StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl Failure for ProvidedSignInError {
     fn into_store_error(self) -> Option<StoreError> {
         match self {
@@ -236,6 +255,7 @@ fn provided_person(subject: KeyId) -> ProvidedPerson {
         name: PersonName::parse("Eve").unwrap(),
         role: None,
         session: None,
+        authenticated_at: None,
     }
 }
 
@@ -247,8 +267,8 @@ impl World {
         let ada = store.use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
         let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
         let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
-        let begun = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap();
-        let key = store.create_key(&begun.session.viewer, new_key()).await.unwrap();
+        let begun = store.begin_session(ada, &origin(), Proof::Password("hash")).await.unwrap();
+        let key = store.create_key(&begun.session.viewer, new_key(), u64::MAX).await.unwrap();
         for kind in LimitKind::ALL {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
             assert!(store.set_limit(operator.admin().unwrap(), limit).await.unwrap());
@@ -260,7 +280,7 @@ impl World {
     async fn fresh(&self) -> Fresh {
         let (store, viewer) = (&self.store, &self.session.viewer);
         let admin = viewer.admin().unwrap();
-        let key = store.create_key(viewer, new_key()).await.unwrap().id();
+        let key = store.create_key(viewer, new_key(), u64::MAX).await.unwrap().id();
         let leaver = store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
         let leaver = store.use_link(&leaver, &new_account(&format!("l{key}")), ADDRESS).await.unwrap();
         Fresh {
@@ -269,13 +289,7 @@ impl World {
             reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
             key,
             leaver,
-            session: store
-                .begin_session(self.other, &origin(), SignInMethod::Password)
-                .await
-                .unwrap()
-                .unwrap()
-                .session
-                .id,
+            session: store.begin_session(self.other, &origin(), Proof::Password("hash")).await.unwrap().session.id,
         }
     }
 
@@ -312,6 +326,14 @@ fn limit(key: KeyId) -> Limit {
 
 fn price() -> Price {
     Price { prompt: "0.20".parse().unwrap(), completion: "0.80".parse().unwrap() }
+}
+
+fn used_passkey(id: KeyId) -> UsedPasskey {
+    UsedPasskey { id: id.to_string(), credential: "{}".into(), challenge: id.to_string() }
+}
+
+fn verified(account: AccountId) -> Credentials {
+    Credentials { account, password: "hash".into(), has_second_factor: true }
 }
 
 fn origin() -> Origin {

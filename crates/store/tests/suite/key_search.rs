@@ -14,7 +14,7 @@ on_each_backend!(keys_are_found_by_text_and_state_in_each_order, people_find_onl
 async fn create(store: &Store, viewer: &Viewer, name: &str, days: Option<u32>) -> KeyId {
     let expires_at = days.map(|days| store.now() + Duration::from_secs(86_400) * days);
     let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at, project: None };
-    store.create_key(viewer, new).await.unwrap().id()
+    store.create_key(viewer, new, u64::MAX).await.unwrap().id()
 }
 
 /// The names of what is found.

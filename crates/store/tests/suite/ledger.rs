@@ -120,7 +120,7 @@ async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
 
     let expired = NewKey { name: name("old"), completions: true, expires_at: Some(now()), project: None };
-    let expired = fixture.store.create_key(&Viewer::operator(), expired).await.unwrap();
+    let expired = fixture.store.create_key(&Viewer::operator(), expired, u64::MAX).await.unwrap();
     assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
     assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now()), KeyState::Expired);
     assert_eq!(fixture.store.revoke_key(&Viewer::operator(), unknown.id()).await.unwrap(), None);
@@ -136,7 +136,7 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use(database: Tes
         expires_at: Some(now() + Duration::from_secs(60)),
         project: None,
     };
-    let second = fixture.store.create_key(&Viewer::operator(), silent).await.unwrap();
+    let second = fixture.store.create_key(&Viewer::operator(), silent, u64::MAX).await.unwrap();
     assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
     assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), &name("renamed")).await.unwrap());
 

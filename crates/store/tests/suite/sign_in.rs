@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use store::{
-    AccountId, ChallengePurpose, NewAccount, Origin, PersonName, ProvidedPerson, ProvidedSignInError, RecoveryCode,
-    Role, SignInMethod, Store, Token, Viewer,
+    Access, AccountError, AccountId, ChallengePurpose, CodeTry, Credentials, NewAccount, Origin, PersonName, Proof,
+    ProvidedPerson, ProvidedSignInError, RecoveryCode, Role, SecondFactorCode, SignInError, SignInMethod,
+    StartedSession, Store, Token, UsedPasskey, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -19,7 +20,12 @@ on_each_backend!(
     links_end_with_their_maker_and_set_up_with_the_first_administrator,
     a_code_is_used_once_and_codes_end_with_the_last_factor,
     a_challenge_is_used_up_and_few_are_kept,
+    a_session_begins_only_while_what_was_verified_holds,
+    codes_are_counted_before_they_are_checked,
+    a_passkey_must_be_there_and_answers_a_challenge_once,
     failures_are_shared_by_replicas,
+    what_could_take_an_account_over_needs_a_confirmation,
+    who_was_deleted_returns_when_an_administrator_allows_it,
 );
 
 fn origin() -> Origin {
@@ -35,6 +41,7 @@ fn person(subject: &str, email: &str, role: Option<Role>) -> ProvidedPerson {
         name: PersonName::parse("Ada").unwrap(),
         role,
         session: Some(format!("session of {subject}")),
+        authenticated_at: None,
     }
 }
 
@@ -71,13 +78,19 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     assert!(matches!(store.sign_in_provided(&unverified, &origin()).await, Err(ProvidedSignInError::UnverifiedEmail)));
 
     let issuer = "https://login.example.com";
-    assert_eq!(store.end_provided_sessions(issuer, "2", Some("another"), "").await.unwrap(), 0);
-    assert_eq!(store.end_provided_sessions(issuer, "1", Some("session of 2"), "").await.unwrap(), 0);
-    assert_eq!(store.end_provided_sessions(issuer, "2", Some("session of 2"), "").await.unwrap(), 1);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), Some("another"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, Some("1"), Some("session of 2"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("another"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("session of 2"), "").await.unwrap(), 1, "by its name");
+    let nameless = ProvidedPerson { session: None, ..promoted.clone() };
+    let nameless = store.sign_in_provided(&nameless, &origin()).await.unwrap();
+    assert_eq!(store.end_provided_sessions(issuer, None, Some("session of 2"), "").await.unwrap(), 0);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), Some("session of 2"), "").await.unwrap(), 1);
+    assert!(store.session(&nameless.token, "").await.unwrap().is_none(), "it may be that one");
     assert!(store.session(&third.token, "").await.unwrap().is_none());
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
-    assert_eq!(store.end_provided_sessions(issuer, "2", None, "").await.unwrap(), 2);
+    assert_eq!(store.end_provided_sessions(issuer, Some("2"), None, "").await.unwrap(), 2);
 }
 
 async fn the_last_administrator_keeps_the_role(database: TestDatabase) {
@@ -103,12 +116,12 @@ async fn what_opened_an_account_does_not_open_it_once_the_provider_does(database
     let store = database.open().await;
     let boss = "boss@example.com".parse().unwrap();
     let account = join(&store, "boss@example.com", Role::Developer).await;
-    let begun = store.begin_session(account, &origin(), SignInMethod::Password).await.unwrap().unwrap();
+    let begun = store.begin_session(account, &origin(), Proof::Password("hash")).await.unwrap();
     let (viewer, id) = (&begun.session.viewer, begun.session.id);
     assert!(store.add_passkey(viewer, id, "ff00", "Mallory's", "{}").await.unwrap());
     let operator = Viewer::operator();
     let reset = store.create_reset_link(operator.admin().unwrap(), &boss).await.unwrap();
-    let challenge = store.create_challenge(ChallengePurpose::SecondFactor, Some(account), "", "").await.unwrap();
+    let challenge = store.begin_second_step(&verified(account), "").await.unwrap().unwrap();
 
     let connected =
         store.sign_in_provided(&person("1", "boss@example.com", Some(Role::Admin)), &origin()).await.unwrap();
@@ -142,16 +155,35 @@ async fn an_account_belongs_to_one_person_of_the_provider(database: TestDatabase
     assert_eq!(store.disconnect_identities(admin, None).await.unwrap(), 0);
 }
 
+/// Credentials as they were read before the password was verified.
+fn verified(account: AccountId) -> Credentials {
+    Credentials { account, password: "hash".into(), has_second_factor: true }
+}
+
+async fn sign_in(store: &Store, account: AccountId, proof: Proof<'_>) -> Result<StartedSession, SignInError> {
+    store.begin_session(account, &origin(), proof).await
+}
+
+/// Signs in with a password and a code.
+async fn sign_in_with(
+    store: &Store,
+    account: AccountId,
+    code: SecondFactorCode<'_>,
+) -> Result<StartedSession, SignInError> {
+    let challenge = store.begin_second_step(&verified(account), "").await.unwrap().unwrap();
+    sign_in(store, account, Proof::Code { challenge: &challenge, code }).await
+}
+
 async fn the_first_factor_ends_sessions_that_began_without_one(database: TestDatabase) {
     let store = database.open().await;
     let account = join(&store, "ada@example.com", Role::Developer).await;
-    let begin = async || store.begin_session(account, &origin(), SignInMethod::Password).await.unwrap().unwrap();
+    let begin = async || sign_in(&store, account, Proof::Password("hash")).await.unwrap();
     let is_valid = async |token: &Token| store.session(token, "").await.unwrap().is_some();
     let (thief, own) = (begin().await, begin().await);
     let codes = RecoveryCode::generate_all().unwrap();
     store.set_authenticator_app(&own.session.viewer, own.session.id, "KEY", 1, &codes).await.unwrap();
     assert!(!is_valid(&thief.token).await && is_valid(&own.token).await);
-    let other = begin().await;
+    let other = sign_in_with(&store, account, SecondFactorCode::Recovery(&codes[0])).await.unwrap();
     assert!(store.add_passkey(&own.session.viewer, own.session.id, "ff00", "My phone", "{}").await.unwrap());
     assert!(is_valid(&other.token).await, "that one began with a factor");
 }
@@ -165,72 +197,149 @@ async fn links_end_with_their_maker_and_set_up_with_the_first_administrator(data
     assert!(store.link(&set_up).await.unwrap().is_none(), "there is an administrator");
 
     join(&store, "boss@example.com", Role::Admin).await;
-    let viewer = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap().session.viewer;
+    let viewer = store.begin_session(ada, &origin(), Proof::Password("hash")).await.unwrap().session.viewer;
     let admin = viewer.admin().unwrap();
     let invitation = store.invite(admin, Role::Admin, "Eve", Duration::from_secs(60)).await.unwrap();
     let (name, email) = (PersonName::parse("Ada").unwrap(), "ada@example.org".parse().unwrap());
     store.set_profile(admin, ada, &name, &email).await.unwrap();
     assert!(store.link(&invitation).await.unwrap().is_some());
-    store.set_disabled(operator.admin().unwrap(), ada, true).await.unwrap();
+    store.set_access(operator.admin().unwrap(), ada, Access::Disabled { revokes_keys: false }).await.unwrap();
     assert!(store.link(&invitation).await.unwrap().is_none(), "whatever address its maker has now");
 }
 
 async fn a_code_is_used_once_and_codes_end_with_the_last_factor(database: TestDatabase) {
     let store = database.open().await;
-    let begun = store.sign_in_provided(&person("1", "ada@example.com", None), &origin()).await.unwrap();
-    let (viewer, account) = (&begun.session.viewer, begun.session.viewer.account().unwrap().id);
-    let session = begun.session.id;
+    let account = join(&store, "ada@example.com", Role::Developer).await;
+    let begun = sign_in(&store, account, Proof::Password("hash")).await.unwrap();
+    let (viewer, session) = (&begun.session.viewer, begun.session.id);
     let codes = RecoveryCode::generate_all().unwrap();
     assert!(store.set_authenticator_app(viewer, session, "KEY", 100, &codes).await.unwrap(), "the codes are new");
     assert!(!store.set_authenticator_app(viewer, session, "KEY", 100, &codes).await.unwrap());
+    let is_accepted = async |code| match sign_in_with(&store, account, code).await {
+        Ok(_) => true,
+        Err(SignInError::WrongCode) => false,
+        Err(error) => panic!("{error}"),
+    };
     for (step, accepted) in [(100, false), (99, false), (101, true), (101, false), (103, true), (102, false)] {
-        assert_eq!(store.use_app_step(account, step).await.unwrap(), accepted, "{step}");
+        assert_eq!(is_accepted(SecondFactorCode::App { key: "KEY", step }).await, accepted, "{step}");
     }
-    assert!(store.use_recovery_code(account, &codes[0], "").await.unwrap());
-    assert!(!store.use_recovery_code(account, &codes[0], "").await.unwrap());
+    assert!(!is_accepted(SecondFactorCode::App { key: "ANOTHER", step: 104 }).await, "of an app that was replaced");
+    assert!(is_accepted(SecondFactorCode::Recovery(&codes[0])).await);
+    assert!(!is_accepted(SecondFactorCode::Recovery(&codes[0])).await);
     assert_eq!(store.second_factors(account).await.unwrap().recovery_codes, 9);
     assert!(store.add_passkey(viewer, session, "ff00", "My phone", "{}").await.unwrap());
     assert!(!store.add_passkey(viewer, session, "ff00", "Twice", "{}").await.unwrap());
     assert!(store.remove_authenticator_app(viewer).await.unwrap());
-    assert!(store.use_recovery_code(account, &codes[1], "").await.unwrap(), "there is a passkey");
+    assert!(is_accepted(SecondFactorCode::Recovery(&codes[1])).await, "there is a passkey");
     assert!(store.remove_passkey(viewer, "ff00").await.unwrap());
-    assert!(!store.use_recovery_code(account, &codes[2], "").await.unwrap(), "a code is no factor by itself");
+    assert!(!is_accepted(SecondFactorCode::Recovery(&codes[2])).await, "a code is no factor by itself");
     assert!(store.second_factors(account).await.unwrap().is_empty());
+}
+
+async fn a_session_begins_only_while_what_was_verified_holds(database: TestDatabase) {
+    let store = database.open().await;
+    let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
+    let (admin, account) = (operator.admin().unwrap(), join(&store, "ada@example.com", Role::Developer).await);
+    join(&store, "boss@example.com", Role::Admin).await;
+    let is_outdated = |begun: Result<StartedSession, SignInError>| matches!(begun, Err(SignInError::Outdated));
+    let own = sign_in(&store, account, Proof::Password("hash")).await.unwrap().session;
+
+    store.set_access(admin, account, Access::Disabled { revokes_keys: false }).await.unwrap();
+    assert!(is_outdated(sign_in(&store, account, Proof::Password("hash")).await));
+    store.set_access(admin, account, Access::Enabled).await.unwrap();
+
+    // The old password was verified, and then the reset link was used.
+    let challenge = store.begin_second_step(&verified(account), "").await.unwrap().unwrap();
+    let reset = store.create_reset_link(admin, &email).await.unwrap();
+    store.reset_password(&reset, "new hash", "").await.unwrap();
+    assert!(is_outdated(sign_in(&store, account, Proof::Password("hash")).await));
+    assert!(store.begin_second_step(&verified(account), "").await.unwrap().is_none());
+    assert!(store.set_password(&own.viewer, own.id, "hash", "the thief's").await.is_err(), "the session is over");
+    assert_eq!(store.credentials(&email).await.unwrap().unwrap().password, "new hash");
+
+    // A factor was added while the password was verified.
+    let own = sign_in(&store, account, Proof::Password("new hash")).await.unwrap().session;
+    let codes = RecoveryCode::generate_all().unwrap();
+    store.set_authenticator_app(&own.viewer, own.id, "KEY", 1, &codes).await.unwrap();
+    assert!(is_outdated(sign_in(&store, account, Proof::Password("new hash")).await));
+    let code = SecondFactorCode::Recovery(&codes[0]);
+    assert!(is_outdated(sign_in(&store, account, Proof::Code { challenge: &challenge, code }).await), "it is gone");
+
+    // One password, one session.
+    let verified = Credentials { password: "new hash".into(), ..verified(account) };
+    let challenge = store.begin_second_step(&verified, "").await.unwrap().unwrap();
+    sign_in(&store, account, Proof::Code { challenge: &challenge, code }).await.unwrap();
+    let code = SecondFactorCode::Recovery(&codes[1]);
+    assert!(is_outdated(sign_in(&store, account, Proof::Code { challenge: &challenge, code }).await));
+    assert_eq!(store.second_factors(account).await.unwrap().recovery_codes, 9, "the code was not used up");
+}
+
+async fn codes_are_counted_before_they_are_checked(database: TestDatabase) {
+    let store = database.open().await;
+    let account = join(&store, "ada@example.com", Role::Developer).await;
+    let own = sign_in(&store, account, Proof::Password("hash")).await.unwrap().session;
+    store.set_authenticator_app(&own.viewer, own.id, "KEY", 1, &RecoveryCode::generate_all().unwrap()).await.unwrap();
+    let mut challenges = Vec::new();
+    for _ in 0..20 {
+        challenges.push(store.begin_second_step(&verified(account), "").await.unwrap().unwrap());
+    }
+    let mut counted = 0;
+    for challenge in &challenges {
+        counted += usize::from(store.count_code(challenge, true).await.unwrap() == CodeTry::Counted);
+    }
+    assert_eq!(counted, 11);
+    assert_eq!(store.count_code(&challenges[0], false).await.unwrap(), CodeTry::Counted, "a recovery code");
+    // A right one was no wrong one.
+    let proof = Proof::Code { challenge: &challenges[1], code: SecondFactorCode::App { key: "KEY", step: 2 } };
+    sign_in(&store, account, proof).await.unwrap();
+    assert_eq!(store.count_code(&challenges[2], true).await.unwrap(), CodeTry::Counted);
+    assert_eq!(store.count_code(&challenges[2], true).await.unwrap(), CodeTry::TooManyWrong);
+    for expected in [CodeTry::Counted, CodeTry::Counted, CodeTry::ChallengeGone] {
+        assert_eq!(store.count_code(&challenges[2], false).await.unwrap(), expected);
+    }
+}
+
+async fn a_passkey_must_be_there_and_answers_a_challenge_once(database: TestDatabase) {
+    let store = database.open().await;
+    let account = join(&store, "ada@example.com", Role::Developer).await;
+    let own = sign_in(&store, account, Proof::Password("hash")).await.unwrap().session;
+    assert!(store.add_passkey(&own.viewer, own.id, "ff00", "My phone", "{}").await.unwrap());
+    let use_for = async |challenge: &str| {
+        let used = UsedPasskey { id: "ff00".into(), credential: "used".into(), challenge: challenge.into() };
+        sign_in(&store, account, Proof::Passkey(&used)).await.is_ok()
+    };
+    assert!(use_for("one").await && !use_for("one").await && use_for("two").await);
+    assert_eq!(store.passkey("ff00").await.unwrap().unwrap().credential, "used");
+    assert!(store.remove_passkey(&own.viewer, "ff00").await.unwrap());
+    assert!(!use_for("three").await);
+    let other = database.open().await;
+    assert_eq!(store.sign_in_secret().await.unwrap().reveal(), other.sign_in_secret().await.unwrap().reveal());
 }
 
 async fn a_challenge_is_used_up_and_few_are_kept(database: TestDatabase) {
     let store = database.open().await;
-    let (passkey, second) = (ChallengePurpose::Passkey, ChallengePurpose::SecondFactor);
-    let token = store.create_challenge(passkey, None, "192.0.2.1", "state").await.unwrap();
-    assert!(store.take_challenge(second, &token).await.unwrap().is_none(), "it is for something else");
-    assert_eq!(store.take_challenge(passkey, &token).await.unwrap().unwrap().body, "state");
-    assert!(store.take_challenge(passkey, &token).await.unwrap().is_none());
-
-    let token = store.create_challenge(second, None, "192.0.2.1", "").await.unwrap();
-    for _ in 0..5 {
-        assert!(store.try_challenge(second, &token).await.unwrap().is_some());
-    }
-    assert!(store.try_challenge(second, &token).await.unwrap().is_none());
-
-    let other = store.create_challenge(passkey, None, "198.51.100.1", "").await.unwrap();
-    let first = store.create_challenge(passkey, None, "192.0.2.1", "").await.unwrap();
+    let (adding, second) = (ChallengePurpose::AddPasskey, ChallengePurpose::SecondFactor);
     let ada = join(&store, "ada@example.com", Role::Developer).await;
-    let hers = store.create_challenge(second, Some(ada), "192.0.2.1", "").await.unwrap();
+    let token = store.create_challenge(adding, ada, "state").await.unwrap();
+    assert!(store.take_challenge(second, &token).await.unwrap().is_none(), "it is for something else");
+    assert_eq!(store.take_challenge(adding, &token).await.unwrap().unwrap().body, "state");
+    assert!(store.take_challenge(adding, &token).await.unwrap().is_none());
+
+    let begin = async || store.begin_second_step(&verified(ada), "").await.unwrap().unwrap();
+    let first = begin().await;
     for _ in 0..40 {
-        store.create_challenge(passkey, None, "192.0.2.1", "").await.unwrap();
+        store.create_challenge(adding, ada, "").await.unwrap();
     }
-    assert!(store.challenge(second, &hers).await.unwrap().is_some(), "she has typed a password");
-    assert!(store.take_challenge(passkey, &first).await.unwrap().is_none(), "the flood was from there");
-    assert!(store.take_challenge(passkey, &other).await.unwrap().is_some());
+    assert!(store.challenge(second, &first).await.unwrap().is_some());
     for _ in 0..32 {
-        store.create_challenge(second, Some(ada), "198.51.100.7", "").await.unwrap();
+        begin().await;
     }
-    assert!(store.challenge(second, &hers).await.unwrap().is_none(), "newer ones of hers");
+    assert!(store.challenge(second, &first).await.unwrap().is_none(), "newer ones of hers");
 
     // Another password ends what was begun with the one before.
-    let hers = store.create_challenge(second, Some(ada), "192.0.2.1", "").await.unwrap();
-    let begun = store.begin_session(ada, &origin(), SignInMethod::Password).await.unwrap().unwrap().session;
-    store.set_password(&begun.viewer, begun.id, "another hash").await.unwrap();
+    let hers = begin().await;
+    let begun = sign_in(&store, ada, Proof::Password("hash")).await.unwrap().session;
+    assert!(store.set_password(&begun.viewer, begun.id, "hash", "another hash").await.unwrap());
     assert!(store.challenge(second, &hers).await.unwrap().is_none());
 }
 
@@ -244,7 +353,74 @@ async fn failures_are_shared_by_replicas(database: TestDatabase) {
     assert_eq!(failures(&other, &["network a"]).await, 3.0);
     assert_eq!(failures(&one, &["network x", "account b"]).await, 6.0);
     assert_eq!(failures(&one, &["network x"]).await, 0.0);
-    other.forget_sign_in_failures("network a").await.unwrap();
-    assert_eq!(failures(&one, &["network a", "account b"]).await, 6.0);
-    assert_eq!(failures(&one, &["network a"]).await, 0.0);
+    // Two of them were of one account.
+    for _ in 0..2 {
+        one.add_sign_in_failure(&["network a", "own part"]).await.unwrap();
+    }
+    other.forget_sign_in_failures("own part", "network a").await.unwrap();
+    assert_eq!(failures(&one, &["network a"]).await, 3.0);
+    assert_eq!(failures(&one, &["own part"]).await, 0.0);
+}
+
+async fn what_could_take_an_account_over_needs_a_confirmation(database: TestDatabase) {
+    let store = database.open().await;
+    let (ada, bob) =
+        (join(&store, "ada@example.com", Role::Admin).await, join(&store, "bob@example.com", Role::Developer).await);
+    let fresh = sign_in(&store, ada, Proof::Password("hash")).await.unwrap().session;
+    store.set_role(fresh.viewer.admin().unwrap(), bob, Role::Developer).await.unwrap();
+    let codes = RecoveryCode::generate_all().unwrap();
+    store.set_authenticator_app(&fresh.viewer, fresh.id, "KEY", 1, &codes).await.unwrap();
+
+    let session = sign_in_with(&store, ada, SecondFactorCode::Recovery(&codes[0])).await.unwrap().session;
+    let (viewer, admin) = (&session.viewer, session.viewer.admin().unwrap());
+    let is_declined =
+        |error: Option<AccountError>| matches!(error, Some(AccountError::Store(store::StoreError::NotConfirmed)));
+    let bobs = "bob@example.com".parse().unwrap();
+    assert!(is_declined(store.set_role(admin, bob, Role::Admin).await.err()));
+    assert!(is_declined(store.create_reset_link(admin, &bobs).await.err()));
+    assert!(is_declined(store.reset_second_factors(admin, bob).await.err()));
+    assert!(is_declined(store.require_second_factor(admin, false).await.err()));
+    assert!(is_declined(store.invite(admin, Role::Admin, "Eve", Duration::from_secs(60)).await.err()));
+    store.invite(admin, Role::Developer, "Eve", Duration::from_secs(60)).await.unwrap();
+
+    assert!(!store.confirm_with_password(viewer, "an old hash").await.unwrap());
+    assert!(is_declined(store.set_role(admin, bob, Role::Admin).await.err()));
+    assert!(store.confirm_with_password(viewer, "hash").await.unwrap());
+    store.set_role(admin, bob, Role::Admin).await.unwrap();
+    for own in [
+        store.set_role(admin, ada, Role::Developer).await.err(),
+        store.reset_second_factors(admin, ada).await.err(),
+        store.create_reset_link(admin, &"ada@example.com".parse().unwrap()).await.err(),
+    ] {
+        assert!(matches!(own, Some(AccountError::OwnAccount)), "{own:?}");
+    }
+
+    // A provider says when the person gave the password there.
+    for (authenticated_at, is_confirmed) in [(None, false), (Some(store.now()), true)] {
+        let boss = ProvidedPerson { authenticated_at, ..person("1", "boss@example.com", Some(Role::Admin)) };
+        let session = store.sign_in_provided(&boss, &origin()).await.unwrap().session;
+        let changed = store.set_role(session.viewer.admin().unwrap(), bob, Role::Developer).await;
+        assert_eq!(changed.is_ok(), is_confirmed);
+    }
+}
+
+async fn who_was_deleted_returns_when_an_administrator_allows_it(database: TestDatabase) {
+    let store = database.open().await;
+    let operator = Viewer::operator();
+    let admin = operator.admin().unwrap();
+    let ada = person("1", "ada@example.com", None);
+    let first = store.sign_in_provided(&ada, &origin()).await.unwrap().session.viewer.account().unwrap().id;
+    let grace = join(&store, "grace@example.com", Role::Admin).await;
+    join(&store, "boss@example.com", Role::Admin).await;
+    store.delete_account(admin, first).await.unwrap();
+    store.delete_account(admin, grace).await.unwrap();
+    let renamed = ProvidedPerson { email: "ada@example.org".parse().unwrap(), ..ada.clone() };
+    // By the provider's name for her, by her address, and who never came by the provider before.
+    for returning in [&ada, &renamed, &person("2", "ada@example.com", None), &person("3", "grace@example.com", None)] {
+        assert!(matches!(store.sign_in_provided(returning, &origin()).await, Err(ProvidedSignInError::Deleted)));
+    }
+    assert_eq!(store.deleted_people(admin).await.unwrap().len(), 2);
+    assert_eq!(store.allow_return(admin, first).await.unwrap().as_str(), "ada@example.com");
+    assert_eq!(store.deleted_people(admin).await.unwrap().len(), 1);
+    assert_ne!(store.sign_in_provided(&ada, &origin()).await.unwrap().session.viewer.account().unwrap().id, first);
 }

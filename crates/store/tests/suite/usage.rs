@@ -96,7 +96,7 @@ impl World {
 
     async fn viewer(&self, of: AccountId) -> Viewer {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        self.store.begin_session(of, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer
+        self.store.begin_session(of, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
     }
 }
 
@@ -113,13 +113,13 @@ async fn key(store: &Store, owner: Option<AccountId>, project: &str) -> KeyId {
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let viewer = match owner {
         Some(owner) => {
-            store.begin_session(owner, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer
+            store.begin_session(owner, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
         }
         None => Viewer::operator(),
     };
     let project = Project::parse_optional(project).unwrap();
     let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project };
-    store.create_key(&viewer, new).await.unwrap().id()
+    store.create_key(&viewer, new, u64::MAX).await.unwrap().id()
 }
 
 /// Requests, failed ones, measured prompts and their sum, by group.
@@ -354,7 +354,7 @@ async fn prices_are_in_one_currency(database: TestDatabase) {
     store.set_price(admin, None, price("1", "1"), "USD".parse().ok()).await.unwrap();
     let bob = account(&store, "bob").await;
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let bob = store.begin_session(bob, &origin, store::SignInMethod::Password).await.unwrap().unwrap().session.viewer;
+    let bob = store.begin_session(bob, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer;
     assert!(bob.admin().is_none(), "only administrators set prices");
 }
 
@@ -411,7 +411,7 @@ async fn lines_of_the_audit_log_are_found_by_any_part(database: TestDatabase) {
     };
     for name in ["Žižek", "100 %", "a_b"] {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-        store.create_key(&operator, new).await.unwrap();
+        store.create_key(&operator, new, u64::MAX).await.unwrap();
     }
     let subject = |text: &str| AuditQuery { subject: text.into(), ..AuditQuery::default() };
     for (typed, lines) in [("Ž", 1), ("ižEK", 1), ("100 %", 1), ("%", 1), ("_", 1), ("a_b", 1), ("axb", 0), ("\\", 0)]

@@ -1,0 +1,112 @@
+//! Confirmations: a change that could take an account or a key over is declined until the password or passkey was given
+//! again. One page asks for it, carries the declined form's fields, and posts them to where they were posted before.
+
+use http::StatusCode;
+use maud::{Markup, html};
+use store::SignInMethod;
+
+use crate::account::check_password;
+use crate::assets;
+use crate::components::{csrf_field, form_error, heading};
+use crate::error::{ConsoleError, ConsoleResult};
+use crate::form::Form;
+use crate::layout::Area;
+use crate::passkeys;
+use crate::response::ConsoleResponse;
+use crate::session::SignedIn;
+use crate::sign_in::with_next;
+
+/// The password, beside the fields of a form that was declined.
+pub(crate) const PASSWORD_FIELD: &str = "confirm-password";
+
+/// Checks the password that a form carries, if any. Returns the page that asks again if it is wrong.
+pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> ConsoleResult<Option<ConsoleResponse>> {
+    if !form.has(PASSWORD_FIELD) {
+        return Ok(None);
+    }
+    let verified = match check_password(user, form.raw(PASSWORD_FIELD)).await? {
+        Ok(verified) => verified,
+        Err(refused) => {
+            let page = page(user, path, form, Some(&refused.text)).await?;
+            return Ok(Some(page.with_status(refused.status)));
+        }
+    };
+    match user.console.store.confirm_with_password(user.viewer(), &verified.hash).await? {
+        true => Ok(None),
+        false => Err(ConsoleError::SignedOut),
+    }
+}
+
+/// Asks for the password or a passkey, for a form that was posted to that path.
+pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Option<&str>) -> ConsoleResult {
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let store = &user.console.store;
+    let has_password = user.console.settings.passwords && store.password(user.viewer()).await?.is_some();
+    let has_passkeys = user.console.passkeys.is_some() && !store.second_factors(account.id).await?.passkeys.is_empty();
+    // What is posted to a page's path with one more part is asked for on that page.
+    let page = path.rsplit_once('/').map_or("/", |(page, _)| page);
+    let content = html! {
+        (heading("Confirm that it is you", html! {}))
+        section.card.narrow {
+            p { "This change needs you to prove again who you are. You are not asked again for five minutes." }
+            (form_error(error))
+            form.fields #confirm method="post" action=(path) {
+                (csrf_field(user))
+                @for (name, value) in form.fields().filter(|(name, _)| *name != PASSWORD_FIELD) {
+                    input type="hidden" name=(name) value=(value);
+                }
+                @if has_password {
+                    input type="hidden" name="username" value=(account.email) autocomplete="username";
+                    label {
+                        "Your password"
+                        input type="password" name=(PASSWORD_FIELD) required autofocus autocomplete="current-password";
+                    }
+                    button.primary type="submit" { "Confirm" }
+                }
+            }
+            @if has_passkeys { (passkey_button(user)) }
+            @if user.session.method == SignInMethod::Provider { (provider_link(user, page)) }
+            p { a href=(page) { "Cancel" } }
+        }
+    };
+    Ok(user.page(Area::of_path(path), "Confirm", content).with_status(StatusCode::FORBIDDEN))
+}
+
+fn passkey_button(user: &SignedIn<'_>) -> Markup {
+    html! {
+        div data-passkey="confirm" data-form=(user.csrf_token()) {
+            button.wide type="button" disabled { "Confirm with a passkey" }
+            p.quiet.small role="status" {}
+        }
+        script src=(assets::PASSKEYS.path()) defer {}
+    }
+}
+
+/// The form's fields do not travel to the provider and back.
+fn provider_link(user: &SignedIn<'_>, page: &str) -> Markup {
+    let name = user.console.settings.identity_provider.as_ref().map_or("", |provider| &provider.name);
+    html! {
+        p { a.button.wide href={ (with_next("/sign-in/provider", page)) "&again=yes" } { "Sign in again with " (name) } }
+        p.quiet.small { "This leads back to the page before, where you make the change again." }
+    }
+}
+
+/// A script has had the passkey used.
+pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
+    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
+        Ok(attempt) => attempt,
+        Err(crowded) => return passkeys::failed(crowded.status(), crowded.message()),
+    };
+    let used = passkeys::verify(user.console, &passkeys::parse(body)?).await?;
+    let used = used.filter(|(owner, _)| *owner == account.id);
+    let is_confirmed = match used {
+        Some((_, used)) => user.console.store.confirm_with_passkey(user.viewer(), &used).await?,
+        None => false,
+    };
+    if !is_confirmed {
+        attempt.failed().await?;
+        return passkeys::failed(StatusCode::BAD_REQUEST, passkeys::NOT_ACCEPTED);
+    }
+    Ok(ConsoleResponse::json("{}".into()))
+}
