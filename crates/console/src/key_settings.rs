@@ -88,9 +88,6 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
                     " The secret before this one still works, until " (time(until)) "."
                 }
             }
-            @if old_until.is_some() {
-                (button_form(user, &format!("/keys/{}/end-overlap", key.id), "End the old secret now", ""))
-            }
             form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
                 (csrf_field(user))
                 label { "Old secret"
@@ -101,6 +98,9 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
                     }
                 }
                 button type="submit" { "Rotate key" }
+            }
+            @if old_until.is_some() {
+                (button_form(user, &format!("/keys/{}/end-overlap", key.id), "End the old secret now", ""))
             }
         }
     })

@@ -49,10 +49,8 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
         section.card #sessions {
             div.heading {
                 h2 { "Sessions" }
-                @if !sessions.is_empty() {
-                    div.actions {
-                        (button_form(user, &format!("/team/{}/sign-out", account.id), "Sign out everywhere", "plain"))
-                    }
+                div.actions {
+                    (button_form(user, &format!("/team/{}/sign-out", account.id), "Sign out everywhere", "plain"))
                 }
             }
             @if sessions.is_empty() {
