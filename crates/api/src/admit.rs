@@ -1,9 +1,8 @@
 //! Admission: a runtime, a healthy ledger and a free slot, all checked before any work is done.
 
 use admission::Permit;
-use chat::KeyId;
 use runtimes::Availability;
-use store::{EnterError, LimitPermit};
+use store::{Client, EnterError, LimitPermit};
 
 use crate::authentication::Authorized;
 use crate::error::ApiError;
@@ -13,7 +12,7 @@ use crate::worker::Worker;
 /// A request that may use a runtime; it holds its slot for as long as it lives.
 pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
-    _permit: Permit<KeyId>,
+    _permit: Permit<Client>,
     _limits: LimitPermit,
 }
 
@@ -32,7 +31,7 @@ pub(crate) async fn admit<'w>(worker: &'w Worker, caller: &Authorized) -> Result
         EnterError::Reached(reached) => ApiError::limit_reached(&reached),
         EnterError::Store(error) => ApiError::unavailable("The service cannot check limits now.").caused_by(error),
     })?;
-    let permit = worker.api.admission.enter(caller.key()).ok_or_else(ApiError::at_capacity)?;
+    let permit = worker.api.admission.enter(caller.client()).ok_or_else(ApiError::at_capacity)?;
     limits.start();
     Ok(Admitted { runtimes, _permit: permit, _limits: limits })
 }

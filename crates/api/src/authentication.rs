@@ -1,9 +1,9 @@
 //! Authentication and authorization: exactly one `Authorization: Bearer <API_KEY>`, checked against the database every
 //! time.
 
-use chat::{ApiKey, KeyId};
+use chat::ApiKey;
 use http::{HeaderMap, header};
-use store::{Caller, CallerLimits, Store};
+use store::{Caller, CallerLimits, Client, Store};
 
 use crate::error::ApiError;
 
@@ -25,7 +25,7 @@ fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
 
 /// Proof that a caller's key has the permission `completions`, and that no budget of it is spent.
 pub(crate) struct Authorized {
-    key: KeyId,
+    client: Client,
     limits: CallerLimits,
 }
 
@@ -35,15 +35,15 @@ pub(crate) async fn authorize(store: &Store, caller: &Caller) -> Result<Authoriz
         return Err(ApiError::insufficient_permission());
     }
     match store.spent_budget(caller.limits()).await {
-        Ok(None) => Ok(Authorized { key: caller.key(), limits: caller.limits().clone() }),
+        Ok(None) => Ok(Authorized { client: caller.client(), limits: caller.limits().clone() }),
         Ok(Some(spent)) => Err(ApiError::budget_spent(&spent)),
         Err(error) => Err(ApiError::unavailable("The service cannot check budgets now.").caused_by(error)),
     }
 }
 
 impl Authorized {
-    pub(crate) fn key(&self) -> KeyId {
-        self.key
+    pub(crate) fn client(&self) -> Client {
+        self.client
     }
 
     pub(crate) fn limits(&self) -> &CallerLimits {

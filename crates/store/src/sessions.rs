@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
+use crate::accounts::{ACCOUNT_COLUMNS, Account, Email, account, find_account};
 use crate::id::{AccountId, SessionId};
 use crate::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED};
 use crate::sql::{Row, Transaction, params};
@@ -142,6 +142,12 @@ impl Store {
             })
         };
         self.connection().await?.query(list, params![&account, began, seen], record).await
+    }
+
+    /// Where the sessions of an account were begun.
+    pub async fn session_addresses(&self, email: &Email) -> Result<Vec<String>, StoreError> {
+        let list = "SELECT DISTINCT address FROM sessions JOIN accounts ON accounts.id = account WHERE email = $1";
+        self.connection().await?.query(list, params![email.as_str()], |row| row.get(0)).await
     }
 
     /// `false` if the viewer has no such session.
