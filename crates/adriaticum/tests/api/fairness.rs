@@ -80,7 +80,7 @@ fn a_person_with_ten_keys_leaves_memory_for_others() {
 }
 
 #[test]
-fn a_runtime_learns_who_belongs_together_and_nobodys_name() {
+fn a_runtime_learns_which_keys_belong_together_and_no_name() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (keys, alone) = (keys_of_one_person(&service), service.key());

@@ -59,7 +59,7 @@ fn four_addresses_with_half_sent_forms_do_not_close_the_console() {
 }
 
 #[test]
-fn people_who_are_signed_in_have_a_reserve_that_no_number_of_strangers_can_take() {
+fn people_who_are_signed_in_have_a_reserve_however_many_networks_hold_forms() {
     let service = ADRIATICUM.service().start();
     let (ada, token) = Visitor::of(&service).join(&service, "Ada", "developer").with_form("/keys");
     let _held = hold_forms(&service, (0..MAX_CONNECTIONS + 20).map(network));
