@@ -1,8 +1,10 @@
 //! A fair share of a limited number of slots: the rule, purely, and the permit that holds slots.
 //!
-//! A client may hold up to four times the slots that are still free. Alone it gets four fifths of all; however many it
-//! asks for, the next client finds some. A slot can be a request, a connection or a byte: what takes several gets all
-//! of them or none. Nobody queues: there are slots, or there is a refusal.
+//! A client belongs to parties, from the largest to itself: a person and a key, or networks and an address. The largest
+//! may hold up to four times the slots that are still free: alone it gets four fifths of all, and the next one finds
+//! some. Within what it may still take, the same rule holds for the next smaller one. A slot can be a request, a
+//! connection or a byte: what takes several gets all of them or none. There is no queue: there are slots, or there is a
+//! refusal.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,98 +12,132 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A client may hold this many slots for each free one.
+/// A party may hold this many slots for each free one.
 const HELD_PER_FREE: usize = 4;
 
-#[derive(Debug)]
-pub struct FairShare<Client> {
-    slots: usize,
-    taken: usize,
-    held: HashMap<Client, usize>,
+/// Takes slots, and is one of its parties.
+pub trait Client {
+    type Party: Eq + Hash;
+
+    /// Whom its slots are counted for, at least one: the largest party first, the client itself last.
+    fn parties(&self) -> impl Iterator<Item = Self::Party>;
 }
 
-impl<Client: Eq + Hash> FairShare<Client> {
+#[derive(Debug)]
+pub struct FairShare<C: Client> {
+    slots: usize,
+    taken: usize,
+    held: HashMap<C::Party, usize>,
+}
+
+impl<C: Client> FairShare<C> {
     pub fn new(slots: usize) -> Self {
         Self { slots, taken: 0, held: HashMap::new() }
     }
 
     /// Takes a slot for a client; `false` if it may not have one.
-    pub fn enter(&mut self, client: Client) -> bool {
+    pub fn enter(&mut self, client: &C) -> bool {
         self.enter_many(client, 1)
     }
 
     /// Takes slots for a client, as if one after the other; `false`, and none is taken, if it may not have them all.
-    pub fn enter_many(&mut self, client: Client, slots: usize) -> bool {
-        let Some(others) = slots.checked_sub(1) else { return true };
-        let free = self.slots - self.taken;
-        let held = self.held(&client);
-        let may = slots <= free && held + others < HELD_PER_FREE * (free - others);
+    pub fn enter_many(&mut self, client: &C, slots: usize) -> bool {
+        let may = self.may_enter(client, slots);
         if may {
-            self.taken += slots;
-            self.held.insert(client, held + slots);
+            self.add(client, slots);
         }
         may
     }
 
-    pub fn leave(&mut self, client: &Client) {
+    /// If the last of the slots may be taken, so may those before it.
+    fn may_enter(&self, client: &C, slots: usize) -> bool {
+        let Some(others) = slots.checked_sub(1) else { return true };
+        let mut room = (self.slots - self.taken).saturating_sub(others);
+        client.parties().all(|party| {
+            let (held, most) = (self.held(&party) + others, HELD_PER_FREE * room);
+            // What this party can still take one by one is what its members share.
+            room = most.saturating_sub(held).div_ceil(HELD_PER_FREE + 1);
+            held < most
+        })
+    }
+
+    fn add(&mut self, client: &C, slots: usize) {
+        if slots > 0 {
+            self.taken += slots;
+            client.parties().for_each(|party| *self.held.entry(party).or_default() += slots);
+        }
+    }
+
+    pub fn leave(&mut self, client: &C) {
         self.leave_many(client, 1);
     }
 
     /// Gives slots back, at most as many as the client holds.
-    pub fn leave_many(&mut self, client: &Client, slots: usize) {
-        if let Some(held) = self.held.get_mut(client) {
-            let slots = slots.min(*held);
-            self.taken -= slots;
-            *held -= slots;
-            if *held == 0 {
-                self.held.remove(client);
+    pub fn leave_many(&mut self, client: &C, slots: usize) {
+        let slots = slots.min(self.held_by(client));
+        self.taken -= slots;
+        for party in client.parties() {
+            if let Some(held) = self.held.get_mut(&party) {
+                *held -= slots;
+                if *held == 0 {
+                    self.held.remove(&party);
+                }
             }
         }
     }
 
     /// Passes a slot from one client to another, whatever their shares.
-    pub fn transfer(&mut self, from: &Client, to: Client) {
-        if self.held(from) > 0 {
+    pub fn transfer(&mut self, from: &C, to: &C) {
+        if self.held_by(from) > 0 {
             self.leave(from);
-            self.taken += 1;
-            *self.held.entry(to).or_default() += 1;
+            self.add(to, 1);
         }
     }
 
-    /// How many slots a client holds.
-    pub fn held(&self, client: &Client) -> usize {
-        self.held.get(client).copied().unwrap_or(0)
+    /// How many slots a party holds.
+    pub fn held(&self, party: &C::Party) -> usize {
+        self.held.get(party).copied().unwrap_or(0)
+    }
+
+    /// How many slots a client itself holds.
+    pub fn held_by(&self, client: &C) -> usize {
+        client.parties().last().map_or(0, |party| self.held(&party))
     }
 }
 
 /// A fair share that threads use together.
-pub struct Admission<Client: Eq + Hash>(Arc<Mutex<FairShare<Client>>>);
+pub struct Admission<C: Client>(Arc<Mutex<FairShare<C>>>);
 
-impl<Client: Eq + Hash> Clone for Admission<Client> {
+impl<C: Client> Clone for Admission<C> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<Client: Eq + Hash + Clone> Admission<Client> {
+impl<C: Client> Admission<C> {
     pub fn new(slots: usize) -> Self {
         Self(Arc::new(Mutex::new(FairShare::new(slots))))
     }
 
     /// A slot for a client, held until the permit is dropped; `None` if there is none for it.
-    pub fn enter(&self, client: Client) -> Option<Permit<Client>> {
+    pub fn enter(&self, client: C) -> Option<Permit<C>> {
         self.enter_many(client, 1)
     }
 
+    /// A permit without slots, to be resized.
+    pub fn empty(&self, client: C) -> Permit<C> {
+        Permit { share: self.0.clone(), client, slots: 0 }
+    }
+
     /// Several slots, all or none.
-    pub fn enter_many(&self, client: Client, slots: usize) -> Option<Permit<Client>> {
-        let entered = self.0.lock().enter_many(client.clone(), slots);
+    pub fn enter_many(&self, client: C, slots: usize) -> Option<Permit<C>> {
+        let entered = self.0.lock().enter_many(&client, slots);
         entered.then(|| Permit { share: self.0.clone(), client, slots })
     }
 
-    /// How many slots a client holds.
-    pub fn held(&self, client: &Client) -> usize {
-        self.0.lock().held(client)
+    /// How many slots a client itself holds.
+    pub fn held_by(&self, client: &C) -> usize {
+        self.0.lock().held_by(client)
     }
 
     /// How many slots are taken, and how many there are.
@@ -112,13 +148,13 @@ impl<Client: Eq + Hash + Clone> Admission<Client> {
 }
 
 /// Slots that are taken for as long as this lives.
-pub struct Permit<Client: Eq + Hash> {
-    share: Arc<Mutex<FairShare<Client>>>,
-    client: Client,
+pub struct Permit<C: Client> {
+    share: Arc<Mutex<FairShare<C>>>,
+    client: C,
     slots: usize,
 }
 
-impl<Client: Eq + Hash + Clone> Permit<Client> {
+impl<C: Client> Permit<C> {
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -126,7 +162,7 @@ impl<Client: Eq + Hash + Clone> Permit<Client> {
     /// Changes how many slots it holds; `false` if there are not enough, and then it holds as many as before.
     pub fn resize(&mut self, slots: usize) -> bool {
         let resized = match slots.checked_sub(self.slots) {
-            Some(more) => self.share.lock().enter_many(self.client.clone(), more),
+            Some(more) => self.share.lock().enter_many(&self.client, more),
             None => {
                 self.share.lock().leave_many(&self.client, self.slots - slots);
                 true
@@ -139,7 +175,7 @@ impl<Client: Eq + Hash + Clone> Permit<Client> {
     }
 }
 
-impl<Client: Eq + Hash> Drop for Permit<Client> {
+impl<C: Client> Drop for Permit<C> {
     fn drop(&mut self) {
         if self.slots > 0 {
             self.share.lock().leave_many(&self.client, self.slots);
@@ -152,73 +188,138 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A person's key, or one that stands alone.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    struct Key {
+        person: Option<u8>,
+        key: u8,
+    }
+
+    impl Client for Key {
+        type Party = (&'static str, u8);
+
+        fn parties(&self) -> impl Iterator<Item = Self::Party> {
+            self.person.map(|person| ("person", person)).into_iter().chain([("key", self.key)])
+        }
+    }
+
+    fn alone(key: u8) -> Key {
+        Key { person: None, key }
+    }
+
+    fn of(person: u8, key: u8) -> Key {
+        Key { person: Some(person), key }
+    }
+
+    fn fill(share: &mut FairShare<Key>, client: Key) -> usize {
+        (0..1000).filter(|_| share.enter(&client)).count()
+    }
+
     #[test]
     fn a_greedy_client_leaves_a_slot_for_the_next() {
         let mut share = FairShare::new(100);
-        let greedy = (0..1000).filter(|_| share.enter("greedy")).count();
-        assert_eq!(greedy, 80);
-        assert!(share.enter("newcomer"));
+        assert_eq!(fill(&mut share, alone(1)), 80);
+        assert!(share.enter(&alone(2)));
+    }
+
+    #[test]
+    fn many_keys_of_a_person_get_no_more_than_one_key_alone_and_each_finds_some() {
+        let mut share = FairShare::new(100);
+        let held: Vec<usize> = (0..10).map(|key| fill(&mut share, of(1, key))).collect();
+        assert_eq!(held, [64, 13, 3, 0, 0, 0, 0, 0, 0, 0], "four fifths of all, and of each other's rest");
+        assert_eq!(fill(&mut share, alone(99)), 16, "as much as beside a single key");
+        assert!(share.enter(&of(2, 100)));
     }
 
     #[test]
     fn a_single_slot_can_be_used() {
-        let mut share = FairShare::new(1);
-        assert!(share.enter("a"));
-        assert!(!share.enter("b"));
-        share.leave(&"a");
-        assert!(share.enter("b"));
+        for (first, second) in [(alone(1), alone(2)), (of(1, 1), of(1, 2)), (of(1, 1), of(2, 2))] {
+            let mut share = FairShare::new(1);
+            assert!(share.enter(&first));
+            assert!(!share.enter(&second));
+            share.leave(&first);
+            assert!(share.enter(&second));
+        }
     }
 
     #[test]
     fn a_permit_grows_and_shrinks_within_its_share_and_returns_all_of_it() {
         let admission = Admission::new(100);
-        let mut permit = admission.enter_many("a", 50).unwrap();
-        assert!(admission.enter_many("a", 31).is_none());
+        let mut permit = admission.enter_many(alone(1), 50).unwrap();
+        assert!(admission.enter_many(alone(1), 31).is_none());
         assert!(!permit.resize(81), "more than four fifths");
         assert_eq!(admission.usage(), (50, 100), "a refusal changes nothing");
         assert!(permit.resize(80));
-        assert!(admission.enter_many("b", 17).is_none());
-        assert!(admission.enter_many("b", 16).is_some());
+        assert!(admission.enter_many(alone(2), 17).is_none());
+        assert!(admission.enter_many(alone(2), 16).is_some());
         assert!(permit.resize(10));
         assert_eq!((permit.slots(), admission.usage().0), (10, 10));
-        let nothing = admission.enter_many("c", 0).unwrap();
+        let nothing = admission.enter_many(alone(3), 0).unwrap();
         drop((permit, nothing));
         assert_eq!(admission.usage().0, 0);
     }
 
+    fn clients() -> impl Strategy<Value = Key> {
+        (proptest::option::of(0..2u8), 0..3u8)
+            .prop_map(|(person, key)| Key { person, key: key + 10 * person.unwrap_or(9) })
+    }
+
     proptest! {
         #[test]
-        fn slots_are_counted_exactly_and_never_exceeded(slots in 1..50usize, steps in proptest::collection::vec((0..5u8, any::<bool>()), 0..400)) {
+        fn slots_are_counted_exactly_and_never_exceeded(slots in 1..50usize, steps in proptest::collection::vec((clients(), any::<bool>()), 0..400)) {
             let mut share = FairShare::new(slots);
-            let mut inside = Vec::new();
+            let mut inside: Vec<Key> = Vec::new();
             for (client, comes) in steps {
                 if comes {
-                    let held = inside.iter().filter(|&&other| other == client).count();
                     let free = slots - inside.len();
-                    prop_assert_eq!(share.enter(client), free > 0 && held < HELD_PER_FREE * free);
-                    if share.taken > inside.len() {
+                    let own = inside.iter().filter(|other| **other == client).count();
+                    let group = inside.iter().filter(|other| client.person.is_some() && other.person == client.person);
+                    let (group, entered) = (group.count().max(own), share.enter(&client));
+                    if entered {
                         inside.push(client);
                     }
-                } else if let Some(at) = inside.iter().position(|&other| other == client) {
+                    prop_assert!(!entered || group < HELD_PER_FREE * free);
+                    // Who has nothing gets a slot if its person may have one more.
+                    prop_assert!(entered || own > 0 || group >= HELD_PER_FREE * free);
+                    prop_assert!(entered || client.person.is_some() || own >= HELD_PER_FREE * free);
+                } else if let Some(at) = inside.iter().position(|other| *other == client) {
                     share.leave(&inside.swap_remove(at));
                 } else {
                     share.leave(&client);
                 }
                 prop_assert_eq!(share.taken, inside.len());
                 prop_assert!(share.taken <= slots);
-                prop_assert_eq!(share.held.values().sum::<usize>(), inside.len());
+                for ((kind, name), held) in &share.held {
+                    let is_party = |client: &&Key| client.parties().any(|party| party == (*kind, *name));
+                    prop_assert_eq!(inside.iter().filter(is_party).count(), *held);
+                }
             }
+        }
+
+        /// Whatever its keys ask for, a person never gets more than one key alone would: the next party finds room.
+        #[test]
+        fn a_person_with_many_keys_is_one_party(slots in 5..300usize, keys in proptest::collection::vec(0..20u8, 0..600)) {
+            let (mut many, mut single) = (FairShare::new(slots), FairShare::new(slots));
+            for key in keys {
+                let entered = many.enter(&of(1, key));
+                let may = single.enter(&alone(1));
+                prop_assert!(may || !entered);
+                if may && !entered {
+                    single.leave(&alone(1));
+                }
+            }
+            prop_assert!(many.enter(&alone(99)));
         }
 
         /// Several slots at once are what as many single ones would be, and a refusal takes none.
         #[test]
-        fn many_slots_are_taken_as_if_one_by_one(slots in 1..200usize, steps in proptest::collection::vec((0..4u8, 0..60usize, any::<bool>()), 0..100)) {
+        fn many_slots_are_taken_as_if_one_by_one(slots in 1..200usize, steps in proptest::collection::vec((clients(), 0..60usize, any::<bool>()), 0..100)) {
             let (mut share, mut single) = (FairShare::new(slots), FairShare::new(slots));
-            let mut inside: Vec<(u8, usize)> = Vec::new();
+            let mut inside: Vec<(Key, usize)> = Vec::new();
             for (client, wanted, comes) in steps {
                 if comes {
-                    let one_by_one = (0..wanted).take_while(|_| single.enter(client)).count();
-                    let entered = share.enter_many(client, wanted);
+                    let one_by_one = (0..wanted).take_while(|_| single.enter(&client)).count();
+                    let entered = share.enter_many(&client, wanted);
                     prop_assert_eq!(entered, one_by_one == wanted);
                     match entered {
                         true => inside.push((client, wanted)),
@@ -242,9 +343,9 @@ mod tests {
             for (greedy, room) in [(2, 262_144), (3, 200_000)] {
                 let mut share = FairShare::new(32 << 20);
                 for &(client, bytes) in bodies.iter().filter(|(client, _)| *client < greedy) {
-                    share.enter_many(client, bytes);
+                    share.enter_many(&alone(client), bytes);
                 }
-                prop_assert!(share.enter_many(99, room));
+                prop_assert!(share.enter_many(&of(1, 99), room));
             }
         }
     }

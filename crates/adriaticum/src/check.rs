@@ -270,7 +270,10 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
     match PoolClient::new(pool.clone())
-        .complete(&request, Attribution { id: RequestId::now(), tag: None, trace: &http::HeaderMap::new() })
+        .complete(
+            &request,
+            Attribution { id: RequestId::now(), key: None, person: None, trace: &http::HeaderMap::new() },
+        )
         .await
     {
         Ok(answered) => {

@@ -3,7 +3,6 @@
 //! The console's requests run on threads of their own, also here. Its pages take long if there is much to sum up, its
 //! changes wait for the disk, and SQLite does both on the calling thread: no caller of the API may wait for that.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::Api;
@@ -13,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use transport::{Rejection, Response, ResponseBody, Site};
+use transport::{ClientConnection, Rejection, Response, ResponseBody, Site};
 
 pub(crate) struct HostRouter {
     api: Arc<Api>,
@@ -27,13 +26,29 @@ impl HostRouter {
         Ok(Self { threads: threads.collect::<std::io::Result<_>>()?, api, console })
     }
 
+    fn is_for_console(&self, request: Request<Incoming>) -> (bool, Request<Incoming>) {
+        let (head, body) = request.into_parts();
+        (self.console.host().is_named_by(&head), Request::from_parts(head, body))
+    }
+
     /// Has the console handle a request, on the thread that has the least to do. If the client disconnects, this is
     /// dropped and the request with it.
-    async fn run_console(&self, client: IpAddr, request: Request<Incoming>) -> Response {
+    async fn run_console(
+        &self,
+        connection: ClientConnection,
+        request: Request<Incoming>,
+        is_admitted: bool,
+    ) -> Response {
         let mut task = JoinSet::new();
         if let Some(thread) = self.threads.iter().min_by_key(|thread| thread.runtime.metrics().num_alive_tasks()) {
             let worker = thread.worker.clone();
-            task.spawn_on(async move { Console::handle(&worker, client, request).await }, &thread.runtime);
+            let handle = async move {
+                match is_admitted {
+                    true => Console::handle(&worker, connection, request).await,
+                    false => Console::handle_beyond_limit(&worker, connection, request).await,
+                }
+            };
+            task.spawn_on(handle, &thread.runtime);
         }
         match task.join_next().await {
             Some(Ok(response)) => response,
@@ -78,14 +93,24 @@ impl Site for HostRouter {
         HostRouterWorker { site: self.clone(), api: self.api.worker() }
     }
 
-    async fn handle(worker: &HostRouterWorker, client: IpAddr, request: Request<Incoming>) -> Response {
-        let (head, body) = request.into_parts();
-        let is_console = worker.site.console.host().is_named_by(&head);
-        let request = Request::from_parts(head, body);
+    async fn handle(worker: &HostRouterWorker, connection: ClientConnection, request: Request<Incoming>) -> Response {
+        let (is_console, request) = worker.site.is_for_console(request);
         match is_console {
-            true => worker.site.run_console(client, request).await,
+            true => worker.site.run_console(connection, request, true).await,
             // The API answers 404 to a host that is neither.
-            false => Api::handle(&worker.api, client, request).await,
+            false => Api::handle(&worker.api, connection, request).await,
+        }
+    }
+
+    async fn handle_beyond_limit(
+        worker: &HostRouterWorker,
+        connection: ClientConnection,
+        request: Request<Incoming>,
+    ) -> Response {
+        let (is_console, request) = worker.site.is_for_console(request);
+        match is_console {
+            true => worker.site.run_console(connection, request, false).await,
+            false => Api::handle_beyond_limit(&worker.api, connection, request).await,
         }
     }
 

@@ -2,9 +2,9 @@
 //! limit of its caller. What was decided when the head arrived may be a minute old, and counts for nothing here.
 
 use admission::Permit;
-use chat::{ChatRequest, KeyId};
+use chat::ChatRequest;
 use runtimes::Availability;
-use store::{Refusal, ReserveError};
+use store::{Client, Refusal, ReserveError};
 
 use crate::error::ApiError;
 use crate::inference::Runtimes;
@@ -22,7 +22,7 @@ pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
     /// Whether facts are needed.
     pub(crate) is_grounded: bool,
-    _slot: Permit<KeyId>,
+    _slot: Permit<Client>,
 }
 
 impl<'w> RequestRecord<'w> {
@@ -38,8 +38,8 @@ impl<'w> RequestRecord<'w> {
         if !worker.ledger.is_healthy() {
             return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
         }
-        let key = self.authorize_again().await?.key(); // 401, 403
-        let slot = worker.api.admission.enter(key).ok_or_else(ApiError::at_capacity)?;
+        let client = self.authorize_again().await?.client(); // 401, 403
+        let slot = worker.api.admission.enter(client).ok_or_else(ApiError::at_capacity)?;
         let is_grounded = self.assess(chat);
         let tokens = most_tokens(chat, self.max_source_bytes(is_grounded), runtimes.largest_context());
         self.reserve(tokens).await?; // 403, 503

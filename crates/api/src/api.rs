@@ -1,21 +1,19 @@
 //! What all workers of the API share, and what it says of itself to the ops listener and the console.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use admission::Admission;
-use chat::KeyId;
 use grounding::Grounder;
 use http::Request;
 use hyper::body::Incoming;
 use opentelemetry_sdk::trace::SdkTracer;
 use parking_lot::Mutex;
 use runtimes::{Availability, EngineStatus, MemberStatus, Pool};
-use store::{Ledger, LedgerStats, Store};
+use store::{Client, Ledger, LedgerStats, Store};
 use tokio::sync::Notify;
-use transport::{BodyBudget, BodyLimits, Rejection, Response, Site};
+use transport::{BodyBudget, BodyLimits, ClientConnection, Rejection, Response, Site};
 
 use crate::address::ApiAddress;
 use crate::counters::{Counters, Totals};
@@ -41,8 +39,8 @@ pub struct Api {
     pub(crate) body_limits: BodyLimits,
     pub(crate) store: Arc<Store>,
     pub(crate) ledger: Ledger,
-    pub(crate) admission: Admission<KeyId>,
-    pub(crate) body_budget: BodyBudget<KeyId>,
+    pub(crate) admission: Admission<Client>,
+    pub(crate) body_budget: BodyBudget<Client>,
     pub(crate) grounder: Option<Grounder>,
     pub(crate) request_log: Option<Arc<dyn RequestLog>>,
     pub(crate) tracer: Option<SdkTracer>,
@@ -185,8 +183,8 @@ impl Site for Api {
         Worker::new(self.clone())
     }
 
-    async fn handle(worker: &Worker, _client: IpAddr, request: Request<Incoming>) -> Response {
-        handle(worker, request).await
+    async fn handle(worker: &Worker, connection: ClientConnection, request: Request<Incoming>) -> Response {
+        handle(worker, &connection, request).await
     }
 
     fn reject(worker: &Worker, why: Rejection) -> Response {

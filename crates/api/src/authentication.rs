@@ -1,9 +1,9 @@
 //! Authentication and authorization: exactly one `Authorization: Bearer <API_KEY>`, checked against the database every
 //! time.
 
-use chat::{ApiKey, KeyId};
+use chat::ApiKey;
 use http::{HeaderMap, header};
-use store::{Caller, Store, StoreError};
+use store::{Caller, Client, Store, StoreError};
 
 use crate::error::ApiError;
 
@@ -34,18 +34,18 @@ fn presented_key(headers: &HeaderMap) -> Option<ApiKey> {
 
 /// Proof that a caller's key has the permission `completions`.
 pub(crate) struct Authorized {
-    key: KeyId,
+    client: Client,
 }
 
 pub(crate) fn authorize(caller: &Caller) -> Result<Authorized, ApiError> {
     match caller.may_complete() {
-        true => Ok(Authorized { key: caller.key() }),
+        true => Ok(Authorized { client: caller.client() }),
         false => Err(ApiError::insufficient_permission()),
     }
 }
 
 impl Authorized {
-    pub(crate) fn key(&self) -> KeyId {
-        self.key
+    pub(crate) fn client(&self) -> Client {
+        self.client
     }
 }

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
 use store::Caller;
-use transport::{Body, Rejection, Response, Upload};
+use transport::{Body, ClientConnection, Rejection, Response, Upload};
 
 use crate::content_type::require_json;
 use crate::error::ApiError;
 use crate::record::RequestRecord;
 use crate::worker::Worker;
 
-pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Response {
+pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, request: Request<Incoming>) -> Response {
     let (head, incoming) = request.into_parts();
     let mut record = RequestRecord::open(worker, Some(&head.headers));
     let upload = Upload::new(incoming, &head.headers);
@@ -24,8 +24,9 @@ pub(crate) async fn handle(worker: &Worker, request: Request<Incoming>) -> Respo
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
             let caller = record.authenticate(&head.headers).await?; // 401, 503
+            connection.identify();
             let caller = record.authorize(caller)?; // 403
-            let body = upload.read(api.body_limits, &api.body_budget, caller.key()).await;
+            let body = upload.read(api.body_limits, &api.body_budget, caller.client()).await;
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
             drop(head); // it is not small enough to keep it for as long as a completion takes

@@ -10,7 +10,7 @@ use grounding::augment::{self, Source};
 use grounding::{Grounder, Passage};
 use http::HeaderMap;
 use runtimes::{AttemptError, Attribution, Availability, InferenceError, MemberError, PoolClient};
-use store::{Caller, GroundingRecord};
+use store::{AccountId, Caller, GroundingRecord};
 use wire::runtime::ContextOverflow;
 
 use crate::admit::Admitted;
@@ -143,8 +143,10 @@ impl RequestRecord<'_> {
     }
 
     async fn run(&mut self, inference: Inference<'_>) -> Result<Completion, InferenceError> {
-        let tag = self.caller.as_ref().map(Caller::key);
-        let attribution = Attribution { id: self.id, tag, trace: inference.trace };
+        let client = self.caller.as_ref().map(Caller::client);
+        let person = client.as_ref().and_then(|client| client.person.as_ref()).map(AccountId::as_str);
+        let key = client.map(|client| client.key);
+        let attribution = Attribution { id: self.id, key, person, trace: inference.trace };
         let mut attempt = inference.client.first_attempt(inference.chat, attribution)?;
         loop {
             self.runtime = Some(attempt.runtime());

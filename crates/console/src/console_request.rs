@@ -7,12 +7,17 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Method, Request, header};
 use hyper::body::Incoming;
-use transport::{Body, BodyBudget, BodyLimits, BodyPermit, Upload, UploadError, network};
+use store::AccountId;
+use transport::{Body, BodyBudget, BodyLimits, BodyPermit, ClientConnection, Upload, UploadError};
 use url::form_urlencoded;
 
 use crate::error::{ConsoleError, ConsoleResult};
 
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Of visitors who are not signed in. Names, addresses, passwords, tokens of the identity provider and a path to return
+/// to: a form waits in memory while its password is verified.
+const MAX_ANONYMOUS_BYTES: usize = 16 << 10;
+const ANONYMOUS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_USER_AGENT_CHARS: usize = 300;
 
 pub(crate) struct ConsoleRequest {
@@ -20,18 +25,26 @@ pub(crate) struct ConsoleRequest {
     pub(crate) client: IpAddr,
     pub(crate) query: Fields,
     upload: Option<Upload>,
-    body_budget: BodyBudget<IpAddr>,
+    connection: ClientConnection,
+    /// Who is signed in, with the budget of all who are.
+    person: Option<(AccountId, BodyBudget<AccountId>)>,
     /// Held for as long as the request: its form is made of the body's bytes.
-    body_permit: Option<BodyPermit<IpAddr>>,
+    body_permit: Option<BodyPermit<AccountId>>,
 }
 
 impl ConsoleRequest {
-    /// Its body takes its bytes from the budget, for the visitor's network.
-    pub(crate) fn new(client: IpAddr, request: Request<Incoming>, body_budget: BodyBudget<IpAddr>) -> Self {
+    pub(crate) fn new(connection: ClientConnection, request: Request<Incoming>) -> Self {
         let (head, incoming) = request.into_parts();
         let upload = Some(Upload::new(incoming, &head.headers));
         let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
-        Self { head, client, query, upload, body_budget, body_permit: None }
+        Self { head, client: connection.address, query, upload, connection, person: None, body_permit: None }
+    }
+
+    /// The request of somebody who is signed in: its connection makes way for no stranger, and its body takes its bytes
+    /// from a budget that strangers have no part of.
+    pub(crate) fn identify(&mut self, person: AccountId, budget: &BodyBudget<AccountId>) {
+        self.connection.identify();
+        self.person = Some((person, budget.clone()));
     }
 
     pub(crate) fn is_post(&self) -> bool {
@@ -67,15 +80,22 @@ impl ConsoleRequest {
 
     pub(crate) async fn body(&mut self, max_bytes: usize) -> ConsoleResult<Bytes> {
         let upload = self.upload.take().ok_or(ConsoleError::Unreadable)?;
-        let limits = BodyLimits::new(max_bytes, BODY_IDLE_TIMEOUT);
-        match upload.read(limits, &self.body_budget, network(self.client)).await {
-            Ok(Body { bytes, permit }) => {
-                self.body_permit = Some(permit);
-                Ok(bytes)
+        let read = match &self.person {
+            Some((person, budget)) => {
+                let limits = BodyLimits::new(max_bytes, BODY_IDLE_TIMEOUT);
+                upload.read(limits, budget, *person).await.map(|Body { bytes, permit }| (bytes, Some(permit)))
             }
-            Err(UploadError::OverBudget) => Err(ConsoleError::Busy),
-            Err(_) => Err(ConsoleError::Unreadable),
-        }
+            None => {
+                let limits = BodyLimits::within(max_bytes.min(MAX_ANONYMOUS_BYTES), ANONYMOUS_TIMEOUT);
+                upload.read_form(limits).await.map(|bytes| (bytes, None))
+            }
+        };
+        let (bytes, permit) = read.map_err(|error| match error {
+            UploadError::OverBudget => ConsoleError::Busy,
+            _ => ConsoleError::Unreadable,
+        })?;
+        self.body_permit = permit;
+        Ok(bytes)
     }
 
     /// For the audit log and the list of sessions.

@@ -13,7 +13,6 @@ pub(crate) const CSRF_FIELD: &str = "token";
 /// For what scripts post.
 const CSRF_HEADER: HeaderName = HeaderName::from_static("x-form-token");
 
-/// Names, addresses, passwords and a path to return to: a form waits in memory while its password is verified.
 const MAX_FORM_BYTES: usize = 16 << 10;
 
 pub(crate) struct Form(Fields);

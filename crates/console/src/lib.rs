@@ -54,28 +54,29 @@ mod usage_charts;
 mod usage_table;
 mod wrong_passwords;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::Api;
 use http::Request;
 use hyper::body::Incoming;
-use store::Store;
+use store::{AccountId, Store};
 use tokio::sync::Semaphore;
-use transport::{BodyBudget, HostName, Rejection, Response, Site};
+use transport::{BodyBudget, ClientConnection, HostName, Rejection, Response, Site};
 use webauthn_rs::Webauthn;
 
 pub use crate::counters::SignInCounters;
 pub use crate::provider::{CALLBACK_PATH, IdentityProvider};
 
+use crate::console_request::ConsoleRequest;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::password::Passwords;
 use crate::response::ConsoleResponse;
+use crate::session::SignedIn;
 use crate::throttle::SignInThrottle;
 use crate::wrong_passwords::WrongPasswordLog;
 
-/// Bytes of bodies that the console holds at the same time. Forms are small; the playground's requests may be as large as
-/// the API's.
+/// Bytes of bodies that the console holds at the same time for people who are signed in. Forms are small; the playground's
+/// requests may be as large as the API's.
 const MAX_BODY_MEMORY: usize = 2 << 20;
 
 /// Logouts by the provider that are checked at the same time.
@@ -105,8 +106,8 @@ pub struct Console {
     sign_in_throttle: SignInThrottle,
     /// Turns to check the provider's word that somebody has signed out there.
     logouts: Arc<Semaphore>,
-    /// By network: most visitors are not signed in.
-    body_budget: BodyBudget<IpAddr>,
+    /// Of people who are signed in.
+    body_budget: BodyBudget<AccountId>,
     sign_ins: Arc<SignInCounters>,
     wrong_passwords: WrongPasswordLog,
 }
@@ -172,12 +173,25 @@ impl Site for Console {
         Worker { console: self.clone(), api: api::Worker::new(self.api.clone()) }
     }
 
-    async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
+    async fn handle(worker: &Worker, connection: ClientConnection, request: Request<Incoming>) -> Response {
         if worker.api.api().covers(request.uri().path()) {
             let response = ConsoleResponse::from_api(api::reject_foreign_host(&worker.api, request));
             return response.into_response(worker.console.is_secure());
         }
-        routes::handle(worker, client, request).await
+        routes::handle(worker, ConsoleRequest::new(connection, request)).await
+    }
+
+    /// People who are signed in are served, however many strangers there are.
+    async fn handle_beyond_limit(
+        worker: &Worker,
+        connection: ClientConnection,
+        request: Request<Incoming>,
+    ) -> Response {
+        let request = ConsoleRequest::new(connection, request);
+        match SignedIn::from_request(&worker.console, &request).await {
+            Ok(_) => routes::handle(worker, request).await,
+            Err(_) => Self::reject(worker, Rejection::TooManyConnections),
+        }
     }
 
     fn reject(worker: &Worker, why: Rejection) -> Response {

@@ -1,12 +1,10 @@
 //! Every path of the console and its handler. Those above the line are for everybody, those below it for people who are
 //! signed in. A handler that changes something gets a `Form`.
 
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use http::{Method, Request, header};
-use hyper::body::Incoming;
+use http::{Method, header};
 use transport::Response;
 
 use crate::console_request::ConsoleRequest;
@@ -21,8 +19,7 @@ use crate::{
     overview, passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
 };
 
-pub(crate) async fn handle(worker: &Worker, client: IpAddr, request: Request<Incoming>) -> Response {
-    let mut request = ConsoleRequest::new(client, request, worker.console.body_budget.clone());
+pub(crate) async fn handle(worker: &Worker, mut request: ConsoleRequest) -> Response {
     let result = match AssertUnwindSafe(route(worker, &mut request)).catch_unwind().await {
         Ok(result) => result,
         Err(_panic) => {
@@ -94,6 +91,9 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     }
     // ------------------------------------------------------------------------------------------------ signed in only
     let user = SignedIn::from_request(console, request).await?;
+    if let Some(account) = user.viewer().account() {
+        request.identify(account.id, &console.body_budget);
+    }
     if user.session.lacks_second_factor && !is_for_setting_up(&path) {
         return Ok(ConsoleResponse::redirect("/account/second-factor"));
     }

@@ -1,24 +1,29 @@
 //! Sign-in is slowed down for those who keep failing, never locked: an account under attack must still open for its
 //! owner. Failures count by network and by account, for all replicas together, and decay. How many attempts may wait is
 //! limited, in all and for each network, in fair shares.
+//!
+//! A network where the account has a session is no stranger to it: guesses that others make, at this account or from a
+//! larger network around this one, do not delay it, and its attempts have a share of their own.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission::FairShare;
+use admission::{Admission, Client, Permit};
 use http::StatusCode;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use store::{Email, Store, StoreError};
-use transport::network;
+use transport::NetworkClient;
 
 /// Failures that add no delay.
 const FREE_FAILURES: f64 = 4.0;
 const DELAY_PER_FAILURE: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(8);
+/// A network may fail this many times as often as one of the next smaller size.
+const FAILURES_PER_SIZE: f64 = 4.0;
 /// Attempts in flight: those that wait out a delay, wait for their turn or are verified.
 const MAX_ATTEMPTS: usize = 128;
+const MAX_RETURNING_ATTEMPTS: usize = 32;
 const MAX_ATTEMPTS_PER_NETWORK: usize = 8;
 
 /// The delay that so many failures impose.
@@ -28,7 +33,8 @@ fn delay(failures: f64) -> Duration {
 
 pub(crate) struct SignInThrottle {
     store: Arc<Store>,
-    attempts: Mutex<FairShare<IpAddr>>,
+    strangers: Admission<NetworkClient>,
+    returning: Admission<NetworkClient>,
 }
 
 /// Why an attempt is refused at once.
@@ -59,40 +65,55 @@ impl Crowded {
 
 impl SignInThrottle {
     pub(crate) fn new(store: Arc<Store>) -> Self {
-        Self { store, attempts: Mutex::new(FairShare::new(MAX_ATTEMPTS)) }
+        Self { store, strangers: Admission::new(MAX_ATTEMPTS), returning: Admission::new(MAX_RETURNING_ATTEMPTS) }
     }
 
     /// An attempt to guess an account's password, after the delay that earlier failures impose. Without an account only
-    /// the network's failures count.
+    /// the failures of networks count.
     pub(crate) async fn begin(
         &self,
         address: IpAddr,
         account: Option<&Email>,
     ) -> Result<Result<Attempt<'_>, Crowded>, StoreError> {
-        let mut attempt = match self.enter(address) {
+        let network = NetworkClient::new(address);
+        let is_returning = match account {
+            Some(account) => self.is_returning(network, account).await?,
+            None => false,
+        };
+        let share = if is_returning { &self.returning } else { &self.strangers };
+        let mut attempt = match self.enter_share(share, network) {
             Ok(attempt) => attempt,
             Err(crowded) => return Ok(Err(crowded)),
         };
         attempt.account = account.map(account_subject);
-        let failures = self.store.sign_in_failures(&attempt.subjects()).await?;
-        tokio::time::sleep(delay(failures)).await;
+        let counted = if is_returning { 1 } else { usize::MAX };
+        let mut longest = Duration::ZERO;
+        for (subject, weight) in attempt.subjects().take(counted) {
+            longest = longest.max(delay(self.store.sign_in_failures(&[subject]).await? * weight));
+        }
+        tokio::time::sleep(longest).await;
         Ok(Ok(attempt))
     }
 
     /// For what costs work but is no guess.
     pub(crate) fn enter(&self, address: IpAddr) -> Result<Attempt<'_>, Crowded> {
-        let network = network(address);
-        let mut attempts = self.attempts.lock();
-        let held = attempts.held(&network);
-        if held < MAX_ATTEMPTS_PER_NETWORK && attempts.enter(network) {
-            return Ok(Attempt {
-                throttle: self,
-                network,
-                network_subject: format!("network {network}"),
-                account: None,
-            });
-        }
-        Err(if held > 0 { Crowded::Network } else { Crowded::Everyone })
+        self.enter_share(&self.strangers, NetworkClient::new(address))
+    }
+
+    /// Whether the account has a session that was begun in the same network.
+    async fn is_returning(&self, network: NetworkClient, account: &Email) -> Result<bool, StoreError> {
+        let addresses = self.store.session_addresses(account).await?;
+        let mut networks = addresses.iter().filter_map(|address| Some(NetworkClient::new(address.parse().ok()?)));
+        Ok(networks.any(|other| other == network))
+    }
+
+    fn enter_share(&self, share: &Admission<NetworkClient>, network: NetworkClient) -> Result<Attempt<'_>, Crowded> {
+        let held = share.held_by(&network);
+        let permit = (held < MAX_ATTEMPTS_PER_NETWORK).then(|| share.enter(network)).flatten();
+        let permit = permit.ok_or(if held > 0 { Crowded::Network } else { Crowded::Everyone })?;
+        let mut networks: Vec<_> = network.parties().map(|network| format!("network {network}")).collect();
+        networks.reverse();
+        Ok(Attempt { store: &self.store, network, networks, account: None, _permit: permit })
     }
 }
 
@@ -103,46 +124,44 @@ fn account_subject(email: &Email) -> String {
 
 /// An attempt in flight, counted while it exists. Only with one is a password hashed.
 pub(crate) struct Attempt<'a> {
-    throttle: &'a SignInThrottle,
-    network: IpAddr,
-    /// What failures are counted by.
-    network_subject: String,
+    store: &'a Store,
+    network: NetworkClient,
+    /// What failures are counted by, the smallest network first.
+    networks: Vec<String>,
     account: Option<String>,
+    _permit: Permit<NetworkClient>,
 }
 
 impl Attempt<'_> {
     pub(crate) fn network(&self) -> IpAddr {
-        self.network
+        self.network.address()
     }
 
     pub(crate) async fn failed(self) -> Result<(), StoreError> {
         let own = self.own_subject();
-        let subjects: Vec<_> = self.subjects().into_iter().chain(own.as_deref()).collect();
-        self.throttle.store.add_sign_in_failure(&subjects).await
+        let subjects: Vec<_> = self.subjects().map(|(subject, _)| subject).chain(own.as_deref()).collect();
+        self.store.add_sign_in_failure(&subjects).await
     }
 
     /// Forgets what this account failed from this network, as a part of the network's failures. Those of other accounts
     /// stay: a guesser may have an account as well. So do the account's, from other networks.
     pub(crate) async fn succeeded(self) -> Result<(), StoreError> {
         match self.own_subject() {
-            Some(own) => self.throttle.store.forget_sign_in_failures(&own, &self.network_subject).await,
+            Some(own) => self.store.forget_sign_in_failures(&own, &self.networks[0]).await,
             None => Ok(()),
         }
     }
 
     /// The account from this network.
     fn own_subject(&self) -> Option<String> {
-        self.account.as_ref().map(|account| format!("{account} from {}", self.network))
+        self.account.as_ref().map(|account| format!("{account} from {}", self.networks[0]))
     }
 
-    fn subjects(&self) -> Vec<&str> {
-        [self.network_subject.as_str()].into_iter().chain(self.account.as_deref()).collect()
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        self.throttle.attempts.lock().leave(&self.network);
+    /// What failures are counted by, and what one of them weighs.
+    fn subjects(&self) -> impl Iterator<Item = (&str, f64)> {
+        let weights = std::iter::successors(Some(1.0), |weight| Some(weight / FAILURES_PER_SIZE));
+        let networks = self.networks.iter().map(String::as_str).zip(weights);
+        networks.chain(self.account.as_deref().map(|account| (account, 1.0)))
     }
 }
 
@@ -171,16 +190,18 @@ mod tests {
         assert_eq!(throttle.enter("2001:db8:0:1:ffff::1".parse().unwrap()).err(), Some(Crowded::Network));
         assert_eq!(of("2001:db8:0:2").len(), MAX_ATTEMPTS_PER_NETWORK);
         drop(held);
-        assert_eq!(throttle.attempts.lock().held(&"2001:db8:0:1::".parse().unwrap()), 0);
+        assert_eq!(throttle.strangers.held_by(&NetworkClient::new("2001:db8:0:1::".parse().unwrap())), 0);
     }
 
     #[tokio::test]
     async fn attempts_in_flight_have_a_hard_limit() {
         let (throttle, _folder) = SignInThrottle::with_own_store().await;
         let enter = |number: u32| throttle.enter(std::net::Ipv4Addr::from(number).into());
-        let held: Vec<_> = (0..1000).filter_map(|number| enter(number).ok()).collect();
-        assert_eq!(held.len(), MAX_ATTEMPTS);
-        assert_eq!(enter(1000).err(), Some(Crowded::Everyone));
+        let neighbours: Vec<_> = (0..256).filter_map(|number| enter(number).ok()).collect();
+        assert_eq!(neighbours.len(), MAX_ATTEMPTS * 4 / 5 + 1, "a /24 is one party");
+        let others: Vec<_> = (1..1000).filter_map(|number| enter(number << 8).ok()).collect();
+        assert_eq!(neighbours.len() + others.len(), MAX_ATTEMPTS);
+        assert_eq!(enter(1000 << 8).err(), Some(Crowded::Everyone));
     }
 
     #[test]

@@ -1,23 +1,26 @@
-//! Fairness, simulated: admission, tokenizing, queue and scheduler together in virtual time, against one hostile tag.
+//! Fairness, simulated: admission, tokenizing, queue and scheduler together in virtual time, against one hostile person
+//! with ten keys.
 //!
 //! The rules are the production code: `admission::FairShare`, `Turns`, `FairQueue` and `Scheduler`. Costs per byte, per
-//! token and per step are parameters, and every choice of the hostile tag is random: oversized and large prompts, floods
-//! of small ones, endless completions, shared prefixes, bursts and hang-ups, always as many as it may have. What is
-//! asserted: every other tag gets its first token within a bound that follows from the costs alone, whatever the hostile
-//! tag does, and is never refused.
+//! token and per step are parameters, and every choice of the hostile person is random: keys, oversized and large
+//! prompts, floods of small ones, endless completions, shared prefixes, bursts and hang-ups, always as many as they may
+//! have. What is asserted: everyone else gets their first token within a bound that follows from the costs alone,
+//! whatever the hostile person does, and is never refused.
 //!
 //! What it found: tokenizing in order of arrival, before any fairness (fault 4 of issue 17), makes others wait for every
 //! oversized prompt before theirs: in 10 of 20 runs they waited longer than the bound, up to 14.8 seconds where it is
 //! 1.5. `Tokenizing::InOrder` is that rule, kept as a mutation. It also found that prompts were computed in the order in
-//! which requests had started: a short one waited 3.0 seconds for another tag's, where the bound is 2.6.
+//! which requests had started: a short one waited 3.0 seconds for another tag's, where the bound is 2.6. With every key
+//! counted alone (`Counting::ByKey`, a mutation, too), ten keys of one person take the turns of ten.
 //!
 //! `FAIRNESS_RUNS=5000 cargo test --release --workspace --lib fairness` is a long run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admission::FairShare;
+use admission::{Client, FairShare};
 
 use crate::cache::Token;
 use crate::queue::Tag;
@@ -100,6 +103,23 @@ enum Tokenizing {
     InOrder,
 }
 
+/// Whom requests are counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    ByPerson,
+    /// As it was: a person's keys are strangers to each other.
+    ByKey,
+}
+
+impl Client for Tag {
+    type Party = (bool, Arc<str>);
+
+    fn parties(&self) -> impl Iterator<Item = Self::Party> {
+        let key = (self.key != self.person).then(|| (true, self.key.clone()));
+        [(false, self.person.clone())].into_iter().chain(key)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrives(usize),
@@ -145,24 +165,34 @@ struct World {
     in_step: Option<Vec<BatchEntry>>,
     hostile: Hostile,
     refused: usize,
+    modest_refused: usize,
 }
 
-/// How often the hostile tag does what, and whether it hangs up.
+/// How often the hostile person does what, and whether they hang up.
 struct Hostile {
+    keys: Vec<Tag>,
     kinds: [u32; 5],
     hangs_up: f64,
-    /// It sends nothing for a while, then everything at once.
+    /// They send nothing for a while, then everything at once.
     pauses: f64,
     prefix: Vec<Token>,
 }
 
 const HOSTILE: &str = "hostile";
+const HOSTILE_KEYS: usize = 10;
+
+fn is_hostile(tag: &Tag) -> bool {
+    tag.key.starts_with(HOSTILE)
+}
 
 impl World {
-    fn new(seed: u64, rule: Tokenizing, modest_tags: usize) -> Self {
+    fn new(seed: u64, rule: Tokenizing, counting: Counting, modest_tags: usize) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let costs = Costs::random(&mut random);
+        let person = (counting == Counting::ByPerson).then_some("person");
+        let keys = (0..HOSTILE_KEYS).map(|number| Tag::new(person, &format!("{HOSTILE} {number}")));
         let hostile = Hostile {
+            keys: keys.collect(),
             kinds: std::array::from_fn(|_| if random.bool() { random.u32(0..10) } else { 0 }),
             hangs_up: if random.bool() { random.f64() * 0.6 } else { 0.0 },
             pauses: if random.bool() { 0.02 } else { 0.0 },
@@ -187,9 +217,10 @@ impl World {
             in_step: None,
             hostile,
             refused: 0,
+            modest_refused: 0,
         };
         (0..SLOTS).for_each(|_| world.ask_hostile(0));
-        (0..modest_tags).for_each(|tag| world.ask_modest(&format!("modest {tag}").into()));
+        (0..modest_tags).for_each(|tag| world.ask_modest(&Tag::new(None, &format!("modest {tag}"))));
         world
     }
 
@@ -229,7 +260,8 @@ impl World {
                 (prompt.len() * BYTES_PER_TOKEN, prompt, 8)
             }
         };
-        let id = self.ask(HOSTILE.into(), bytes, prompt, max_tokens, after);
+        let tag = self.hostile.keys[self.random.usize(..HOSTILE_KEYS)].clone();
+        let id = self.ask(tag, bytes, prompt, max_tokens, after);
         if self.random.f64() < self.hostile.hangs_up {
             let at = self.asked[id].at + self.random.u64(0..3_000_000);
             self.events.push(Reverse((at, Event::HangsUp(id))));
@@ -255,9 +287,12 @@ impl World {
 
     fn arrive(&mut self, id: usize) {
         let tag = self.asked[id].tag.clone();
-        if !self.share.enter(tag.clone()) {
-            assert_eq!(&*tag, HOSTILE, "a modest tag found no slot");
+        if !self.share.enter(&tag) {
             self.asked[id].is_over = true;
+            if !is_hostile(&tag) {
+                self.modest_refused += 1;
+                return self.ask_modest(&tag);
+            }
             let later = self.random.u64(1_000..50_000);
             return self.ask_hostile(later);
         }
@@ -275,7 +310,7 @@ impl World {
     /// A queue is full.
     fn refuse(&mut self, id: usize) {
         self.refused += 1;
-        assert_eq!(&*self.asked[id].tag, HOSTILE, "a modest tag's request was refused");
+        self.modest_refused += usize::from(!is_hostile(&self.asked[id].tag));
         self.end(id);
     }
 
@@ -286,13 +321,13 @@ impl World {
         }
         let tag = self.asked[id].tag.clone();
         self.share.leave(&tag);
-        match &*tag {
-            HOSTILE => {
+        match is_hostile(&tag) {
+            true => {
                 let pauses = self.random.f64() < self.hostile.pauses;
                 let after = if pauses { 2_000_000 - self.now % 2_000_000 } else { self.random.u64(0..10_000) };
                 self.ask_hostile(after);
             }
-            _ => self.ask_modest(&tag),
+            false => self.ask_modest(&tag),
         }
     }
 
@@ -380,7 +415,7 @@ impl World {
 
     /// How long the modest tags waited for first tokens: the worst of them, and how many there were.
     fn worst_wait(&self) -> (Micros, usize) {
-        let modest = self.asked.iter().filter(|asked| &*asked.tag != HOSTILE && asked.at <= self.now);
+        let modest = self.asked.iter().filter(|asked| !is_hostile(&asked.tag) && asked.at <= self.now);
         let waits: Vec<_> = modest.map(|asked| asked.first_token.unwrap_or(self.now) - asked.at).collect();
         (waits.iter().copied().max().unwrap_or(0), waits.len())
     }
@@ -389,24 +424,28 @@ impl World {
 /// Virtual seconds that a run lasts.
 const SECONDS: Micros = 15;
 
-/// The worst wait and its bound in seconds, and how many waits there were.
-fn simulate(seed: u64, rule: Tokenizing) -> (f64, f64, usize) {
+/// The worst wait and its bound in seconds, and how many waits there were. A request that was refused waits without end.
+fn simulate(seed: u64, rule: Tokenizing, counting: Counting) -> (f64, f64, usize) {
     let modest_tags = 1 + seed as usize % 4;
-    let mut world = World::new(seed, rule, modest_tags);
+    let mut world = World::new(seed, rule, counting, modest_tags);
     world.run(SECONDS * 1_000_000);
     let (worst, waits) = world.worst_wait();
-    (worst as f64 / 1e6, world.costs.bound(modest_tags - 1) as f64 / 1e6, waits)
+    let worst = if world.modest_refused > 0 { f64::INFINITY } else { worst as f64 / 1e6 };
+    (worst, world.costs.bound(modest_tags - 1) as f64 / 1e6, waits)
 }
 
 #[test]
-fn whatever_one_tag_does_every_other_gets_its_first_token_within_a_bound() {
+fn whatever_one_person_does_every_other_gets_their_first_token_within_a_bound() {
     let runs = std::env::var("FAIRNESS_RUNS").map_or(120, |runs| runs.parse().expect("FAIRNESS_RUNS is a number"));
     let mut seeds = testbed::seeded_rng();
     let (mut waits, mut closest) = (0, (0.0, 0.0, 0));
     for _ in 0..runs {
         let seed = seeds.u64(..);
-        let (worst, bound, count) = simulate(seed, Tokenizing::InTurns);
-        assert!(worst <= bound, "a tag waited for {worst:.2} s; the bound is {bound:.2} s (seed of the run: {seed})");
+        let (worst, bound, count) = simulate(seed, Tokenizing::InTurns, Counting::ByPerson);
+        assert!(
+            worst <= bound,
+            "a person waited for {worst:.2} s; the bound is {bound:.2} s (seed of the run: {seed})"
+        );
         waits += count;
         if worst / bound > closest.0 / f64::max(closest.1, 1e-9) {
             closest = (worst, bound, seed);
@@ -416,11 +455,13 @@ fn whatever_one_tag_does_every_other_gets_its_first_token_within_a_bound() {
     assert!(waits > runs * 20, "others hardly asked: {waits} requests in {runs} runs");
 }
 
-/// The old rule: the machine must find it out.
+/// The old rules: the machine must find them out.
 #[test]
-fn tokenizing_in_order_of_arrival_breaks_the_bound() {
-    let broken: Vec<_> =
-        (0..20).map(|seed| simulate(seed, Tokenizing::InOrder)).filter(|(worst, bound, _)| worst > bound).collect();
-    println!("{} of 20 runs: {broken:.1?}", broken.len());
-    assert!(broken.len() >= 5, "{broken:?}");
+fn tokenizing_in_order_of_arrival_or_counting_keys_alone_breaks_the_bound() {
+    for (rule, counting) in [(Tokenizing::InOrder, Counting::ByPerson), (Tokenizing::InTurns, Counting::ByKey)] {
+        let runs = (0..20).map(|seed| simulate(seed, rule, counting));
+        let broken: Vec<_> = runs.filter(|(worst, bound, _)| worst > bound).collect();
+        println!("{rule:?}, {counting:?}: {} of 20 runs: {broken:.1?}", broken.len());
+        assert!(broken.len() >= 5, "{broken:?}");
+    }
 }

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
 use crate::gpu::Placement;
+use crate::queue::Tag;
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Job, Tokenizer};
 use crate::worker::{Inbox, Message, RefusalError, Stats};
@@ -99,7 +100,7 @@ impl HttpApi {
         let (respond_to, response) = oneshot::channel();
         self.tokenizer.push(Job {
             request,
-            tag: tag(&head.headers).into(),
+            tag: tag(&head.headers),
             deadline: Instant::now() + self.queue_timeout,
             respond_to,
         });
@@ -163,8 +164,9 @@ impl HttpApi {
     }
 }
 
-fn tag(headers: &HeaderMap) -> &str {
-    headers.get(wire::engine::TAG_HEADER).and_then(|tag| tag.to_str().ok()).unwrap_or_default()
+fn tag(headers: &HeaderMap) -> Tag {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    Tag::new(text(wire::engine::PERSON_HEADER), text(wire::engine::KEY_HEADER).unwrap_or_default())
 }
 
 fn bad_request(message: &str) -> HttpResponse {

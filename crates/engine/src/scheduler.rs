@@ -1,10 +1,12 @@
-//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, in turns by tag, so
+//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, in turns by person and key, so
 //! that a long prompt never stalls the others. A request is queued until it gets all the cells that it may need, so that none can
 //! run out of them.
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Instant;
 
 use chat::FinishReason;
@@ -99,10 +101,9 @@ pub(crate) struct Scheduler<R> {
     cache: PrefixCache,
     queue: FairQueue<Request<R>>,
     running: Vec<RunningRequest<R>>,
-    /// Running requests by tag.
-    in_flight: HashMap<Tag, usize>,
-    /// Prompt tokens that were computed for each tag: the next chunk belongs to the tag with the fewest, so that a short
-    /// prompt does not wait for all the long ones of another tag that started before it.
+    in_flight: InFlight,
+    /// Prompt tokens that were computed for each person and key: the next chunk belongs to those with the fewest, so that
+    /// a short prompt does not wait for all the long ones of others that started before it.
     prompt_charges: Charges,
     /// Cells that running requests may need. Shared cells are counted once for each request.
     reserved_cells: usize,
@@ -111,6 +112,39 @@ pub(crate) struct Scheduler<R> {
     /// Prompt tokens per step while other requests generate, and while none does.
     chunk_while_decoding: usize,
     chunk_alone: usize,
+}
+
+/// Running requests, by person and by key.
+#[derive(Default)]
+struct InFlight {
+    people: HashMap<Arc<str>, usize>,
+    keys: HashMap<Tag, usize>,
+}
+
+impl InFlight {
+    fn count(&self, tag: &Tag) -> (usize, usize) {
+        let count = |found: Option<&usize>| found.copied().unwrap_or(0);
+        (count(self.people.get(&tag.person)), count(self.keys.get(tag)))
+    }
+
+    fn add(&mut self, tag: &Tag) {
+        *self.people.entry(tag.person.clone()).or_default() += 1;
+        *self.keys.entry(tag.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, tag: &Tag) {
+        decrement(&mut self.people, &tag.person);
+        decrement(&mut self.keys, tag);
+    }
+}
+
+fn decrement<Party: Eq + Hash>(counts: &mut HashMap<Party, usize>, party: &Party) {
+    if let Some(count) = counts.get_mut(party) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(party);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -129,7 +163,7 @@ impl<R> Scheduler<R> {
             cache: PrefixCache::new(limits.cells, limits.sequences),
             queue: FairQueue::new(limits.max_queued),
             running: Vec::new(),
-            in_flight: HashMap::new(),
+            in_flight: InFlight::default(),
             prompt_charges: Charges::default(),
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
@@ -205,7 +239,7 @@ impl<R> Scheduler<R> {
         let chunk = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
         let mut left = chunk.min(self.limits.max_step_tokens.saturating_sub(generating));
         let mut prompts: Vec<_> = self.running.iter().filter(|running| running.generated == 0).collect();
-        prompts.sort_by_key(|running| self.prompt_charges.of(&running.tag)); // stable: in their order within a tag
+        prompts.sort_by_key(|running| self.prompt_charges.charged(&running.tag)); // stable: in their order within a key
         let mut charges = Vec::new();
         // Prompts come first in a batch. Attention computes neighbours together, and tokens that begin with a prompt have
         // more in common with each other than with those that are generated.
@@ -220,6 +254,8 @@ impl<R> Scheduler<R> {
         for (tag, tokens) in charges {
             self.prompt_charges.charge(&tag, tokens);
         }
+        let people = &self.in_flight.people;
+        self.prompt_charges.forget_others(people.len(), |person| people.contains_key(person));
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
         }
@@ -280,7 +316,7 @@ impl<R> Scheduler<R> {
 
     fn admit_one(&mut self, ops: &mut Vec<CellOp>) -> bool {
         let in_flight = &self.in_flight;
-        let Some((tag, request)) = self.queue.peek(|tag| in_flight.get(tag).copied().unwrap_or(0)) else {
+        let Some((tag, request)) = self.queue.peek(|tag| in_flight.count(tag)) else {
             return false;
         };
         if !self.may_start(tag, request) {
@@ -293,7 +329,7 @@ impl<R> Scheduler<R> {
             self.prefix_ttl = (self.prefix_ttl * 1.25).min(self.limits.max_prefix_ttl);
         }
         self.reserved_cells += request.prompt.len() + request.max_tokens;
-        *self.in_flight.entry(tag.clone()).or_default() += 1;
+        self.in_flight.add(&tag);
         self.running.push(RunningRequest {
             sequence: started.sequence,
             payload: request.payload,
@@ -306,10 +342,10 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// No tag alone gets the last quarter of slots and cells, so that another one can start at once. But every tag may
+    /// No person alone gets the last quarter of slots and cells, so that another one can start at once. But everyone may
     /// have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
-        let own = self.in_flight.get(tag).copied().unwrap_or(0);
+        let (own, _) = self.in_flight.count(tag);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;
         let (slots, cells) = (self.limits.max_running, self.limits.cells);
         self.running.len() < slots && (own == 0 || (own < slots - slots / 4 && needed <= cells - cells / 4))
@@ -332,12 +368,7 @@ impl<R> Scheduler<R> {
         let running = self.running.remove(at);
         self.reserved_cells -= running.prompt + running.max_tokens;
         self.cache.finish(running.sequence, ops);
-        if let Some(count) = self.in_flight.get_mut(&running.tag) {
-            *count -= 1;
-            if *count == 0 {
-                self.in_flight.remove(&running.tag);
-            }
-        }
+        self.in_flight.remove(&running.tag);
         running
     }
 }

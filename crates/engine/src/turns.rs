@@ -1,36 +1,71 @@
-//! Turns between tags for work that is done in pieces: first the tag for which least was done.
+//! Turns for work that is done in pieces: first the person for whom least was done, and of theirs the key.
 //!
-//! Each piece is charged to its tag, so a large job costs its tag more turns than a small one. A tag that comes back
-//! after a pause starts level with the one served last: it has neither saved turns nor debts that others had meanwhile.
-//! So a tag's piece waits for at most one piece of every other tag, and for the one that is being worked on.
+//! Each piece is charged to its person and key, so a large job costs them more turns than a small one. A person who comes
+//! back after a pause starts level with the one served last: they have neither saved turns nor debts that others had
+//! meanwhile. So a person's piece waits for at most one piece of every other person, and for the one that is being
+//! worked on. The same holds between the keys of a person.
 //!
 //! Pure: what a piece is and what it costs is the caller's to say.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
 
 use crate::queue::{FairQueue, Tag};
 
-/// What was done for each tag.
-#[derive(Default)]
-pub(crate) struct Charges {
-    /// Only of tags that are ahead of the level.
-    ahead: HashMap<Tag, usize>,
-    /// What had been done for the tag that was served last.
+/// What was done for each of several parties.
+struct Level<Party> {
+    /// Only of those that are ahead of the level.
+    ahead: HashMap<Party, usize>,
+    /// What had been done for the one that was served last.
     level: usize,
 }
 
+impl<Party> Default for Level<Party> {
+    fn default() -> Self {
+        Self { ahead: HashMap::new(), level: 0 }
+    }
+}
+
+impl<Party: Clone + Eq + Hash> Level<Party> {
+    fn charged(&self, party: &Party) -> usize {
+        self.ahead.get(party).copied().unwrap_or(0).max(self.level)
+    }
+
+    fn charge(&mut self, party: &Party, cost: usize) {
+        let charged = self.charged(party);
+        self.level = charged;
+        self.ahead.insert(party.clone(), charged + cost);
+        self.ahead.retain(|_, ahead| *ahead > charged);
+    }
+}
+
+/// What was done for each person, and for their keys.
+#[derive(Default)]
+pub(crate) struct Charges {
+    people: Level<Arc<str>>,
+    keys: HashMap<Arc<str>, Level<Tag>>,
+}
+
 impl Charges {
-    /// The tag with the least is next.
-    pub(crate) fn of(&self, tag: &Tag) -> usize {
-        self.ahead.get(tag).copied().unwrap_or(0).max(self.level)
+    /// What was done for its person and, of that, for its key: the person with the least is next, and of theirs the key.
+    pub(crate) fn charged(&self, tag: &Tag) -> (usize, usize) {
+        let key = self.keys.get(&tag.person).map_or(0, |keys| keys.charged(tag));
+        (self.people.charged(&tag.person), key)
     }
 
     /// Charges a tag, whose turn it is, for a piece of work.
     pub(crate) fn charge(&mut self, tag: &Tag, cost: usize) {
-        let charged = self.of(tag);
-        self.level = charged;
-        self.ahead.insert(tag.clone(), charged + cost);
-        self.ahead.retain(|_, ahead| *ahead > charged);
+        self.people.charge(&tag.person, cost);
+        self.keys.entry(tag.person.clone()).or_default().charge(tag, cost);
+    }
+
+    /// Forgets the keys of people for whom there is no work; `count` people have some.
+    pub(crate) fn forget_others(&mut self, count: usize, has_work: impl Fn(&Arc<str>) -> bool) {
+        // Only once there are others: they are looked for one by one.
+        if self.keys.len() > count + 1 {
+            self.keys.retain(|person, _| has_work(person));
+        }
     }
 }
 
@@ -55,7 +90,7 @@ impl<J> Turns<J> {
 
     /// Removes the job whose turn it is.
     pub(crate) fn take(&mut self) -> Option<(Tag, J)> {
-        let (tag, _) = self.queue.peek(|tag| self.charges.of(tag))?;
+        let (tag, _) = self.queue.peek(|tag| self.charges.charged(tag))?;
         let tag = tag.clone();
         let job = self.queue.pop(&tag)?;
         Some((tag, job))
@@ -64,9 +99,10 @@ impl<J> Turns<J> {
     /// Charges a tag for the turn that it had.
     pub(crate) fn charge(&mut self, tag: &Tag, cost: usize) {
         self.charges.charge(tag, cost);
+        self.charges.forget_others(self.queue.people(), |person| self.queue.has_person(person));
     }
 
-    /// Returns a job of which there is more to do. It goes on in its tag's next turn.
+    /// Returns a job of which there is more to do. It goes on in its key's next turn.
     pub(crate) fn put_back(&mut self, tag: Tag, job: J) {
         self.queue.put_back(tag, job);
     }
@@ -83,12 +119,16 @@ mod tests {
 
     use super::*;
 
+    fn tag(name: &str) -> Tag {
+        Tag::new(None, name)
+    }
+
     /// Works on everything, a piece of at most `piece` at a time. Jobs are their sizes; returns whose pieces were done.
     fn work(turns: &mut Turns<usize>, piece: usize) -> Vec<String> {
         let mut order = Vec::new();
         while let Some((tag, left)) = turns.take() {
             turns.charge(&tag, left.min(piece));
-            order.push(tag.to_string());
+            order.push(tag.person.to_string());
             if left > piece {
                 turns.put_back(tag, left - piece);
             }
@@ -99,9 +139,9 @@ mod tests {
     #[test]
     fn a_large_job_goes_on_only_after_the_small_one_of_another_tag() {
         let mut turns = Turns::new(10);
-        turns.push("large".into(), 40);
-        turns.push("large".into(), 40);
-        turns.push("small".into(), 5);
+        turns.push(tag("large"), 40);
+        turns.push(tag("large"), 40);
+        turns.push(tag("small"), 5);
         let order = work(&mut turns, 10);
         assert_eq!(order.iter().position(|tag| tag == "small"), Some(1), "{order:?}");
         assert_eq!(order.len(), 9);
@@ -111,7 +151,7 @@ mod tests {
     fn a_job_is_finished_before_the_next_of_its_tag_is_begun() {
         let mut turns = Turns::new(10);
         for job in [(1, 25), (2, 5)] {
-            turns.push("a".into(), job);
+            turns.push(tag("a"), job);
         }
         let mut finished = Vec::new();
         while let Some((tag, (name, left))) = turns.take() {
@@ -127,8 +167,8 @@ mod tests {
     #[test]
     fn a_pause_saves_no_turns() {
         let mut turns = Turns::new(100);
-        let push = |turns: &mut Turns<usize>, tag: &str, jobs| {
-            (0..jobs).for_each(|_| assert_eq!(turns.push(tag.into(), 10), None));
+        let push = |turns: &mut Turns<usize>, name: &str, jobs| {
+            (0..jobs).for_each(|_| assert_eq!(turns.push(tag(name), 10), None));
         };
         push(&mut turns, "busy", 20);
         work(&mut turns, 10);
@@ -137,6 +177,42 @@ mod tests {
         let order = work(&mut turns, 10);
         let first_six = order.iter().take(6).filter(|tag| *tag == "late").count();
         assert!((2..=4).contains(&first_six), "{order:?}");
+    }
+
+    #[test]
+    fn a_person_has_the_turns_of_one_whatever_keys_they_have_and_a_greedy_key_leaves_some_to_the_others() {
+        let mut turns = Turns::new(1_000);
+        for number in 0..10 {
+            for _ in 0..10 {
+                turns.push(Tag::new(Some("greedy"), &number.to_string()), 40);
+            }
+        }
+        turns.push(Tag::new(Some("greedy"), "patient"), 40);
+        turns.push(tag("alone"), 100);
+        let mut done: HashMap<Tag, usize> = HashMap::new();
+        while let Some((tag, left)) = turns.take() {
+            turns.charge(&tag, 10);
+            *done.entry(tag.clone()).or_default() += 10;
+            if left > 10 {
+                turns.put_back(tag, left - 10);
+            } else if &*tag.person == "alone" {
+                break;
+            }
+        }
+        let of_greedy: Vec<_> =
+            done.iter().filter(|(tag, _)| &*tag.person == "greedy").map(|(_, done)| *done).collect();
+        assert!((90..=110).contains(&of_greedy.iter().sum::<usize>()), "{done:?}");
+        assert!(of_greedy.len() >= 9 && of_greedy.iter().all(|done| *done <= 20), "{done:?}");
+    }
+
+    #[test]
+    fn keys_of_people_who_have_left_are_forgotten() {
+        let mut turns = Turns::new(10);
+        for number in 0..1_000 {
+            turns.push(tag(&number.to_string()), 5);
+            work(&mut turns, 10);
+        }
+        assert!(turns.charges.keys.len() <= 2);
     }
 
     proptest! {
@@ -149,12 +225,12 @@ mod tests {
             let mut turns = Turns::new(usize::MAX);
             let mut left = [0_usize; 4];
             for (tag, size) in &jobs {
-                prop_assert!(turns.push(tag.to_string().into(), *size).is_none());
+                prop_assert!(turns.push(self::tag(&tag.to_string()), *size).is_none());
                 left[*tag] += size;
             }
             let mut done = [0_usize; 4];
             while let Some((tag, size)) = turns.take() {
-                let at: usize = tag.parse().unwrap();
+                let at: usize = tag.person.parse().unwrap();
                 let part = size.min(piece);
                 for other in (0..4).filter(|other| left[*other] > 0) {
                     prop_assert!(done[at] <= done[other], "{done:?} {left:?} {at}");
@@ -166,7 +242,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(left, [0; 4]);
-            prop_assert!(turns.charges.ahead.len() <= 4);
+            prop_assert!(turns.charges.people.ahead.len() <= 4);
         }
     }
 }

@@ -12,7 +12,6 @@ mod process;
 mod readiness;
 mod tables;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use console::SignInCounters;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::sync::watch;
-use transport::{Certificates, Lifecycle, Rejection, Response, ResponseBody, Site};
+use transport::{Certificates, ClientConnection, Lifecycle, Rejection, Response, ResponseBody, Site};
 
 pub use self::alerts::AlertCounters;
 use self::metrics::{Metrics, Observed};
@@ -130,7 +129,8 @@ impl Site for Ops {
         reject(&worker.api, why)
     }
 
-    async fn handle(worker: &OpsWorker, _client: IpAddr, request: Request<Incoming>) -> Response {
+    async fn handle(worker: &OpsWorker, connection: ClientConnection, request: Request<Incoming>) -> Response {
+        connection.identify(); // only monitoring reaches this listener
         if worker.ops.api.covers(request.uri().path()) {
             return reject_foreign_host(&worker.api, request);
         }

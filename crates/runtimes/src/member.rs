@@ -30,7 +30,8 @@ const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
 /// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TAG: HeaderName = HeaderName::from_static(wire::engine::TAG_HEADER);
+const KEY: HeaderName = HeaderName::from_static(wire::engine::KEY_HEADER);
+const PERSON: HeaderName = HeaderName::from_static(wire::engine::PERSON_HEADER);
 /// What a member's `Retry-After` is clamped to.
 const RETRY_AFTER_SECONDS: std::ops::RangeInclusive<u64> = 1..=60;
 /// An estimate for completions without usage, only used to compare members.
@@ -40,8 +41,9 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Debug, Clone, Copy)]
 pub struct Attribution<'a> {
     pub id: RequestId,
-    /// The caller's key id, by which our engine's queue is fair.
-    pub tag: Option<KeyId>,
+    /// The caller's key, and the id of the person whose key it is: by them our engine's queue is fair.
+    pub key: Option<KeyId>,
+    pub person: Option<&'a str>,
     /// Headers with the trace context.
     pub trace: &'a HeaderMap,
 }
@@ -256,8 +258,11 @@ impl Member {
         };
         let mut head = self.head(&Method::POST, &self.completions_path, body.len());
         head.add(&REQUEST_ID, attribution.id.to_text().as_str().as_bytes());
-        if let Some(tag) = attribution.tag {
-            head.add(&TAG, tag.as_str().as_bytes());
+        if let Some(key) = attribution.key {
+            head.add(&KEY, key.as_str().as_bytes());
+        }
+        if let Some(person) = attribution.person {
+            head.add(&PERSON, person.as_bytes());
         }
         head.add_all(attribution.trace);
         head.with_json(&body)

@@ -74,7 +74,7 @@ enum Probed {
 
 async fn probe_member(member: Arc<Member>, request: Arc<ChatRequest>) -> Result<Probed, String> {
     let trace = HeaderMap::new();
-    let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
+    let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
     let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
     match member.complete(&idle, &request, attribution, &begun).await {
         Ok(_) => Ok(Probed::Decoded),

@@ -35,7 +35,7 @@ fn pool(urls: &[String]) -> Arc<Pool> {
 
 async fn complete(client: &PoolClient, number: usize) -> Result<String, InferenceError> {
     let trace = HeaderMap::new();
-    let attribution = Attribution { id: RequestId::now(), tag: None, trace: &trace };
+    let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
     client.complete(&request(number), attribution).await.map(|completion| completion.text)
 }
 

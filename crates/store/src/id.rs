@@ -35,6 +35,15 @@ impl<Of> Id<Of> {
     }
 }
 
+/// A person in the console, where what is held is counted by person alone.
+impl admission::Client for AccountId {
+    type Party = Self;
+
+    fn parties(&self) -> impl Iterator<Item = Self> {
+        std::iter::once(*self)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id")]
 pub struct IdError;

@@ -38,9 +38,35 @@ impl Caller {
         self.limits_version
     }
 
+    /// Whom what it holds is counted for.
+    pub fn client(&self) -> Client {
+        Client { person: self.owner, key: self.key }
+    }
+
     /// Whether the key has the permission `completions`.
     pub fn may_complete(&self) -> bool {
         self.completions
+    }
+}
+
+/// A key and the person whom it belongs to, among whom slots and memory are shared. A key without an owner stands alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    pub person: Option<AccountId>,
+    pub key: KeyId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Party {
+    Person(AccountId),
+    Key(KeyId),
+}
+
+impl admission::Client for Client {
+    type Party = Party;
+
+    fn parties(&self) -> impl Iterator<Item = Party> {
+        self.person.map(Party::Person).into_iter().chain([Party::Key(self.key)])
     }
 }
 

@@ -96,7 +96,7 @@ pub use identities::{DeletedPerson, ProvidedPerson, ProvidedSignInError};
 pub use key_changes::{KeyChange, KeyNote, KeyNoteError};
 pub use key_expiry::ExpiringKey;
 pub use key_search::{KeyOrder, KeySearch};
-pub use keys::{Caller, KeyRecord, KeyState, NewKey};
+pub use keys::{Caller, Client, KeyRecord, KeyState, NewKey};
 pub use latency::{Latencies, Phase};
 pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
 pub use limits::{

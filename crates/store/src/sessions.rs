@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::accounts::{ACCOUNT_COLUMNS, Account, account, find_account};
+use crate::accounts::{ACCOUNT_COLUMNS, Account, Email, account, find_account};
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::challenges::{ChallengePurpose, take_challenge};
 use crate::id::{AccountId, SessionId};
@@ -195,6 +195,12 @@ impl Store {
             })
         };
         self.connection().await?.query(list, params![&account, began, seen], record).await
+    }
+
+    /// Where the sessions of an account were begun.
+    pub async fn session_addresses(&self, email: &Email) -> Result<Vec<String>, StoreError> {
+        let list = "SELECT DISTINCT address FROM sessions JOIN accounts ON accounts.id = account WHERE email = $1";
+        self.connection().await?.query(list, params![email.as_str()], |row| row.get(0)).await
     }
 
     /// `false` if the viewer has no such session.

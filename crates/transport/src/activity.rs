@@ -1,7 +1,7 @@
 //! What a connection is doing, and since when: what its timeouts and its eviction depend on.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use admission::Permit;
@@ -24,6 +24,8 @@ pub(crate) struct Activity {
     in_flight: AtomicU32,
     /// The same, until the response's body is produced as well.
     open: AtomicU32,
+    /// Whether a request's sender has proved who it is. It holds until there is no open request.
+    is_identified: AtomicBool,
     idle_since: AtomicU64,
     /// When the first byte of a head arrived, plus one; 0 while none has.
     head_since: AtomicU64,
@@ -39,6 +41,7 @@ impl Activity {
             coarse_start: coarse_time(),
             in_flight: AtomicU32::new(0),
             open: AtomicU32::new(0),
+            is_identified: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
             head_since: AtomicU64::new(1),
             evicted: Notify::new(),
@@ -72,9 +75,15 @@ impl Activity {
         self.open.load(Ordering::Relaxed) > 0
     }
 
-    /// How long the connection has been without a request, or waiting for one's head; `None` if it has one.
+    /// Whether a request of an identified sender is being handled.
+    pub(crate) fn is_working(&self) -> bool {
+        self.is_busy() && self.is_identified.load(Ordering::Relaxed)
+    }
+
+    /// How long the connection has been without a request of an identified sender, or waiting for a request's head;
+    /// `None` if it has one.
     pub(crate) fn idle_time(&self) -> Option<Duration> {
-        if self.is_busy() {
+        if self.is_working() {
             return None;
         }
         let since = match self.head_since.load(Ordering::Relaxed) {
@@ -82,7 +91,12 @@ impl Activity {
             head => head - 1,
         };
         let idle = Duration::from_micros(self.now().saturating_sub(since));
-        (!self.has_requests() || idle >= STALLED).then_some(idle)
+        let is_read = self.has_requests() && self.is_identified.load(Ordering::Relaxed);
+        (!is_read || idle >= STALLED).then_some(idle)
+    }
+
+    pub(crate) fn identify(&self) {
+        self.is_identified.store(true, Ordering::Relaxed);
     }
 
     /// The handshake is over: the time for the first head begins.
@@ -93,7 +107,10 @@ impl Activity {
     pub(crate) fn request_begins(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.head_since.store(0, Ordering::Relaxed);
+        // Until its sender is identified, it waits since its head began.
+        if let Some(head) = self.head_since.swap(0, Ordering::Relaxed).checked_sub(1) {
+            self.idle_since.store(head, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn response_begins(&self) {
@@ -102,7 +119,9 @@ impl Activity {
     }
 
     pub(crate) fn request_ends(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.is_identified.store(false, Ordering::Relaxed);
+        }
     }
 
     /// A connection is not idle while a client still reads a response, however slowly.

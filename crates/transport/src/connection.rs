@@ -63,7 +63,7 @@ pub struct Timeouts {
 
 /// Handles the requests of one connection. A trait object, so that hyper is compiled once and not once for each site.
 pub(crate) trait Handler: Send + Sync + 'static {
-    fn handle(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response>;
+    fn handle(self: Arc<Self>, activity: &Arc<Activity>, request: Request<Incoming>) -> BoxFuture<'static, Response>;
 
     fn reject(&self, why: Rejection) -> Response;
 }
@@ -109,7 +109,7 @@ pub(crate) async fn serve_stream(
                 Some(open) if version == Version::HTTP_2 && exceeds_head_limits(&request) => {
                     (Some(open), Either::Right(std::future::ready(handler.reject(Rejection::HeadTooLarge))))
                 }
-                Some(open) => (Some(open), Either::Left(handler.clone().handle(request))),
+                Some(open) => (Some(open), Either::Left(handler.clone().handle(&slot.activity, request))),
                 None => (None, Either::Right(std::future::ready(handler.reject(Rejection::TooManyConnections)))),
             };
             async move {
@@ -186,7 +186,7 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
             }
             () = timer.as_mut() => {
                 let (now, mut deadline) = (Instant::now(), activity.deadline(timeouts));
-                if !activity.is_busy() {
+                if !activity.is_working() {
                     deadline = deadline.min(eviction_deadline.unwrap_or(deadline));
                 }
                 if deadline <= now {
@@ -199,6 +199,9 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
                 stop(connection.as_mut());
             }
             () = activity.evicted(), if eviction_deadline.is_none() => {
+                if activity.is_busy() && !activity.is_working() {
+                    return; // a request of an unknown sender, which has nothing to be sent
+                }
                 let deadline = Instant::now() + EVICTION_TIMEOUT;
                 eviction_deadline = Some(deadline);
                 timer.as_mut().reset(deadline);
@@ -350,7 +353,11 @@ mod tests {
     struct Slow;
 
     impl Handler for Slow {
-        fn handle(self: Arc<Self>, _request: Request<Incoming>) -> BoxFuture<'static, Response> {
+        fn handle(
+            self: Arc<Self>,
+            _activity: &Arc<Activity>,
+            _request: Request<Incoming>,
+        ) -> BoxFuture<'static, Response> {
             let (chunks, body) = ResponseBody::stream();
             tokio::spawn(async move {
                 for _ in 0..CHUNKS {

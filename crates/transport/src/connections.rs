@@ -1,6 +1,8 @@
 //! The open connections of one listener: a fair share of slots for each peer, and which idle connection makes way for a
 //! newcomer when there is no slot for it.
 //!
+//! Until a request's sender has proved who it is, its connection counts as idle: half-sent forms make way, too.
+//!
 //! An HTTP/2 connection has one slot for itself and its first request; every further request at the same time needs
 //! another, as over HTTP/1.1 it would need another connection. So the slots bound what all callers together can make
 //! us hold, keys or not.
@@ -10,22 +12,40 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission::{Admission, FairShare, Permit};
+use admission::{Admission, Client, FairShare, Permit};
 use parking_lot::Mutex;
 
 use crate::activity::Activity;
-use crate::network::network;
+use crate::network::{Network, NetworkClient};
 use crate::proxies::TrustedProxies;
 
 /// A connection that was idle for so long makes way also for its own peer, and for one that has a single slot less.
 const LONG_IDLE: Duration = Duration::from_secs(5);
 
-/// Whom a connection counts against: its client's network. A trusted proxy carries many clients, so each of its
+/// Whom a connection counts against: its client's networks. A trusted proxy carries many clients, so each of its
 /// connections counts alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
-    Network(IpAddr),
+    Network(NetworkClient),
     Proxied(u64),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Party {
+    Network(Network),
+    Proxied(u64),
+}
+
+impl Client for Peer {
+    type Party = Party;
+
+    fn parties(&self) -> impl Iterator<Item = Party> {
+        let (networks, proxied) = match self {
+            Self::Network(client) => (Some(client.parties()), None),
+            Self::Proxied(number) => (None, Some(Party::Proxied(*number))),
+        };
+        networks.into_iter().flatten().map(Party::Network).chain(proxied)
+    }
 }
 
 /// Tells whom connections count against.
@@ -41,7 +61,7 @@ impl<'a> Peers<'a> {
 
     pub(crate) fn peer(&mut self, address: IpAddr) -> Peer {
         if !self.proxies.contain(address) {
-            return Peer::Network(network(address));
+            return Peer::Network(NetworkClient::new(address));
         }
         self.proxied += 1;
         Peer::Proxied(self.proxied)
@@ -62,14 +82,15 @@ impl<C> Table<C> {
 
     /// Opens a connection within its peer's share.
     fn open(&mut self, peer: &Peer, connection: C) -> bool {
-        let may = self.share.enter(peer.clone());
+        let may = self.share.enter(peer);
         if may {
             self.open.entry(peer.clone()).or_default().push(connection);
         }
         may
     }
 
-    /// Opens a connection in place of an idle one, which is returned: the longest idle one of the peer that holds most.
+    /// Opens a connection in place of an idle one, which is returned: the longest idle one of the peer that holds most,
+    /// with the networks that it is part of.
     fn replace(&mut self, peer: &Peer, connection: C, idle: impl Fn(&C) -> Option<Duration>) -> Option<C> {
         let (victim, index) = self.find_idle(peer, idle)?;
         let connections = self.open.get_mut(&victim)?;
@@ -77,26 +98,27 @@ impl<C> Table<C> {
         if connections.is_empty() {
             self.open.remove(&victim);
         }
-        self.share.transfer(&victim, peer.clone());
+        self.share.transfer(&victim, peer);
         self.open.entry(peer.clone()).or_default().push(connection);
         Some(replaced)
     }
 
     fn find_idle(&self, newcomer: &Peer, idle: impl Fn(&C) -> Option<Duration>) -> Option<(Peer, usize)> {
-        let wanted = self.share.held(newcomer);
         let candidates = self.open.iter().filter_map(|(peer, connections)| {
-            let held = self.share.held(peer);
-            let min_idle = match held {
+            // The largest parties that they are not both part of.
+            let parties = peer.parties().zip(newcomer.parties()).find(|(theirs, ours)| theirs != ours);
+            let min_idle = match parties.map(|(theirs, ours)| (self.share.held(&theirs), self.share.held(&ours))) {
                 // It has at least as many as the newcomer even then.
-                held if held >= wanted + 2 => Duration::ZERO,
-                held if held > wanted || peer == newcomer => LONG_IDLE,
-                _ => return None,
+                Some((held, wanted)) if held >= wanted + 2 => Duration::ZERO,
+                Some((held, wanted)) if held <= wanted => return None,
+                _ => LONG_IDLE,
             };
             let idle_times = connections.iter().map(&idle).enumerate();
             let (idle_time, index) = idle_times.filter_map(|(index, time)| Some((time?, index))).max()?;
+            let held = peer.parties().map(|party| self.share.held(&party)).collect::<Vec<_>>();
             (idle_time >= min_idle).then_some(((held, idle_time), peer, index))
         });
-        let (_, peer, index) = candidates.max_by_key(|(rank, ..)| *rank)?;
+        let (_, peer, index) = candidates.max_by(|(rank, ..), (other, ..)| rank.cmp(other))?;
         Some((peer.clone(), index))
     }
 
@@ -133,7 +155,7 @@ impl Evictions {
     }
 
     fn enter(&self, peer: &Peer) -> Option<Permit<Peer>> {
-        let first = || (self.first.held(peer) == 0).then(|| self.first.enter(peer.clone())).flatten();
+        let first = || (self.first.held_by(peer) == 0).then(|| self.first.enter(peer.clone())).flatten();
         self.any.enter(peer.clone()).or_else(first)
     }
 }
@@ -193,7 +215,7 @@ impl ConnectionSlot {
         match &self.kind {
             SlotKind::Rejected(_) => Some(RequestSlot(None)),
             SlotKind::Admitted { slots, peer } => {
-                let entered = slots.table.lock().share.enter(peer.clone());
+                let entered = slots.table.lock().share.enter(peer);
                 entered.then(|| RequestSlot(Some((slots.clone(), peer.clone()))))
             }
         }
@@ -238,7 +260,7 @@ mod tests {
             let addresses = (0..20).map(|last| format!("{prefix}:{last}").parse().unwrap());
             addresses.filter(|address| table.open(&peers.peer(*address), ())).count()
         };
-        assert_eq!(admitted("2001:db8::7"), 8, "one network, as greedy as one address may be");
+        assert_eq!(admitted("2001:db8::7"), 6, "one network, as greedy as one within larger ones may be");
         assert_eq!(admitted("2001:db8:9::7"), 10, "clients of a proxy");
     }
 
@@ -250,7 +272,7 @@ mod tests {
                 table.open(&peer(number), (number, connection));
             }
         }
-        let held: Vec<_> = [1, 2].iter().map(|number| table.share.held(&peer(*number))).collect();
+        let held: Vec<_> = [1, 2].iter().map(|number| table.share.held_by(&peer(*number))).collect();
         assert_eq!(held, [13, 3]);
         // As the ops listener has it: two peers hold everything, and a probe comes.
         let idle = |connection: &(u64, i32)| (connection.1 != 5).then(|| Duration::from_secs(connection.1 as u64));
@@ -258,7 +280,22 @@ mod tests {
         assert_eq!(table.replace(&peer(3), (3, 0), idle), Some((1, 12)));
         assert_eq!(table.replace(&peer(3), (3, 1), idle), Some((1, 11)));
         table.close(&peer(1), |connection| *connection == (1, 12));
-        assert_eq!((table.share.held(&peer(1)), table.share.held(&peer(3))), (11, 2), "it was closed before");
+        assert_eq!((table.share.held_by(&peer(1)), table.share.held_by(&peer(3))), (11, 2), "it was closed before");
+    }
+
+    /// Every address of an attacker's /48 has one connection, as the newcomers have.
+    #[test]
+    fn a_large_network_is_one_peer_and_its_connections_make_way_for_others_and_for_each_other() {
+        let network = |text: &str| Peer::Network(NetworkClient::new(text.parse().unwrap()));
+        let mut table = Table::new(20);
+        let opened = (0..40).filter(|number| table.open(&network(&format!("2001:db8:1:{number:x}00::1")), *number));
+        assert_eq!(opened.count(), 16);
+        while table.open(&network("192.0.2.1"), 100) {}
+        while table.open(&network("198.51.100.1"), 100) {}
+        let idle = |connection: &i32| (*connection < 100).then(|| Duration::from_secs(1));
+        assert!(table.replace(&network("203.0.113.1"), 101, idle).is_some());
+        assert!(table.replace(&network("2001:db8:2::1"), 101, idle).is_some());
+        assert!(table.replace(&network("2001:db8:1:ffff::1"), 101, idle).is_none(), "one of them, as each has");
     }
 
     #[test]
@@ -324,7 +361,7 @@ mod tests {
                 prop_assert!(open.len() <= slots);
                 for number in 0..6 {
                     let held = open.iter().filter(|(other, ..)| *other == number).count();
-                    prop_assert_eq!(table.share.held(&peer(number)), held);
+                    prop_assert_eq!(table.share.held_by(&peer(number)), held);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Accepts connections, hands each to a worker thread, and drains them when the service stops; for any site.
 //!
 //! One task accepts; each worker thread runs its own single-threaded runtime, and a connection stays with its worker: a
-//! request never changes threads. A connection over the limit takes the place of an idle one, or is rejected by the site,
-//! within limits, and closed.
+//! request never changes threads. A connection over the limit takes the place of an idle one, or the site decides on one
+//! request, within limits, and it is closed.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -19,12 +19,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use crate::activity::Activity;
 use crate::connection::{self, Handler, Timeouts};
 use crate::connections::{ConnectionSlot, ConnectionSlots, Entry, Peer, Peers};
 use crate::lifecycle::Lifecycle;
 use crate::proxies::TrustedProxies;
 use crate::response_body::Response;
-use crate::site::{Rejection, Site};
+use crate::site::{ClientConnection, Rejection, Site};
 use crate::tls::{self, Tls};
 use crate::upload::Upload;
 
@@ -309,13 +310,9 @@ fn serve_accepted<S: Site>(
         let Ok(socket) = TcpStream::from_std(socket) else { return };
         let _ = socket.set_nodelay(true); // without it responses are merely slower
         let plaintext = Arc::new(Rejecting::<S> { worker: worker.clone(), why: Rejection::PlaintextOnTls });
-        if is_admitted {
-            let handler = Arc::new(Serving::<S> { worker, proxies, peer: address });
-            serve_socket(socket, slot, tls, timeouts, stage, handler, plaintext).await;
-        } else {
-            let handler = Arc::new(Rejecting::<S> { worker, why: Rejection::TooManyConnections });
-            serve_socket(socket, slot, tls, REJECTION_TIMEOUTS, stage, handler, plaintext).await;
-        }
+        let timeouts = if is_admitted { timeouts } else { REJECTION_TIMEOUTS };
+        let handler = Arc::new(Serving::<S> { worker, proxies, peer: address, is_admitted });
+        serve_socket(socket, slot, tls, timeouts, stage, handler, plaintext).await;
     }
 }
 
@@ -351,12 +348,17 @@ struct Serving<S: Site> {
     worker: Arc<S::Worker>,
     proxies: TrustedProxies,
     peer: IpAddr,
+    is_admitted: bool,
 }
 
 impl<S: Site> Handler for Serving<S> {
-    fn handle(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response> {
-        let client = self.proxies.client(self.peer, request.headers());
-        Box::pin(async move { S::handle(&self.worker, client, request).await })
+    fn handle(self: Arc<Self>, activity: &Arc<Activity>, request: Request<Incoming>) -> BoxFuture<'static, Response> {
+        let address = self.proxies.client(self.peer, request.headers());
+        let connection = ClientConnection { address, activity: activity.clone() };
+        if self.is_admitted {
+            return Box::pin(async move { S::handle(&self.worker, connection, request).await });
+        }
+        Box::pin(async move { closing(S::handle_beyond_limit(&self.worker, connection, request).await) })
     }
 
     fn reject(&self, why: Rejection) -> Response {
@@ -371,17 +373,21 @@ struct Rejecting<S: Site> {
 }
 
 impl<S: Site> Handler for Rejecting<S> {
-    fn handle(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response> {
+    fn handle(self: Arc<Self>, _activity: &Arc<Activity>, request: Request<Incoming>) -> BoxFuture<'static, Response> {
         let (head, incoming) = request.into_parts();
         drop(Upload::new(incoming, &head.headers)); // drained, so that the client sees the response
-        let mut response = self.reject(self.why);
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        Box::pin(std::future::ready(response))
+        Box::pin(std::future::ready(closing(self.reject(self.why))))
     }
 
     fn reject(&self, _why: Rejection) -> Response {
         S::reject(&self.worker, self.why)
     }
+}
+
+/// The last response of its connection.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Counts a worker's connection while it lives.

@@ -1,12 +1,15 @@
 //! What a listener serves: the API, the console, the ops pages, or several of them behind one address.
 
+use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Request;
 use hyper::body::Incoming;
 
+use crate::activity::Activity;
 use crate::response_body::Response;
+use crate::upload::Upload;
 
 /// Handles requests on several worker threads.
 pub trait Site: Send + Sync + 'static {
@@ -19,19 +22,45 @@ pub trait Site: Send + Sync + 'static {
     /// State for one more worker thread.
     fn worker(self: &Arc<Self>) -> Self::Worker;
 
-    /// The response to a request, whatever it is. `client` is the sender's address, also behind a
-    /// trusted proxy.
+    /// The response to a request, whatever it is.
     fn handle(
         worker: &Self::Worker,
-        client: IpAddr,
+        connection: ClientConnection,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response> + Send;
+
+    /// The response to a request on a connection for which there is no slot. A few are read so that the site can serve
+    /// those whom it knows; the connection is closed after the response.
+    fn handle_beyond_limit(
+        worker: &Self::Worker,
+        _connection: ClientConnection,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response> + Send {
+        let (head, incoming) = request.into_parts();
+        drop(Upload::new(incoming, &head.headers)); // drained, so that the client sees the response
+        ready(Self::reject(worker, Rejection::TooManyConnections))
+    }
 
     /// The response to what never becomes a request. The connection is closed after it.
     fn reject(worker: &Self::Worker, why: Rejection) -> Response;
 
     /// The time for finishing is over: requests in flight must be responded to now.
     fn abort_in_flight(&self) {}
+}
+
+/// Where a request comes from.
+#[derive(Clone)]
+pub struct ClientConnection {
+    /// The sender's address, also behind a trusted proxy.
+    pub address: IpAddr,
+    pub(crate) activity: Arc<Activity>,
+}
+
+impl ClientConnection {
+    /// The sender has proved who it is: the connection makes way for no other one while this request is handled.
+    pub fn identify(&self) {
+        self.activity.identify();
+    }
 }
 
 /// Why something that arrived at a listener never becomes a request for its site.

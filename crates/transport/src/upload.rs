@@ -1,17 +1,17 @@
 //! A request's body: read within its limits when it is wanted, drained within limits when it is not.
 //!
 //! A body takes its bytes from a budget before it is read: its declared length at once, or a step ahead of what has
-//! arrived. They return to the budget when the request that needs them ends, however it ends.
+//! arrived. They return to the budget when the request that needs them ends, however it ends. A form of an unknown
+//! sender takes none: it is small, and every request has a slot of the listener, so the slots are its budget.
 //!
 //! A client that is refused while it still sends would see a connection reset instead of its response if nobody read
 //! on. So an upload that is dropped unread is drained. The exception is a client that waits for `100 Continue`: reading
 //! would invite the body that was just refused.
 
-use std::hash::Hash;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use admission::{Admission, Permit};
+use admission::{Admission, Client, Permit};
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http_body_util::BodyExt;
@@ -38,6 +38,11 @@ impl BodyLimits {
     pub fn new(max_bytes: usize, idle_timeout: Duration) -> Self {
         Self { max_bytes, idle_timeout, total_timeout: idle_timeout * 4 }
     }
+
+    /// However it arrives, the whole body has this time.
+    pub fn within(max_bytes: usize, total_timeout: Duration) -> Self {
+        Self { max_bytes, idle_timeout: total_timeout, total_timeout }
+    }
 }
 
 /// Why a body could not be read.
@@ -56,16 +61,16 @@ pub enum UploadError {
 }
 
 /// The bytes of bodies that may be held at the same time, in all and by each client.
-pub type BodyBudget<Client> = Admission<Client>;
+pub type BodyBudget<C> = Admission<C>;
 
 /// A part of that budget; it returns when this is dropped.
-pub type BodyPermit<Client> = Permit<Client>;
+pub type BodyPermit<C> = Permit<C>;
 
 /// A body that was read, and its part of the budget.
-pub struct Body<Client: Eq + Hash> {
+pub struct Body<C: Client> {
     pub bytes: Bytes,
     /// To be held for as long as the bytes, or what was made of them, are in memory.
-    pub permit: BodyPermit<Client>,
+    pub permit: BodyPermit<C>,
 }
 
 /// A body that has not been read yet.
@@ -81,20 +86,38 @@ impl Upload {
 
     /// Reads the whole body for a client; fails as soon as it is too large, too slow or more than its share of the
     /// budget.
-    pub async fn read<Client: Eq + Hash + Clone>(
+    pub async fn read<C: Client>(
+        self,
+        limits: BodyLimits,
+        budget: &BodyBudget<C>,
+        client: C,
+    ) -> Result<Body<C>, UploadError> {
+        let mut permit = budget.empty(client);
+        let bytes = self.read_within(limits, |bytes| permit.resize(bytes)).await?;
+        Ok(Body { bytes, permit })
+    }
+
+    /// Reads the form of an unknown sender, within limits that are as small.
+    pub async fn read_form(self, limits: BodyLimits) -> Result<Bytes, UploadError> {
+        self.read_within(limits, |_bytes| true).await
+    }
+
+    /// `reserve` is told how many bytes are needed in all; `false` if they are not to be had.
+    async fn read_within(
         mut self,
         limits: BodyLimits,
-        budget: &BodyBudget<Client>,
-        client: Client,
-    ) -> Result<Body<Client>, UploadError> {
+        mut reserve: impl FnMut(usize) -> bool,
+    ) -> Result<Bytes, UploadError> {
         let declared = self.incoming.as_ref().map_or(Some(0), |incoming| incoming.size_hint().exact());
         let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if declared.is_some_and(|bytes| bytes > limits.max_bytes) {
             return Err(UploadError::TooLarge);
         }
-        let ahead = declared.unwrap_or(STEP_BYTES.min(limits.max_bytes));
-        let mut permit = budget.enter_many(client, ahead).ok_or(UploadError::OverBudget)?;
-        let Some(incoming) = &mut self.incoming else { return Ok(Body { bytes: Bytes::new(), permit }) };
+        let mut reserved = declared.unwrap_or(STEP_BYTES.min(limits.max_bytes));
+        if !reserve(reserved) {
+            return Err(UploadError::OverBudget);
+        }
+        let Some(incoming) = &mut self.incoming else { return Ok(Bytes::new()) };
         self.expects_continue = false;
         let total_deadline = Instant::now() + limits.total_timeout;
         let mut first = Bytes::new();
@@ -116,23 +139,26 @@ impl Upload {
                 return Err(UploadError::TooLarge);
             }
             let ahead = (read + STEP_BYTES).min(limits.max_bytes);
-            if declared.is_none() && permit.slots() < ahead && !permit.resize(ahead) {
-                return Err(UploadError::OverBudget);
+            if declared.is_none() && reserved < ahead {
+                if !reserve(ahead) {
+                    return Err(UploadError::OverBudget);
+                }
+                reserved = ahead;
             }
             // Most bodies come in one chunk, which is then used without a copy.
             if first.is_empty() && gathered.is_empty() {
                 first = data;
             } else {
-                gathered.reserve_exact(permit.slots() - gathered.len());
+                gathered.reserve_exact(reserved - gathered.len());
                 gathered.extend_from_slice(&std::mem::take(&mut first));
                 gathered.extend_from_slice(&data);
             }
         }
         if declared.is_none() {
-            permit.resize(first.len() + gathered.len());
+            reserve(first.len() + gathered.len());
             gathered.shrink_to_fit();
         }
-        Ok(Body { bytes: if gathered.is_empty() { first } else { gathered.into() }, permit })
+        Ok(if gathered.is_empty() { first } else { gathered.into() })
     }
 }
 

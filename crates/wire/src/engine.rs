@@ -7,8 +7,10 @@ use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response::completion_object;
 
-/// The key that a request belongs to, as an opaque tag: the runtime's queue is fair between tags.
-pub const TAG_HEADER: &str = "x-adriaticum-tag";
+/// The key that a request belongs to, and the person whose key it is, if any; both opaque. The runtime's queue is fair
+/// between people, and between the keys of each.
+pub const KEY_HEADER: &str = "x-adriaticum-key";
+pub const PERSON_HEADER: &str = "x-adriaticum-person";
 
 /// `owned_by` of our models; by it the pool recognises our own engine.
 pub(crate) const OWNER: &str = "adriaticum";

@@ -26,13 +26,15 @@ pub(crate) struct Setting {
     pub(crate) description: &'static str,
     /// Its value is never shown.
     pub(crate) is_secret: bool,
+    /// Of its value, a URL, only scheme, host and port are shown.
+    pub(crate) has_secret_path: bool,
     /// SIGHUP applies a changed value to a running service that uses remote runtimes.
     pub(crate) is_reloadable: bool,
 }
 
 impl Setting {
     const fn new(name: &'static str, default: &'static str, description: &'static str) -> Self {
-        Self { name, default, description, is_secret: false, is_reloadable: false }
+        Self { name, default, description, is_secret: false, has_secret_path: false, is_reloadable: false }
     }
 }
 
@@ -222,7 +224,7 @@ settings! {
 
     [webhook: WebhookSection]
     /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set
-    url: Option<Url> = "" => endpoint;
+    url: Option<Url> = "" => endpoint, has_secret_path;
     /// what they are signed with, as Standard Webhooks says: whsec_ and base64, or any text
     key: Option<String> = "" => optional, is_secret;
 

@@ -1,15 +1,26 @@
 //! Hides secrets in the values of settings.
 
+use url::Url;
+
 use super::Setting;
 
 impl Setting {
-    /// The value without secrets: user and password of any URL are hidden, or all of it if the setting is a secret.
+    /// The value without secrets: user and password of any URL are hidden, or more if the setting is a secret or holds
+    /// one in its path.
     pub(super) fn mask(&self, text: &str) -> String {
-        match self.is_secret && !text.is_empty() {
-            true => "***".into(),
-            false => mask_urls(text),
+        match text {
+            "" => String::new(),
+            _ if self.is_secret => "***".into(),
+            _ if self.has_secret_path => mask_path(text),
+            _ => mask_urls(text),
         }
     }
+}
+
+/// Only scheme, host and port.
+fn mask_path(text: &str) -> String {
+    let origin = Url::parse(text).ok().map(|url| url.origin()).filter(url::Origin::is_tuple);
+    origin.map_or_else(|| "***".into(), |origin| format!("{}/***", origin.ascii_serialization()))
 }
 
 /// Hides everything between a scheme and the last `@` before the next scheme. That may be more than needed, but no part
@@ -41,6 +52,10 @@ mod tests {
             ("runtime.urls", "http://:Qua/gga@a/v1,http://b", "http://***@a/v1,http://b"),
             ("runtime.urls", "http://:Qua,gga@a/v1,http://b", "http://***@a/v1,http://b"),
             ("database_url", "postgres://me:Qua@gga@db/adriaticum", "postgres://***@db/adriaticum"),
+            ("webhook.url", "https://hooks.example.com:8443/T/Quagga?x=Quagga", "https://hooks.example.com:8443/***"),
+            ("webhook.url", "https://Quagga:Quagga@hooks.example.com/Qua@gga", "https://hooks.example.com/***"),
+            ("webhook.url", "hooks.example.com/Quagga", "***"),
+            ("webhook.url", "", ""),
         ] {
             let setting = SETTINGS.iter().find(|setting| setting.name == name).unwrap();
             assert_eq!(setting.mask(value), masked, "{value}");

@@ -1,10 +1,6 @@
 //! Bodies that are sent and never ended: what they hold is counted, limited, shared fairly and given back.
 
-use std::net::{IpAddr, Ipv4Addr};
-
-use testbed::{
-    Behaviour, Connection, FakeRuntime, Http2Client, PendingResponse, Request, Response, Service, chat_body, wait_for,
-};
+use testbed::{Behaviour, FakeRuntime, Http2Client, PendingResponse, Request, Response, Service, chat_body, wait_for};
 
 use crate::ADRIATICUM;
 
@@ -13,7 +9,6 @@ const LIMIT_BYTES: u64 = 8 << 20;
 /// An HTTP/2 connection may have so many requests at once.
 const STREAMS: usize = 128;
 const HALF_BYTES: usize = 250_000;
-const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn limited(runtime: &FakeRuntime) -> Service {
     ADRIATICUM.service_with(&[runtime]).set("api.max_body_memory", LIMIT).start()
@@ -187,33 +182,4 @@ fn callers_without_a_key_hold_nothing_and_slow_ones_give_their_part_back() {
     let message = client.response(half).unwrap().expect_error("invalid_request");
     assert!(message.contains("in time"), "{message}");
     wait_until_held(&service, 0);
-}
-
-#[test]
-fn forms_of_visitors_are_limited_by_network() {
-    let service = ADRIATICUM.service().start();
-    let address = service.console_address();
-    let form = |bytes: usize| {
-        Request::chat("", vec![b'x'; bytes])
-            .without("Authorization")
-            .target("/sign-in")
-            .header("Content-Type", "application/x-www-form-urlencoded")
-    };
-    let mut held: Vec<_> = (0..150).map(|_| Connection::connect(address)).collect();
-    for connection in &mut held {
-        connection.send(form(16_000).head());
-    }
-    // Four fifths of 2 MiB are one visitor's.
-    wait_for("refusals", || {
-        (held.iter().filter(|connection| connection.has_news()).count() == 150 - 104).then_some(())
-    });
-    let refused = held.iter_mut().find(|connection| connection.has_news()).unwrap().response();
-    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
-    let other = Connection::connect_from(OTHER_ADDRESS, address).send(form(10).bytes()).response();
-    assert_eq!(other.status, 403, "read, and no form of ours");
-    drop(held);
-    wait_for("the forms' memory", || {
-        let response = Connection::connect(address).send(form(16_000).bytes()).response();
-        (response.status == 403).then_some(())
-    });
 }

@@ -300,6 +300,8 @@ fn secrets_in_settings_are_never_printed() {
         ("database_url", "mysql://user:Quagga@localhost/adriaticum"),
         ("search.url", "searxng+http://user:Quagga@localhost/"),
         ("api.base_url", "ftp://user:Quagga@localhost/v1"),
+        ("webhook.url", "https://hooks.example.com/services/Quagga?also=Quagga"),
+        ("webhook.url", "hooks.example.com/services/Quagga"),
     ] {
         let output = installation.run(&["--set", &format!("{name}={value}"), "config"]);
         assert!(!format!("{output:?}").contains("Quagga"), "{output:?}");

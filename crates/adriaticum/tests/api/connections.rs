@@ -16,7 +16,8 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(280);
 /// Shorter than every default timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(7);
 
-const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// Of another network than the usual one.
+const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 2, 2));
 
 fn echoing() -> FakeRuntime {
     FakeRuntime::start(Behaviour::Echo)
@@ -190,7 +191,7 @@ fn an_idle_connection_makes_way_for_an_address_that_has_fewer() {
     // The first one was used last, and the second one is in the middle of a head.
     idle[0].send(&request).response().completion();
     idle[1].send(&request[..20]);
-    let from = |last: u8| Connection::connect_from(Ipv4Addr::new(127, 0, 0, last).into(), service.address());
+    let from = |last: u8| Connection::connect_from(Ipv4Addr::new(127, 0, last, 1).into(), service.address());
     let (mut second, mut third, mut fourth) = (from(2), from(3), from(4));
     for connection in [&mut second, &mut third, &mut fourth] {
         connection.send(&request).response().completion();

@@ -13,7 +13,7 @@ fn oversized() -> Conversation {
 }
 
 fn post(tag: &str, chat: &Conversation) -> Vec<u8> {
-    Request::chat("any", chat.body()).header("x-adriaticum-tag", tag).bytes()
+    Request::chat("any", chat.body()).header("x-adriaticum-key", tag).bytes()
 }
 
 fn ask(engine: &Engine, tag: &str, chat: &Conversation) -> Response {

@@ -41,7 +41,7 @@ impl World {
             payload: Job { name, text: prompt.clone(), ends_after, disconnected: false },
             prompt,
             max_tokens,
-            tag: tag.into(),
+            tag: Tag::new(None, tag),
             deadline: self.now + Duration::from_secs(10),
         };
         if let Some(job) = self.scheduler.enqueue(request) {

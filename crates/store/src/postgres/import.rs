@@ -134,7 +134,7 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
 
 /// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
 /// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
-const LOCK_ORDER: [&str; 21] = [
+const LOCK_ORDER: [&str; 20] = [
     "commits",
     "requests",
     "spending",

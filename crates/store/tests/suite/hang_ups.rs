@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp};
 use store::{
-    Access, AccountError, AccountId, AuditQuery, Caller, ChallengePurpose, Credentials, Database, Email,
-    Grouping, KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin,
-    PasswordTry, Period, PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError,
-    RecoveryCode, RequestQuery, ReserveError, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token,
+    Access, AccountError, AccountId, AuditQuery, Caller, ChallengePurpose, Credentials, Database, Email, Grouping,
+    KeyChange, KeyOrder, KeySearch, Ledger, Limit, LimitKind, LinkId, NewAccount, NewKey, Origin, PasswordTry, Period,
+    PersonName, PostgresSettings, Price, PriceError, Proof, ProvidedPerson, ProvidedSignInError, RecoveryCode,
+    RequestQuery, ReserveError, Role, Scope, Session, SessionId, SignInError, Step, Store, StoreError, Token,
     UsageQuery, UsedPasskey, Viewer, WrongPasswords,
 };
 use testbed::{DatabaseWatch, drop_when_pending};
