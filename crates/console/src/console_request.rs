@@ -40,7 +40,7 @@ impl ConsoleRequest {
         Self { head, client: connection.address, query, upload, connection, person: None, body_permit: None }
     }
 
-    /// The request of somebody who is signed in: its connection makes way for no stranger, and its body takes its bytes
+    /// The request of a person who is signed in: its connection makes way for no stranger, and its body takes its bytes
     /// from a budget that strangers have no part of.
     pub(crate) fn identify(&mut self, person: AccountId, budget: &BodyBudget<AccountId>) {
         self.connection.identify();

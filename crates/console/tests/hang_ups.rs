@@ -28,7 +28,7 @@ use store::{
 };
 use testbed::{Behaviour, Cluster, DatabaseWatch, FakeRuntime, chat_body, drop_when_pending};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use transport::{BaseUrl, Site};
+use transport::{BaseUrl, ClientConnection, Site};
 
 /// Much longer than what is "at once" here: whoever has to wait for it is found out.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -272,8 +272,10 @@ impl SiteRequest {
 async fn exchange<S: Site>(worker: &S::Worker, request: &SiteRequest, times: usize, pause: Duration) -> Option<String> {
     let (mut client, server) = tokio::io::duplex(PIPE_BYTES);
     client.write_all(&request.bytes).await.unwrap();
-    let service =
-        service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(S::handle(worker, ADDRESS, request).await));
+    let service = service_fn(async |request: Request<Incoming>| {
+        let connection = ClientConnection::without_listener(ADDRESS);
+        Ok::<_, Infallible>(S::handle(worker, connection, request).await)
+    });
     let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(server), service);
     drop_when_pending(times, pause, connection).await?.unwrap();
     let mut response = String::new();

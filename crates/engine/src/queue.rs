@@ -180,7 +180,7 @@ mod tests {
             }
         }
         queue.push(key("greedy", "patient"), (100, 0));
-        (0..3).for_each(|at| drop(queue.push(tag("alone"), (200, at))));
+        (0..3).for_each(|at| assert_eq!(queue.push(tag("alone"), (200, at)), None));
         let mut served = Vec::new();
         while let Some((next, _)) = queue.peek(|_| (0, 0)) {
             let next = next.clone();

@@ -57,6 +57,11 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
+    /// Of a request that no listener has accepted.
+    pub fn without_listener(address: IpAddr) -> Self {
+        Self { address, activity: Arc::new(Activity::new()) }
+    }
+
     /// The sender has proved who it is: the connection makes way for no other one while this request is handled.
     pub fn identify(&self) {
         self.activity.identify();
