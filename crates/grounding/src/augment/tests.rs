@@ -173,4 +173,18 @@ proptest! {
             .collect();
         assert_contained(&augment(&passages, date(2026, 1, 2), 5_000), &["a.example"]);
     }
+
+    #[test]
+    fn an_augmentation_is_no_longer_than_it_can_be(
+        results in prop::collection::vec(("\\PC{0,200}", "\\PC{0,2000}|[a-z ]{0,2000}"), 0..12),
+        tokens in 0..3_000_usize,
+    ) {
+        let passages: Vec<Passage> = results
+            .iter()
+            .enumerate()
+            .map(|(index, (title, text))| passage((title, &format!("https://a.example/{index}"), text)))
+            .collect();
+        let text = augment(&passages, date(2026, 1, 2), tokens).text;
+        prop_assert!(text.len() <= max_bytes(tokens), "{} bytes for {tokens} tokens", text.len());
+    }
 }
