@@ -53,7 +53,7 @@ pub fn duration(duration: Duration) -> String {
 pub fn long_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
-    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds % length == 0);
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length));
     let (length, noun) = unit.unwrap_or((1, "second"));
     count(seconds / length, noun)
 }
