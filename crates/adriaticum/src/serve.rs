@@ -53,7 +53,6 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let webhook = Webhook::new(settings)?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
-    store.serve_alone()?;
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
     let backend = start_backend(settings).await;
     let grounder = grounding::grounder(settings)?;

@@ -189,9 +189,10 @@ pub enum StoreError {
     ReadOnly,
     #[error("another program has locked the file")]
     Locked,
-    /// Limits hold in the memory of the one that serves.
-    #[error("another service uses this database file; stop it first, or use PostgreSQL for several replicas")]
-    InUse,
+    #[error("another service on this database file keeps the limits; PostgreSQL lets replicas share them")]
+    LimitsKeptElsewhere,
+    #[error("the file by which services on one database file exclude each other: {0}")]
+    LimitLock(#[source] std::io::Error),
     /// After a failed fsync.
     #[error("the file is being closed and opened again")]
     Recovering,
@@ -241,15 +242,6 @@ impl Store {
     /// The time by which keys, sessions and links expire.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
-    }
-
-    /// Keeps another service from using the same SQLite file: rates and reservations are in the memory of one. Replicas
-    /// over PostgreSQL share them.
-    pub fn serve_alone(&self) -> Result<(), StoreError> {
-        match &self.backend {
-            Backend::Sqlite(backend) => backend.serve_alone(),
-            Backend::Postgres(_) => Ok(()),
-        }
     }
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.

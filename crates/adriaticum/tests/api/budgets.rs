@@ -210,16 +210,25 @@ fn a_patient_key_gets_its_part_of_everyones_limits() {
 }
 
 #[test]
-fn one_service_at_a_time_uses_a_sqlite_file() {
-    if on_postgres() {
-        return;
+fn two_services_on_one_file_do_not_double_a_limit() {
+    let mut fixture = Fixture::new(Behaviour::Echo);
+    let second = ADRIATICUM.service_with(&[&fixture.runtime]).replica_of(&fixture.service).start();
+    let unlimited = fixture.service.key();
+    for kind in ["requests-per-day", "requests-per-minute"] {
+        fixture.set(&fixture.of_key(), kind, 4);
     }
-    let fixture = Fixture::new(Behaviour::Echo);
-    let mut second = ADRIATICUM.install();
-    second.set("data_dir", fixture.service.data().to_str().unwrap());
-    let output = second.run(&["serve"]);
-    assert!(output.code != Some(0) && output.stderr.contains("another service uses this database file"), "{output:?}");
-    fixture.complete();
+    let sent =
+        (0..6).flat_map(|_| [&fixture.service, &second]).map(|service| service.chat(&fixture.key, "hello").status);
+    assert_eq!(sent.filter(|status| *status == 200).count(), 4);
+    second.chat(&unlimited, "hello").completion();
+    // When the first one is gone, the second keeps the limits.
+    fixture.service.kill();
+    fixture.service.start_again();
+    second.run_ok(&["limits", "set", "--key", public_id(&fixture.key), "requests-per-day", "5"]);
+    second.run_ok(&["limits", "set", "--key", public_id(&fixture.key), "requests-per-minute", "50"]);
+    let sent =
+        (0..3).flat_map(|_| [&second, &fixture.service]).map(|service| service.chat(&fixture.key, "hello").status);
+    assert_eq!(sent.filter(|status| *status == 200).count(), 1);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn administrators_set_limits_and_everybody_sees_their_own() {
 
     (0..2).for_each(|_| drop(console.service.chat(&of_developer, "Hello!").completion()));
     let refused = console.service.chat(&of_developer, "Hello!").expect_error("insufficient_permission");
-    assert!(refused.starts_with("The key owner's budget of 2 requests per day is spent"), "{refused}");
+    assert!(refused.starts_with("The key owner's budget of 2 requests per day does not cover"), "{refused}");
     console.service.chat(&of_admin, "Hello!").completion();
 
     admin.go("/limits");

@@ -1,7 +1,10 @@
-//! SQLite's side of limits. One process serves a file, so reservations are in its memory and end with it. What was spent is
-//! in the file: a commit adds to the sums of the scopes that have budgets, in its own transaction.
+//! SQLite's side of limits. One process keeps the limits of a file: reservations are in its memory, and end with it.
+//! Another service on the same file refuses callers with limits. What was spent is in the file: a commit adds to the sums
+//! of the scopes that have budgets, in its own transaction.
 
 use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use chat::Timestamp;
@@ -31,12 +34,32 @@ impl Sqlite {
         limits: &CallerLimits,
         clock: &Arc<StoreClock>,
     ) -> Result<Permit, ReserveError> {
+        self.keep_limits()?;
         let starts = PeriodStarts::default().of(reservation.request.timestamp());
         // Held while the sums are read: what ends meanwhile is in the sums, or still reserved.
         let mut state = self.reserved.lock();
         let spent = self.spent(limits, starts)?;
         state.reserve(limits, &reservation, &spent, clock.now()).map_err(ReserveError::Refused)?;
         Ok(Permit::new(reservation, Keeper::Memory(self.reserved.clone(), clock.clone())))
+    }
+
+    /// Keeps other processes from keeping the limits until this one ends.
+    fn keep_limits(&self) -> Result<(), StoreError> {
+        if self.limit_lock.get().is_some() {
+            return Ok(());
+        }
+        let mut name = self.pool.path().as_os_str().to_owned();
+        name.push(".lock");
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(name);
+        let file = file.map_err(StoreError::LimitLock)?;
+        match file.try_lock() {
+            Ok(()) => drop(self.limit_lock.set(file)),
+            // Another thread of this process may have been first.
+            Err(TryLockError::WouldBlock) if self.limit_lock.get().is_some() => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::LimitsKeptElsewhere),
+            Err(TryLockError::Error(error)) => return Err(StoreError::LimitLock(error)),
+        }
+        Ok(())
     }
 
     fn spent(

@@ -11,12 +11,12 @@ mod requests;
 mod schema;
 mod usage;
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chat::KeyId;
 use rusqlite::config::DbConfig;
@@ -44,9 +44,6 @@ const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for another service to end.
-const SERVICE_TIMEOUT: Duration = Duration::from_secs(5);
-const SERVICE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Reports read at a time.
 const MAX_REPORTS: usize = 2;
 
@@ -58,8 +55,8 @@ pub(crate) struct Sqlite {
     reports: Arc<Semaphore>,
     sums: SumCache,
     reserved: Reserved,
-    /// Locked while this process serves the file.
-    service_lock: OnceLock<File>,
+    /// Locked while this process keeps the limits.
+    limit_lock: OnceLock<File>,
 }
 
 impl Sqlite {
@@ -80,29 +77,8 @@ impl Sqlite {
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
             sums: SumCache::default(),
             reserved: Reserved::default(),
-            service_lock: OnceLock::new(),
+            limit_lock: OnceLock::new(),
         })
-    }
-
-    /// Keeps other processes from serving this file, until this one ends. One that is just stopping is waited for.
-    pub(crate) fn serve_alone(&self) -> Result<(), StoreError> {
-        if self.service_lock.get().is_some() {
-            return Ok(());
-        }
-        let mut name = self.pool.path().as_os_str().to_owned();
-        name.push(".lock");
-        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(name);
-        let file = file.map_err(StoreError::Log)?;
-        let until = Instant::now() + SERVICE_TIMEOUT;
-        while let Err(error) = file.try_lock() {
-            match error {
-                TryLockError::WouldBlock if Instant::now() < until => std::thread::sleep(SERVICE_POLL_INTERVAL),
-                TryLockError::WouldBlock => return Err(StoreError::InUse),
-                TryLockError::Error(error) => return Err(StoreError::Log(error)),
-            }
-        }
-        let _ = self.service_lock.set(file);
-        Ok(())
     }
 
     pub(crate) fn open_ledger(&self, clock: Arc<StoreClock>) -> Box<SqliteLedger> {
