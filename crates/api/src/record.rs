@@ -77,7 +77,7 @@ impl<'w> RequestRecord<'w> {
         authorize(self.caller.insert(caller))
     }
 
-    /// By what the database says now. A request whose key is no longer accepted belongs to nobody.
+    /// By what the database says now. A request whose key is no longer accepted has no caller.
     pub(crate) async fn authorize_again(&mut self) -> Result<Authorized, ApiError> {
         let caller = self.caller.take().ok_or_else(|| ApiError::internal("no caller"))?;
         match authenticate_again(&self.worker.api.store, &caller).await {

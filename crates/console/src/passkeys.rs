@@ -215,7 +215,7 @@ pub(crate) async fn verify(
     }
 }
 
-/// A challenge for a visitor whom nobody knows yet: `EXPIRY.SIGNATURE.STATE`. It is signed and not stored, so no visitor
+/// A challenge for an unknown visitor: `EXPIRY.SIGNATURE.STATE`. It is signed and not stored, so no visitor
 /// can fill a table, and no challenge makes way for another one.
 fn seal(secret: &Token, expires_at: &str, state: &str) -> String {
     format!("{expires_at}.{}.{state}", secret.derive(&format!("passkey challenge {expires_at} {state}")))

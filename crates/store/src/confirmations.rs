@@ -1,4 +1,4 @@
-//! Confirmations: what could take somebody's account or key over needs the password or passkey again. A session
+//! Confirmations: what could take an account or a key over needs the password or passkey again. A session
 //! remembers when its person was confirmed last, and the change's own transaction requires that this was lately. A stolen
 //! cookie alone is not enough.
 

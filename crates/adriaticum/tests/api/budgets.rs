@@ -183,7 +183,7 @@ fn each_person_has_the_limit_of_each_person_or_their_own() {
         let message = fixture.service.chat(key, "hello").expect_error("insufficient_permission");
         assert!(message.starts_with(&format!("The key owner's budget of {may} requests per day")), "{message}");
     }
-    // Keys of nobody are no person's.
+    // Keys without an owner belong to no person.
     (0..4).for_each(|_| fixture.complete());
 }
 

@@ -72,7 +72,7 @@ fn administrators_prove_again_who_they_are() {
     }
 }
 
-/// Whoever has got hold of an administrator's cookie must not take the account over by the team's pages.
+/// An administrator's stolen cookie must not be enough to take the account over by the team's pages.
 #[test]
 fn administrators_change_their_own_account_on_its_page_only() {
     let service = ADRIATICUM.service().start();

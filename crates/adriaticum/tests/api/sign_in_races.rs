@@ -46,7 +46,7 @@ pub(crate) fn add_app(person: &Visitor) -> Vec<String> {
     between(&added, "<pre id=\"codes\">", "</pre>").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Somebody who has typed the right password and is asked for a code.
+/// A person who has typed the right password and is asked for a code.
 fn at_second_step(visitor: &Visitor, token: &str) -> Visitor {
     let response = visitor.sign_in(token, "ada%40example.com", OLD_PASSWORD);
     assert_eq!(response.header("location"), Some("/sign-in/second-factor"), "{response:?}");

@@ -28,7 +28,7 @@ const INSTRUCTION_TOKENS: usize = 200;
 /// More than our instructions have, and what is around each source.
 const INSTRUCTION_BYTES: usize = 1_024;
 const SOURCE_FRAME_BYTES: usize = 8;
-/// An estimated token has at most so many bytes.
+/// The most bytes of an estimated token.
 const BYTES_PER_TOKEN: usize = 3;
 /// With fewer tokens left, no further source is added.
 const MIN_SOURCE_TOKENS: usize = 24;

@@ -74,7 +74,7 @@ impl Drop for Permit {
 }
 
 impl Store {
-    /// Reserves what a request may use at most: so many tokens. `None` for a caller without limits.
+    /// Reserves what a request may use: one request and at most `tokens`. `None` for a caller without limits.
     pub async fn reserve(
         &self,
         caller: &Caller,

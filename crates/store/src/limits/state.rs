@@ -17,7 +17,7 @@ use super::table::{CallerLimits, LimitSet};
 use crate::id::AccountId;
 use crate::scope::Scope;
 
-/// A party is expected to ask again for this long after a start, or after the time at which it was told to retry.
+/// A party is expected to ask again for this long after a start, or after its `Retry-After`.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How soon a place of a request in flight may be free.
 const IN_FLIGHT_RETRY: Duration = Duration::from_secs(1);

@@ -81,7 +81,7 @@ fn one_key_alone_may_use_all_and_leaves_a_place_to_who_asks() {
             assert!(world.ask(2, None, 1).is_err(), "all places are taken");
             let ended = greedy.pop().unwrap();
             world.settle(&ended, 1);
-            assert!(world.ask(1, None, 1).is_err(), "{limit}, {turn}: somebody with less waits");
+            assert!(world.ask(1, None, 1).is_err(), "{limit}, {turn}: a party that holds less waits");
             world.now = world.now + Duration::from_secs(1);
             let patient = world.ask(2, None, 1).unwrap();
             world.settle(&patient, 1);
