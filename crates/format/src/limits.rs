@@ -13,7 +13,8 @@ pub fn whose(scope: Scope) -> &'static str {
     }
 }
 
-/// `10,000 tokens per day`.
+/// `10,000 tokens per day`, `1 request per day`.
 pub fn limit(kind: LimitKind, amount: u64) -> String {
-    format!("{} {}", number(amount), kind.describe())
+    let what = kind.describe();
+    format!("{} {}", number(amount), if amount == 1 { what.replacen("s ", " ", 1) } else { what })
 }

@@ -373,7 +373,7 @@ fn a_request_that_was_refused_has_not_used_up_a_rate() {
     fixture.runtime.wait_for_requests(1);
     for _ in 0..4 {
         let message = fixture.service.chat(&fixture.key, "hello").expect_error("service_unavailable");
-        assert!(message.contains("1 requests in flight is reached"), "{message}");
+        assert!(message.contains("1 request in flight is reached"), "{message}");
     }
     fixture.runtime.set_behaviour(Behaviour::Echo);
     fixture.runtime.release();

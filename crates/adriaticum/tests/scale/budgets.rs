@@ -120,3 +120,21 @@ fn requests_in_flight_are_one_number_for_all_replicas() {
         replicas[at % REPLICAS].chat(&key, "hello").completion();
     }
 }
+
+#[test]
+fn what_a_dead_replica_reserved_falls_back() {
+    let runtime = FakeRuntime::start(Behaviour::Hang);
+    let mut replicas = replicas(&runtime);
+    let key = replicas[0].key();
+    for (kind, amount) in [("requests-in-flight", "1"), ("requests-per-day", "1"), ("tokens-per-month", "600")] {
+        replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], kind, amount]);
+    }
+    let mut connection = replicas[1].connect();
+    connection.send(Request::chat(&key, chat_body("hello")).bytes());
+    runtime.wait_for_requests(1);
+    replicas[0].chat(&key, "hello").expect_error("insufficient_permission");
+    replicas[1].kill();
+    runtime.set_behaviour(Behaviour::Echo);
+    ADRIATICUM.wait_for("the reservation's end", || (replicas[2].chat(&key, "hello").status == 200).then_some(()));
+    replicas[0].chat(&key, "hello").expect_error("insufficient_permission");
+}

@@ -10,13 +10,15 @@ pub(crate) const OK: Outcome = Outcome { status: 200, code: None };
 
 pub(crate) struct TestDatabase {
     pub(crate) database: Database,
+    /// Of PostgreSQL's.
+    url: String,
     _folder: Option<tempfile::TempDir>,
 }
 
 impl TestDatabase {
     pub(crate) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { database: Database::Sqlite(folder.path().join("test.db")), _folder: Some(folder) }
+        Self { database: Database::Sqlite(folder.path().join("test.db")), url: String::new(), _folder: Some(folder) }
     }
 
     pub(crate) fn postgres() -> Self {
@@ -30,7 +32,11 @@ impl TestDatabase {
 
     pub(crate) fn at(url: &str) -> Self {
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 4, timeout: Duration::from_secs(5) };
-        Self { database: Database::Postgres(settings), _folder: None }
+        Self { database: Database::Postgres(settings), url: url.to_owned(), _folder: None }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// Opens it as another process would.

@@ -8,6 +8,7 @@ mod folding;
 mod hang_ups;
 mod key_search;
 mod ledger;
+mod limits;
 mod outages;
 mod replicas;
 mod sign_in;
