@@ -53,7 +53,7 @@ async fn complete(record: &mut RequestRecord<'_>, body: Bytes) -> Result<Respons
     let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     drop(body);
     let admitted = record.admit(&chat).await?; // 503, 401, 403
-    let facts = record.ground(&admitted, &chat).await?; // 503 search_unavailable
+    let facts = record.ground(&admitted, &chat).await?; // 503 search_unavailable, 401, 403
     let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
     record.persist(&completion).await // 503, or the receipt that a 200 is made of
 }

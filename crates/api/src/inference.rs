@@ -77,7 +77,10 @@ impl RequestRecord<'_> {
             Err(_) => SearchOutcome::Failed,
         });
         match found {
-            Ok(passages) => Ok(Facts(Some(passages))),
+            Ok(passages) => {
+                self.authorize_again().await?; // a search may take seconds
+                Ok(Facts(Some(passages)))
+            }
             Err(error) => {
                 Err(ApiError::search_unavailable(format!("Search at {}: {error}", grounder.search_location())))
             }

@@ -228,6 +228,7 @@ impl Store {
             let subject = AuditSubject::person(&found);
             let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
             let Access::Disabled { revokes_keys } = access else {
+                require_confirmed(transaction, admin.0).await?;
                 transaction.execute(set, params![&of, None::<Timestamp>]).await?;
                 transaction.audit(admin.0, AuditAction::EnabledAccount, &subject).await?;
                 let account = Account { disabled_at: None, ..found };

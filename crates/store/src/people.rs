@@ -102,6 +102,7 @@ impl Store {
     /// Deletes a person's account for good; returns how many keys were revoked with it.
     pub async fn delete_account(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
         self.change(admin.0, async |transaction| {
+            require_confirmed(transaction, admin.0).await?;
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
             withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
             withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;

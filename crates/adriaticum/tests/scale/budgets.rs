@@ -16,8 +16,11 @@ const TOKENS: u64 = 97;
 const NEEDED: u64 = 525;
 
 fn replicas(runtime: &FakeRuntime) -> Vec<Service> {
-    let url = Cluster::shared().create_database();
-    (0..REPLICAS).map(|_| ADRIATICUM.service_with(&[runtime]).set("database_url", &url).start()).collect()
+    replicas_on(&Cluster::shared().create_database(), runtime)
+}
+
+fn replicas_on(url: &str, runtime: &FakeRuntime) -> Vec<Service> {
+    (0..REPLICAS).map(|_| ADRIATICUM.service_with(&[runtime]).set("database_url", url).start()).collect()
 }
 
 /// Every caller sends one request after the other until one is refused; how many were completed.
@@ -137,4 +140,30 @@ fn what_a_dead_replica_reserved_falls_back() {
     runtime.set_behaviour(Behaviour::Echo);
     ADRIATICUM.wait_for("the reservation's end", || (replicas[2].chat(&key, "hello").status == 200).then_some(()));
     replicas[0].chat(&key, "hello").expect_error("insufficient_permission");
+}
+
+/// Wherever a caller hangs up, also between the decision and its arrival.
+#[test]
+fn callers_that_hang_up_leave_no_reservation_behind() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let url = Cluster::shared().create_database();
+    let replicas = replicas_on(&url, &runtime);
+    let (key, other) = (replicas[0].key(), replicas[0].key());
+    replicas[0].run_ok(&["limits", "set", "--everyone", "requests-in-flight", "3"]);
+    let request = Request::chat(&key, chat_body("hello")).bytes();
+    thread::scope(|scope| {
+        for caller in 0..6 {
+            let (replica, request) = (&replicas[caller % REPLICAS], &request);
+            scope.spawn(move || {
+                for attempt in 0..300_u64 {
+                    let mut connection = replica.connect();
+                    connection.send(request);
+                    thread::sleep(std::time::Duration::from_micros(attempt * 37 % 5_000)); // the moment is what varies
+                }
+            });
+        }
+    });
+    let left = || Cluster::shared().sql(&url, "SELECT count(*) FROM reservations");
+    ADRIATICUM.wait_for("the end of all reservations", || (left() == "0").then_some(()));
+    replicas.iter().for_each(|replica| drop(replica.chat(&other, "hello").completion()));
 }

@@ -157,8 +157,10 @@ async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Resu
         Connection::Sqlite(connection) => sqlite::sum_recorded(connection, &range, &mut recorded)?,
         Connection::Postgres(client) => postgres::sum_recorded(client, &range, &mut recorded).await?,
     }
-    let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2";
-    transaction.execute(forget, params![&*range.first, &*range.last]).await?;
+    let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
+    // Sums of the day before stay, for requests that arrived then.
+    let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2 AND start IN ($3, $4)";
+    transaction.execute(forget, params![&*range.first, &*range.last, day, month]).await?;
     for (scope, spent) in &recorded.by_scope {
         for period in BudgetPeriod::ALL {
             let Spending { requests, tokens, unmeasured } = *spent.of(period);

@@ -39,7 +39,12 @@ pub(crate) enum Keeper {
 
 /// To the task that shares limits with other replicas.
 pub(crate) enum Reserve {
-    Take { reservation: Reservation, limits: CallerLimits, reply: oneshot::Sender<Result<(), ReserveError>> },
+    /// The permit is sent there and back: if the caller is gone, it is dropped, and the reservation ends.
+    Take {
+        permit: Permit,
+        limits: CallerLimits,
+        reply: oneshot::Sender<Result<Permit, ReserveError>>,
+    },
     Release(Release),
 }
 
@@ -53,6 +58,10 @@ pub(crate) struct Release {
 impl Permit {
     pub(crate) fn new(reservation: Reservation, keeper: Keeper) -> Self {
         Self { reservation, keeper, is_settled: false }
+    }
+
+    pub(crate) fn reservation(&self) -> &Reservation {
+        &self.reservation
     }
 
     /// The request's row is committed, and with it what was spent.

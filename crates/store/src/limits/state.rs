@@ -115,11 +115,11 @@ impl State {
             let spent = spent.get(&scope).copied().unwrap_or_default();
             self.check_budgets(scope, limits, &spent, reservation)?;
         }
-        for (scope, limits) in limits.iter() {
-            if let Some(reached) = self.reached(scope, limits, reservation, now) {
-                self.expect_again(scope, reservation, now + reached.retry_after);
-                return Err(Refusal::Limit(reached));
-            }
+        // The one that is free last says when to try again.
+        let reached = limits.iter().flat_map(|(scope, limits)| self.reached(scope, limits, reservation, now));
+        if let Some(reached) = reached.max_by_key(|reached| reached.retry_after) {
+            self.expect_again(reached.scope, reservation, now + reached.retry_after);
+            return Err(Refusal::Limit(reached));
         }
         for (scope, limits) in limits.iter() {
             self.start(scope, limits, reservation, now);
@@ -182,28 +182,26 @@ impl State {
         limits: &LimitSet,
         reservation: &Reservation,
         now: Timestamp,
-    ) -> Option<LimitReached> {
+    ) -> impl Iterator<Item = LimitReached> + use<> {
         let state = self.scopes.get(&scope);
         let party = reservation.party_in(scope);
-        if let Some(amount) = limits.in_flight {
+        let in_flight = limits.in_flight.and_then(|amount| {
             let free = amount.saturating_sub(state.map_or(0, |state| state.requests));
             let held = |party: Scope, _: &Share| self.scopes.get(&party).map_or(0, |state| state.requests);
-            if free == 0 || parties_ahead(state, party, held, now) >= free {
-                let kind = LimitKind::RequestsInFlight;
-                return Some(LimitReached { scope, kind, amount, retry_after: IN_FLIGHT_RETRY });
-            }
-        }
-        if let Some(amount) = limits.per_minute {
+            let (kind, retry_after) = (LimitKind::RequestsInFlight, IN_FLIGHT_RETRY);
+            let is_reached = free == 0 || parties_ahead(state, party, held, now) >= free;
+            is_reached.then_some(LimitReached { scope, kind, amount, retry_after })
+        });
+        let per_minute = limits.per_minute.and_then(|amount| {
             let rate = state.map(|state| state.rate).unwrap_or_default();
             let (wait, free) = (rate.wait(now, amount), amount.saturating_sub(rate.level(now, amount)));
             let held = |_: Scope, share: &Share| share.rate.level(now, amount);
             // Less than one place may be free without a wait.
-            if wait > Duration::ZERO || parties_ahead(state, party, held, now) >= free.max(1) {
-                let retry_after = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
-                return Some(LimitReached { scope, kind: LimitKind::RequestsPerMinute, amount, retry_after });
-            }
-        }
-        None
+            let is_reached = wait > Duration::ZERO || parties_ahead(state, party, held, now) >= free.max(1);
+            let retry_after = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
+            is_reached.then_some(LimitReached { scope, kind: LimitKind::RequestsPerMinute, amount, retry_after })
+        });
+        in_flight.into_iter().chain(per_minute)
     }
 
     fn start(&mut self, scope: Scope, limits: &LimitSet, reservation: &Reservation, now: Timestamp) {

@@ -258,8 +258,9 @@ impl LedgerConnection {
         if rows.is_empty() {
             return Ok(None);
         }
-        let reserved = rows.iter().filter(|row| row.permit.is_some());
-        let reserved: Vec<Uuid> = reserved.map(|row| Uuid::from_bytes(row.entry.request_id.to_bytes())).collect();
+        let permits = rows.iter().filter_map(|row| row.permit.as_ref());
+        let reserved: Vec<Uuid> =
+            permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
         let columns = Columns::of(rows.iter().map(|row| &row.entry));
         self.client.set_committing(true);
         let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number(), &slot, &reserved)).await?;

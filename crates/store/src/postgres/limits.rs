@@ -49,9 +49,9 @@ impl Postgres {
     pub(crate) async fn reserve(&self, reservation: Reservation, limits: CallerLimits) -> Result<Permit, ReserveError> {
         let (reply, decided) = oneshot::channel();
         let gone = || StoreError::Unreachable("the task for limits has ended".into());
-        self.limits.send(Reserve::Take { reservation, limits, reply }).map_err(|_| gone())?;
-        decided.await.unwrap_or_else(|_| Err(gone().into()))?;
-        Ok(Permit::new(reservation, Keeper::Database(self.limits.clone())))
+        let permit = Permit::new(reservation, Keeper::Database(self.limits.clone()));
+        self.limits.send(Reserve::Take { permit, limits, reply }).map_err(|_| gone())?;
+        decided.await.unwrap_or_else(|_| Err(gone().into()))
     }
 }
 
@@ -89,9 +89,9 @@ struct Held {
 }
 
 struct Question {
-    reservation: Reservation,
+    permit: Permit,
     limits: CallerLimits,
-    reply: oneshot::Sender<Result<(), ReserveError>>,
+    reply: oneshot::Sender<Result<Permit, ReserveError>>,
 }
 
 impl LimitTask {
@@ -109,9 +109,7 @@ impl LimitTask {
                 match message {
                     // A caller that is gone takes nothing.
                     Reserve::Take { reply, .. } if reply.is_closed() => {}
-                    Reserve::Take { reservation, limits, reply } => {
-                        questions.push(Question { reservation, limits, reply });
-                    }
+                    Reserve::Take { permit, limits, reply } => questions.push(Question { permit, limits, reply }),
                     Reserve::Release(release) => self.end(release),
                 }
             }
@@ -141,21 +139,19 @@ impl LimitTask {
             tracing::warn!(cause = %error, "limits could not be shared with other replicas");
         }
         let mut decided = decided.map(Vec::into_iter);
-        for Question { reservation, reply, .. } in questions {
+        for Question { permit, reply, .. } in questions {
+            let reservation = *permit.reservation();
             let result = match &mut decided {
                 Ok(decided) => decided.next().unwrap_or(Err(StoreError::Corrupt("decision").into())),
-                // It may have been committed all the same.
-                Err(error) => Err(StoreError::Unreachable(error.to_string()).into()),
+                Err(error) => {
+                    self.ended.push(id(reservation.request)); // it may have been committed all the same
+                    Err(StoreError::Unreachable(error.to_string()).into())
+                }
             };
-            let request = reservation.request;
             if result.is_ok() {
-                self.held.insert(request, Held { reservation, is_renewed: false });
-            } else if decided.is_err() {
-                self.ended.push(id(request));
+                self.held.insert(reservation.request, Held { reservation, is_renewed: false });
             }
-            if reply.send(result).is_err() {
-                self.end(Release { request, is_settled: false }); // the caller has gone meanwhile
-            }
+            let _ = reply.send(result.map(|()| permit)); // what is not received is dropped, and released
         }
     }
 
@@ -168,7 +164,7 @@ impl LimitTask {
         let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
         let starts: Vec<[Timestamp; 2]> = {
             let mut starts = PeriodStarts::default();
-            questions.iter().map(|question| starts.of(question.reservation.request.timestamp())).collect()
+            questions.iter().map(|question| starts.of(question.permit.reservation().request.timestamp())).collect()
         };
         let times: BTreeSet<i64> = starts.iter().flatten().map(|start| signed(start.as_millis())).collect();
         let times: Vec<i64> = times.into_iter().collect();
@@ -189,16 +185,16 @@ impl LimitTask {
         let mut state = read_state(&reserved, &shares)?;
         let spending = read_spending(&spending)?;
         let mut decided = Vec::new();
-        for (Question { reservation, limits, .. }, [day, month]) in questions.iter().zip(starts) {
+        for (Question { permit, limits, .. }, [day, month]) in questions.iter().zip(starts) {
             let spent = limits.iter().map(|(scope, _)| {
                 let of = |period, start| spending.get(&(scope, period, start)).copied().unwrap_or_default();
                 (scope, SpentInPeriods { day: of(BudgetPeriod::Day, day), month: of(BudgetPeriod::Month, month) })
             });
-            let result = state.reserve(limits, reservation, &spent.collect(), now);
+            let result = state.reserve(limits, permit.reservation(), &spent.collect(), now);
             decided.push(result.map_err(ReserveError::Refused));
         }
         let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
-        let granted: Vec<_> = granted.map(|(question, _)| question.reservation).collect();
+        let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
         let shares = ShareColumns::changed(&state, questions);
         tokio::try_join!(insert(open, &granted, now), shares.store(open), async {
             Ok(session.batch_execute("COMMIT").await?)
@@ -329,7 +325,8 @@ impl ShareColumns {
             .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
             .map(|(scope, _)| (scope.to_string(), scope))
             .collect();
-        let parties: BTreeSet<Scope> = questions.iter().flat_map(|question| question.reservation.scopes()).collect();
+        let parties: BTreeSet<Scope> =
+            questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
         for (name, scope) in asked {
             let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
             columns.push(&name, None, &Share { rate: *rate, ..Share::default() });

@@ -48,7 +48,9 @@ impl Sqlite {
         if self.limit_lock.get().is_some() {
             return Ok(());
         }
-        let mut name = self.pool.path().as_os_str().to_owned();
+        // By its one name, whatever links lead to it.
+        let path = self.pool.path().canonicalize().map_err(StoreError::LimitLock)?;
+        let mut name = path.into_os_string();
         name.push(".lock");
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(name);
         let file = file.map_err(StoreError::LimitLock)?;

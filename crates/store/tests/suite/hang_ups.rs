@@ -117,6 +117,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     search_requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
     request(&world.session.viewer, RequestId::now()),
     check_integrity(),
+    session_addresses(&email("ada")),
     rotate_key(&world.session.viewer, fresh.key, DAY),
     end_overlap(&world.session.viewer, fresh.key),
     accounts_without_second_factor(world.session.viewer.admin().unwrap()),

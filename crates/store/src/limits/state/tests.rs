@@ -73,6 +73,18 @@ fn a_refusal_says_what_is_left_and_needed_and_takes_nothing() {
 }
 
 #[test]
+fn the_limit_that_is_free_last_says_when_to_try_again() {
+    let person = Scope::Owner(person(1));
+    let mut world = World::new(&[(Scope::Key(key(1)), IN_FLIGHT, 1), (person, PER_MINUTE, 1)]);
+    let first = world.ask(1, Some(1), 1).unwrap();
+    let Err(Refusal::Limit(reached)) = world.ask(1, Some(1), 1) else { panic!("both are reached") };
+    assert_eq!((reached.scope, reached.retry_after), (person, Duration::from_secs(60)));
+    world.settle(&first, 1);
+    world.now = world.now + reached.retry_after;
+    assert!(world.ask(1, Some(1), 1).is_ok());
+}
+
+#[test]
 fn one_key_alone_may_use_all_and_leaves_a_place_to_who_asks() {
     for limit in [1, 2, 4, 10] {
         let mut world = World::new(&[(Scope::Everyone, IN_FLIGHT, limit)]);
