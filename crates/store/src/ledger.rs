@@ -104,7 +104,7 @@ impl Ledger {
     }
 
     fn send(&self, entry: Entry, permit: Option<Permit>, reply: Option<ReplyAddress>) -> Result<(), RecordError> {
-        let row = QueuedRow { entry, permit, reply };
+        let row = QueuedRow { entry, permit: permit.map(Box::new), reply };
         // Counted before it is sent, because the writer may take it at once and must not count below zero.
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
@@ -161,8 +161,8 @@ pub(crate) enum WriterCommand {
 
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
-    /// What the request has reserved.
-    pub(crate) permit: Option<Permit>,
+    /// What the request has reserved. Boxed, because few have.
+    pub(crate) permit: Option<Box<Permit>>,
     /// `None` if nobody waits.
     pub(crate) reply: Option<ReplyAddress>,
 }

@@ -192,7 +192,7 @@ impl Writer {
             let is_refused = committed.refused.contains(&at);
             // Before the reply: the next request of the same caller finds its place free.
             match row.permit {
-                Some(permit) if !is_refused => permit.settle(),
+                Some(permit) if !is_refused => (*permit).settle(),
                 permit => drop(permit),
             }
             let result = if is_refused { Err(RecordError::RowRefused) } else { Ok(()) };
