@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::inference::Runtimes;
 use crate::record::RequestRecord;
 
-/// What a chat template may add, in tokens: a system message of its own, and marks around each message.
+/// What a chat template may add, in tokens: a default system message, and marks around each message.
 const TEMPLATE_TOKENS: usize = 256;
 const TEMPLATE_TOKENS_PER_MESSAGE: usize = 16;
 /// What breaks a control token in a message for a remote runtime, in bytes.

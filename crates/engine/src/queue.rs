@@ -1,7 +1,7 @@
 //! A bounded queue that is fair between people, and between the keys of each person. The service sends both with each
 //! request.
 //!
-//! Each key has a queue of its own. The next request comes from the person who uses least, and of theirs from the key
+//! Each key has a separate queue. The next request comes from the person who uses least, and of theirs from the key
 //! that uses least; among equals from the one that was served longest ago. So a hundred queued requests of a person,
 //! whatever keys they have, do not delay another person's first. If the queue is full, the person with the most queued
 //! requests loses the newest of the key with the most.

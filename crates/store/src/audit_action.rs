@@ -40,7 +40,7 @@ pub enum AuditAction {
         project: String,
     },
     RemovedKeyFromProject,
-    /// `None`: to nobody.
+    /// `None`: to no person.
     GaveKey {
         to: Option<String>,
     },

@@ -159,8 +159,8 @@ impl Store {
         }))
     }
 
-    /// Creates a key for the viewer, who as a person may have at most so many that work. Its plaintext is returned here
-    /// and kept nowhere.
+    /// Creates a key for the viewer. A person may have at most `max_per_person` that work. The plaintext is returned here and
+    /// kept nowhere.
     pub async fn create_key(&self, viewer: &Viewer, new: NewKey, max_per_person: u64) -> Result<ApiKey, AccountError> {
         let key = ApiKey::generate().map_err(StoreError::from)?;
         self.change(viewer, async |transaction| {

@@ -184,7 +184,7 @@ settings! {
     listen: Option<SocketAddr> = "127.0.0.1:8081" => address_or_none;
     /// whether people can sign in with a password or passkey that is kept here: on, or off if all sign in at oidc.issuer
     passwords: bool = "on" => on_or_off;
-    /// max. active keys of a person; keys that are made at the command line belong to nobody and do not count
+    /// max. active keys of a person; keys that are made at the command line have no owner and do not count
     keys_per_person: u64 = "100" => from_str;
 
     [ops: OpsSection]

@@ -123,7 +123,7 @@ fn a_person_has_at_most_so_many_active_keys() {
     let refused = create();
     let page = String::from_utf8(refused.body).unwrap();
     assert!(refused.status == 409 && page.contains("at most 2 active keys"), "{page}");
-    // Keys of the command line are nobody's, and a revoked one does not count.
+    // Keys of the command line have no owner, and a revoked one does not count.
     service.key();
     service.key();
     let keys: Vec<Value> = serde_json::from_str(&service.run_ok(&["keys", "list", "--json"])).unwrap();

@@ -21,7 +21,7 @@ fn races() -> usize {
     std::env::var("SIGN_IN_RACES").map_or(10, |races| races.parse().unwrap())
 }
 
-/// Each in a network of its own.
+/// Each in a separate network.
 fn address(number: usize) -> String {
     format!("203.{number}.113.7")
 }

@@ -173,7 +173,7 @@ impl LimitTask {
         let session = &open.session;
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
-        // Sent at once; the server runs one after the other, each with a snapshot of its own. So what is read behind the
+        // Sent at once; the server runs one after the other, each with a separate snapshot. So what is read behind the
         // lock is what the last one that held it has left.
         let (_, _, reserved, shares, spending) = tokio::try_join!(
             session.batch_execute("BEGIN"),
