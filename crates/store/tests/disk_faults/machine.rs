@@ -50,27 +50,29 @@ impl Machine {
         Self { sync_forgets: true, ..self }
     }
 
-    /// Fails only if a store on a disk without faults cannot be opened.
-    pub(crate) fn run(mut self, duration: Duration) -> Result<Summary, StoreError> {
+    /// Runs at least this long, and then until enough was tried or ten times as long have gone by. Fails only if a
+    /// store on a disk without faults cannot be opened.
+    pub(crate) fn run(
+        mut self,
+        duration: Duration,
+        is_enough: impl Fn(&Summary) -> bool,
+    ) -> Result<Summary, StoreError> {
         let began = Instant::now();
-        while began.elapsed() < duration {
-            self.run_database(began + duration)?;
+        while began.elapsed() < duration || (!is_enough(&self.summary) && began.elapsed() < 10 * duration) {
+            self.run_database()?;
         }
         self.summary.took = began.elapsed();
         Ok(self.summary)
     }
 
     /// The lives of one database, from its first start on.
-    fn run_database(&mut self, until: Instant) -> Result<(), StoreError> {
+    fn run_database(&mut self) -> Result<(), StoreError> {
         println!("a new database");
         let folder = tempfile::tempdir().unwrap();
         let disk = Arc::new(Disk::new(folder.path(), self.rng.u64(..)).unwrap());
         let mut database =
             DatabaseUnderTest { file: disk.folder().join("test.db"), disk, expected: Arc::default(), backups: 0 };
         for _ in 0..self.rng.u32(1..=MAX_LIVES) {
-            if Instant::now() > until {
-                break;
-            }
             self.run_life(&mut database)?;
         }
         self.check(&mut database)?;
