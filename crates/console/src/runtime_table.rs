@@ -94,6 +94,7 @@ mod tests {
             failures: runtimes::FailureCounts { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
             retried: 5,
             moved: 0,
+            unexpected: 0,
             latency: Some(Duration::from_millis(1500)),
             latency_per_token: None,
             share: 1.0,

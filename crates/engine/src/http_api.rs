@@ -65,7 +65,17 @@ impl HttpApi {
         }
     }
 
+    /// The response carries the id of its request, so that the service can tell whose it is.
     async fn handle(&self, request: Request<Incoming>) -> HttpResponse {
+        let id = request.headers().get(wire::engine::REQUEST_ID_HEADER).cloned();
+        let mut response = self.respond(request).await;
+        if let Some(id) = id {
+            response.headers_mut().insert(wire::engine::REQUEST_ID_HEADER, id);
+        }
+        response
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
             (&Method::GET, "/v1/models") => {

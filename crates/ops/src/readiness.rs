@@ -108,6 +108,7 @@ mod tests {
             failures: runtimes::FailureCounts::default(),
             retried: 0,
             moved: 0,
+            unexpected: 0,
             latency: None,
             latency_per_token: None,
             share: 1.0,

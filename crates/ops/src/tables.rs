@@ -209,6 +209,12 @@ pub(crate) const RUNTIME_METRICS: &[Metric<MemberStatus>] = &[
         read: |member| member.moved as f64,
     },
     Metric {
+        name: "adriaticum_runtime_unexpected_responses",
+        help: "Responses that no request had asked for, or that were for another request",
+        kind: MetricType::Counter,
+        read: |member| member.unexpected as f64,
+    },
+    Metric {
         name: "adriaticum_runtime_share",
         help: "The runtime's part of a full share of requests: less than 1 if it is slow, 0 if it hangs",
         kind: MetricType::Gauge,

@@ -19,6 +19,8 @@ use crate::pace::{Pace, PeerMedian};
 
 /// The most that a member's load may exceed the mean by.
 const MAX_LOAD_FACTOR: f64 = 1.25;
+/// For how long a member is doubted that failed at a request together with another.
+const DOUBT_MS: u64 = 10_000;
 /// How often members are compared with their peers.
 const COMPARE_INTERVAL_MS: u64 = 100;
 
@@ -52,6 +54,8 @@ pub struct MemberState {
     failed_health_checks: u32,
     avoidance: Avoidance,
     saturated_until: u64,
+    /// Until then others are preferred for a second opinion.
+    doubted_until: u64,
     share: f64,
 }
 
@@ -155,6 +159,7 @@ impl MemberState {
             failed_health_checks: 0,
             avoidance: Avoidance::default(),
             saturated_until: 0,
+            doubted_until: 0,
             share: 1.0,
         }
     }
@@ -269,8 +274,22 @@ impl Balance {
     /// excludes the members that failed.
     pub fn choose(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<Lease> {
         self.compare_if_due(now);
-        let slot = self.choose_ready(affinity, excluded, now).or_else(|| self.choose_last_resort(excluded, now))?;
+        let slot = self
+            .choose_undoubted(affinity, excluded, now)
+            .or_else(|| self.choose_ready(affinity, excluded, now))
+            .or_else(|| self.choose_last_resort(excluded, now))?;
         Some(self.lease(slot, now))
+    }
+
+    /// For a retry, a ready member that has not lately failed at a request together with another.
+    fn choose_undoubted(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<usize> {
+        let is_doubted = |member: &MemberState| now < member.doubted_until;
+        if excluded.is_empty() || !self.members.iter().any(is_doubted) {
+            return None;
+        }
+        let doubted = self.members.iter().enumerate().filter(|(_, member)| is_doubted(member)).map(|(slot, _)| slot);
+        let excluded: Vec<usize> = doubted.chain(excluded.iter().copied()).collect();
+        self.choose_ready(affinity, &excluded, now)
     }
 
     fn lease(&mut self, slot: usize, now: u64) -> Lease {
@@ -309,6 +328,18 @@ impl Balance {
         if member.is_draining() && member.in_flight == 0 {
             member.slot = SlotState::Vacant;
         }
+    }
+
+    /// What another member's response to the same request has shown about this one.
+    pub fn judge(&mut self, member: usize, verdict: Verdict, now: u64) {
+        let breaker = &mut self.members[member].breaker;
+        let attempt = breaker.begin();
+        breaker.end(attempt, verdict, now);
+    }
+
+    /// The member has failed at a request at which another one failed, too. Either may be at fault, or the request.
+    pub fn doubt(&mut self, member: usize, now: u64) {
+        self.members[member].doubted_until = now + DOUBT_MS;
     }
 
     pub fn record_health_check(&mut self, member: usize, passed: bool, now: u64) {

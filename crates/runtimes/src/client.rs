@@ -17,7 +17,7 @@ use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Lease, MoveReason, Observation, WaitingRequest};
 use crate::guard;
-use crate::member::{Attribution, IdleConnections, Member, MemberError, observation};
+use crate::member::{Attribution, Connections, IdleConnections, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
 /// How often a waiting request looks whether it had better wait elsewhere. Most are completed before.
@@ -146,7 +146,9 @@ impl<'a> Attempt<'a> {
         // Twice the same, if there was nothing before: an array needs no allocation.
         let failed_before = earlier.as_ref().map_or(lease.index, |earlier| earlier.index);
         let excluded = [lease.index, failed_before, moved_from.unwrap_or(lease.index)];
-        let result = match client.wait(&call, &lease, &excluded, moved_from.is_none()).await {
+        let idle = client.idle(&lease.member);
+        let connections = if earlier.is_none() { Connections::Any(&idle) } else { Connections::New(&idle) };
+        let result = match client.wait(&call, &lease, connections, &excluded, moved_from.is_none()).await {
             Waited::Ended(result) => result,
             Waited::Moved(next, reason) => {
                 lease.observation = Observation::moved(reason);
@@ -157,20 +159,32 @@ impl<'a> Attempt<'a> {
                 return Err(AttemptError::Retry(Attempt { client, call, lease: next, earlier, moved_from }));
             }
         };
+        let is_undecided = earlier.as_ref().is_some_and(|earlier| earlier.error.is_ambiguous());
         lease.observation = match &result {
             // It had only the time that another member left.
             Err(MemberError::TimedOut) if moved_from.is_some() || earlier.is_some() => {
                 Observation::no_response(Verdict::Unclear)
             }
+            // Another member's response will tell, or has shown that the request is at fault.
+            Err(error) if error.is_ambiguous() && (is_undecided || earlier.is_none() && error.is_retryable()) => {
+                Observation::responded(Verdict::Unclear)
+            }
             result => observation(result),
         };
         lease.member.counters().record(&result);
-        let error = match result {
-            Ok(completion) => {
+        let error = match (result, &earlier) {
+            (Ok(completion), earlier) => {
                 client.pool.record_decode();
+                if let Some(earlier) = earlier.as_ref().filter(|_| is_undecided) {
+                    client.pool.judge(earlier.index, &earlier.member, Verdict::Bad);
+                }
                 return Ok(completion);
             }
-            Err(error) => error,
+            (Err(error), Some(earlier)) if is_undecided && error.is_ambiguous() => {
+                client.pool.doubt([earlier.index, lease.index]);
+                error
+            }
+            (Err(error), _) => error,
         };
         let failed = FailedAttempt { index: lease.index, member: lease.member.clone(), error };
         drop(lease); // the member is released before another one is chosen
@@ -194,14 +208,14 @@ impl PoolClient {
         &'a self,
         call: &Call<'_>,
         lease: &LeaseGuard<'a>,
+        connections: Connections<'_>,
         excluded: &[usize],
         may_move: bool,
     ) -> Waited<'a> {
-        let idle = self.idle(&lease.member);
         let begun = AtomicBool::new(false);
         let guarded = self.pool.guards(&lease.member).then(|| guard::guard(call.request)).flatten();
         let request = guarded.as_ref().unwrap_or(call.request);
-        let mut completion = pin!(lease.member.complete(&idle, request, call.attribution, &begun));
+        let mut completion = pin!(lease.member.complete(connections, request, call.attribution, &begun));
         let next_look = || if may_move { call.deadline.min(Instant::now() + LOOK_INTERVAL) } else { call.deadline };
         let mut look = pin!(tokio::time::sleep_until(next_look()));
         loop {
@@ -251,6 +265,10 @@ impl FailedAttempt {
         moved_from: Option<usize>,
     ) -> AttemptError<'a> {
         let Some(lease) = LeaseGuard::acquire(&client.pool, &call, excluded) else {
+            if self.error.is_ambiguous() {
+                let verdict = if let MemberError::Refused(_) = self.error { Verdict::Good } else { Verdict::Bad };
+                client.pool.judge(self.index, &self.member, verdict);
+            }
             return AttemptError::Failed(self.into());
         };
         self.member.counters().retry();

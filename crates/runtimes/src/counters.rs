@@ -18,6 +18,7 @@ pub(crate) struct MemberCounters {
     timed_out: AtomicU64,
     no_room: AtomicU64,
     bad_request: AtomicU64,
+    unexpected: AtomicU64,
 }
 
 /// A member's failed requests. The fields are the metric's labels.
@@ -50,7 +51,7 @@ impl MemberCounters {
             // A prompt that is too long is the caller's fault: the member has done its part.
             Ok(_) | Err(MemberError::PromptTooLong(_)) => &self.completed,
             Err(MemberError::Connect(_)) => &self.refused,
-            Err(MemberError::NoResponse(_) | MemberError::IncompleteResponse(_)) => &self.broken_off,
+            Err(MemberError::NoResponse { .. } | MemberError::IncompleteResponse(_)) => &self.broken_off,
             Err(MemberError::Status(_)) => &self.status,
             Err(MemberError::Refused(_)) => &self.bad_request,
             Err(MemberError::Malformed(_)) => &self.malformed,
@@ -67,6 +68,15 @@ impl MemberCounters {
     /// A request that waited here for too long was moved to another member.
     pub(crate) fn moved_away(&self) {
         add(&self.moved);
+    }
+
+    /// Something arrived that was no response to the request in hand.
+    pub(crate) fn unexpected_response(&self) {
+        add(&self.unexpected);
+    }
+
+    pub(crate) fn unexpected(&self) -> u64 {
+        get(&self.unexpected)
     }
 
     pub(crate) fn moved(&self) -> u64 {

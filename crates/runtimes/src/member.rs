@@ -7,19 +7,20 @@ use std::time::{Duration, Instant};
 use breaker::Verdict;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderMap, HeaderName, Method, StatusCode, header};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
 use crate::balance::{MoveReason, Observation};
-use crate::connection::{Connection, ExchangeError, RuntimeResponse};
+use crate::connection::{Connection, ExchangeError, IdleState, Reuse, RuntimeRequest, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
 use crate::http1::RequestHead;
 use crate::key::RuntimeKey;
 
-/// How soon a member that has closed an idle connection is noticed, once a request was sent over it.
-const STALE_WITHIN: Duration = Duration::from_secs(1);
+/// How long a connection whose responses carry no ids stays unused, so that a spare response has arrived before the
+/// next request is sent.
+const SETTLE_TIME: Duration = Duration::from_millis(50);
 /// How long connections are kept for a rush that may come again.
 const MAX_IDLE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,7 +30,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
 /// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID: HeaderName = HeaderName::from_static(wire::engine::REQUEST_ID_HEADER);
 const KEY: HeaderName = HeaderName::from_static(wire::engine::KEY_HEADER);
 const PERSON: HeaderName = HeaderName::from_static(wire::engine::PERSON_HEADER);
 /// What a member's `Retry-After` is clamped to.
@@ -69,10 +70,14 @@ pub(crate) struct Member {
 pub enum MemberError {
     #[error("no connection: {0}")]
     Connect(#[source] std::io::Error),
-    /// The connection was closed before any of the response arrived.
-    #[error("{0}")]
-    NoResponse(String),
-    /// The connection was closed within the response.
+    /// The connection was closed before the head of a response had arrived.
+    #[error("{cause}")]
+    NoResponse {
+        cause: String,
+        /// The same had happened over a connection that was used before. A third member is not put at risk.
+        is_second: bool,
+    },
+    /// The connection was closed within the response, or this is no response to the request.
     #[error("{0}")]
     IncompleteResponse(String),
     #[error("status {0}")]
@@ -109,16 +114,22 @@ impl MemberError {
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(_)
-            | Self::NoResponse(_)
+            | Self::NoResponse { is_second: false, .. }
             | Self::Status(_)
+            | Self::Refused(_)
             | Self::NoCapacity { .. }
             | Self::Saturated { .. } => true,
-            Self::IncompleteResponse(_)
+            Self::NoResponse { is_second: true, .. }
+            | Self::IncompleteResponse(_)
             | Self::Malformed(_)
-            | Self::Refused(_)
             | Self::PromptTooLong(_)
             | Self::TimedOut => false,
         }
+    }
+
+    /// Whether member or request is at fault is not known before another member was asked.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::NoResponse { .. } | Self::Status(_) | Self::Refused(_))
     }
 
     /// In seconds. Set if the member merely lacks capacity.
@@ -149,7 +160,7 @@ pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observati
         Err(MemberError::Refused(_) | MemberError::PromptTooLong(_)) => Observation::responded(Verdict::Good),
         Err(
             MemberError::Connect(_)
-            | MemberError::NoResponse(_)
+            | MemberError::NoResponse { .. }
             | MemberError::IncompleteResponse(_)
             | MemberError::Status(_)
             | MemberError::Malformed(_),
@@ -157,21 +168,51 @@ pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observati
     }
 }
 
+/// Which connections a request may be sent over. It is kept with the idle ones afterwards.
+#[derive(Clone, Copy)]
+pub(crate) enum Connections<'a> {
+    Any(&'a IdleConnections),
+    /// New ones only: a request that has failed elsewhere is sent once more, and not twice.
+    New(&'a IdleConnections),
+}
+
 /// One thread's unused connections to one member, with the time since when they are. The latest is used first.
 #[derive(Default)]
-pub(crate) struct IdleConnections(Mutex<Vec<(Instant, Connection)>>);
+pub(crate) struct IdleConnections(Mutex<Idle>);
+
+#[derive(Default)]
+struct Idle {
+    connections: Vec<(Instant, Connection)>,
+    /// How many unexpected responses the member had sent when they were put here.
+    unexpected: u64,
+}
 
 impl IdleConnections {
-    fn take(&self) -> Option<Connection> {
-        self.0.lock().pop().map(|(_, connection)| connection)
+    /// After an unexpected response all are closed.
+    fn lock(&self, unexpected: u64) -> MutexGuard<'_, Idle> {
+        let mut idle = self.0.lock();
+        if idle.unexpected != unexpected {
+            *idle = Idle { connections: Vec::new(), unexpected };
+        }
+        idle
     }
 
-    fn put(&self, connection: Connection) {
-        if connection.is_open() {
-            let (mut idle, now) = (self.0.lock(), Instant::now());
-            let outdated = idle.partition_point(|(since, _)| now.duration_since(*since) > MAX_IDLE);
-            idle.drain(..outdated);
-            idle.push((now, connection));
+    fn take(&self, unexpected: u64) -> Option<Connection> {
+        let (mut idle, now) = (self.lock(unexpected), Instant::now());
+        let is_ready = |(since, connection): &(Instant, Connection)| {
+            connection.reuse() == Reuse::Now || now.duration_since(*since) >= SETTLE_TIME
+        };
+        let latest = idle.connections.iter().rposition(is_ready)?;
+        Some(idle.connections.remove(latest).1)
+    }
+
+    /// Of a member that has sent unexpected responses, only connections whose responses carry ids are kept.
+    fn put(&self, connection: Connection, unexpected: u64) {
+        if connection.reuse() == Reuse::Now || connection.reuse() == Reuse::WhenSettled && unexpected == 0 {
+            let (mut idle, now) = (self.lock(unexpected), Instant::now());
+            let outdated = idle.connections.partition_point(|(since, _)| now.duration_since(*since) > MAX_IDLE);
+            idle.connections.drain(..outdated);
+            idle.connections.push((now, connection));
         }
     }
 }
@@ -230,17 +271,19 @@ impl Member {
         }
     }
 
-    /// `begun` is set once a response begins to arrive.
+    /// `begun` is set once the head of a response has arrived.
     pub(crate) async fn complete(
         &self,
-        idle: &IdleConnections,
+        connections: Connections<'_>,
         request: &ChatRequest,
         attribution: Attribution<'_>,
         begun: &AtomicBool,
     ) -> Result<Completion, MemberError> {
-        let request = self.completion_request(request, attribution);
-        let response = self.send(idle, &request, begun).await?;
-        drop(request);
+        let bytes = self.completion_request(request, attribution);
+        let id = attribution.id.to_text();
+        let request = RuntimeRequest { bytes: &bytes, id: id.as_str().as_bytes() };
+        let response = self.send(connections, request, begun).await?;
+        drop(bytes);
         match response.status {
             StatusCode::OK => Ok(wire::runtime::parse_completion(&response.body)?),
             status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&response.body) {
@@ -284,7 +327,9 @@ impl Member {
 
     async fn check_models(&self, idle: &IdleConnections) -> Result<(), MemberError> {
         let request = self.head(&Method::GET, &self.models_path, 0).without_body();
-        let response = tokio::time::timeout(HEALTH_TIMEOUT, self.send(idle, &request, &AtomicBool::default())).await;
+        let (request, begun) = (RuntimeRequest { bytes: &request, id: b"" }, AtomicBool::default());
+        let response = self.send(Connections::Any(idle), request, &begun);
+        let response = tokio::time::timeout(HEALTH_TIMEOUT, response).await;
         let response = response.unwrap_or(Err(MemberError::TimedOut))?;
         // Any other response, even an error, shows that the member is up. These three come from a proxy or a starting
         // server.
@@ -308,9 +353,10 @@ impl Member {
             return None;
         }
         let request = self.head(&Method::GET, STATUS_PATH, 0).without_body();
-        let idle = IdleConnections::default();
-        let begun = AtomicBool::default();
-        let response = tokio::time::timeout(STATUS_TIMEOUT, self.send(&idle, &request, &begun)).await.ok()?.ok()?;
+        let request = RuntimeRequest { bytes: &request, id: b"" };
+        let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
+        let response = self.send(Connections::New(&idle), request, &begun);
+        let response = tokio::time::timeout(STATUS_TIMEOUT, response).await.ok()?.ok()?;
         Status::parse(&response.body).filter(|_| response.status == StatusCode::OK)
     }
 
@@ -323,31 +369,75 @@ impl Member {
         self.model.read().clone()
     }
 
-    /// Sends a request over an idle connection, or else over a new one.
+    /// Sends a request over an idle connection, or else over a new one. What arrives over an idle one counts only if it
+    /// is a 200 or carries the request's id. Anything else may be left over from the request before, so this one is
+    /// sent again over a new connection.
     async fn send(
         &self,
-        idle: &IdleConnections,
-        request: &[u8],
+        connections: Connections<'_>,
+        request: RuntimeRequest<'_>,
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, MemberError> {
-        while let Some(mut connection) = idle.take() {
-            if !connection.is_usable().await {
-                continue;
+        let (idle, mut is_second) = match connections {
+            Connections::Any(idle) => (idle, false),
+            Connections::New(idle) => (idle, true),
+        };
+        if !is_second && let Some(connection) = self.take_idle(idle).await {
+            match self.exchange(idle, connection, request, begun).await {
+                Ok(response) if response.status == StatusCode::OK || response.has_id => return Ok(response),
+                Ok(_) => {}
+                Err(_) => is_second = true,
             }
-            let sent_at = Instant::now();
-            match connection.exchange(request, begun).await {
-                // The member closed the connection at the moment that we used it. That is no failure.
-                Err(ExchangeError::BeforeResponse(_)) if sent_at.elapsed() < STALE_WITHIN => break,
-                other => return self.keep(idle, connection, other),
-            }
+            begun.store(false, Ordering::Relaxed);
         }
         // Boxed, because it is large and seldom needed: a request's future should not have room for it.
         let open = Box::pin(Connection::open(&self.endpoint.url, self.endpoint.address));
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, open).await;
-        let mut connection =
+        let connection =
             opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(MemberError::Connect)?;
+        self.exchange(idle, connection, request, begun).await.map_err(|error| match error {
+            ExchangeError::BeforeResponse(_) => MemberError::NoResponse { cause: error.to_string(), is_second },
+            ExchangeError::WithinResponse(_) | ExchangeError::Foreign => {
+                MemberError::IncompleteResponse(error.to_string())
+            }
+        })
+    }
+
+    /// An idle connection on which nothing has happened.
+    async fn take_idle(&self, idle: &IdleConnections) -> Option<Connection> {
+        loop {
+            let mut connection = idle.take(self.counters.unexpected())?;
+            match connection.idle_state().await {
+                IdleState::Quiet => return Some(connection),
+                IdleState::Closed => {}
+                IdleState::Spoke => self.record_unexpected("something arrived that no request had asked for"),
+            }
+        }
+    }
+
+    /// Keeps the connection afterwards if another request may follow.
+    async fn exchange(
+        &self,
+        idle: &IdleConnections,
+        mut connection: Connection,
+        request: RuntimeRequest<'_>,
+        begun: &AtomicBool,
+    ) -> Result<RuntimeResponse, ExchangeError> {
+        let unexpected = self.counters.unexpected();
         let result = connection.exchange(request, begun).await;
-        self.keep(idle, connection, result)
+        match &result {
+            Ok(response) if response.has_surplus => self.record_unexpected("more than a response has arrived"),
+            Err(ExchangeError::Foreign) => self.record_unexpected("a response for another request has arrived"),
+            Ok(_) if !self.has_left() && unexpected == self.counters.unexpected() => idle.put(connection, unexpected),
+            _ => {}
+        }
+        result
+    }
+
+    /// From now on no connection that was used before is used again, except where responses carry ids.
+    fn record_unexpected(&self, cause: &str) {
+        self.counters.unexpected_response();
+        tracing::warn!(runtime = self.name(), cause, "a runtime's idle connections are closed");
     }
 
     fn head(&self, method: &Method, path: &str, body_bytes: usize) -> RequestHead {
@@ -356,24 +446,6 @@ impl Member {
             head.add(&header::AUTHORIZATION, key.header().as_bytes());
         }
         head
-    }
-
-    fn keep(
-        &self,
-        idle: &IdleConnections,
-        connection: Connection,
-        result: Result<RuntimeResponse, ExchangeError>,
-    ) -> Result<RuntimeResponse, MemberError> {
-        match result {
-            Ok(response) => {
-                if !self.has_left() {
-                    idle.put(connection);
-                }
-                Ok(response)
-            }
-            Err(broken @ ExchangeError::BeforeResponse(_)) => Err(MemberError::NoResponse(broken.to_string())),
-            Err(broken @ ExchangeError::WithinResponse(_)) => Err(MemberError::IncompleteResponse(broken.to_string())),
-        }
     }
 }
 

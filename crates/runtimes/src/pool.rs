@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use breaker::Verdict;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
@@ -243,6 +244,23 @@ impl Pool {
     pub(crate) fn release(&self, lease: Lease, observation: Observation) {
         let now = self.now();
         self.membership().balance.release(lease, observation, now);
+    }
+
+    /// What another member's response has shown about this one.
+    pub(crate) fn judge(&self, index: usize, member: &Arc<Member>, verdict: Verdict) {
+        let now = self.now();
+        let mut membership = self.membership();
+        // Another member may have got the slot meanwhile.
+        if Arc::ptr_eq(&membership.members[index], member) {
+            membership.balance.judge(index, verdict, now);
+        }
+    }
+
+    /// These members failed at the same request.
+    pub(crate) fn doubt(&self, members: [usize; 2]) {
+        let now = self.now();
+        let mut membership = self.membership();
+        members.into_iter().for_each(|index| membership.balance.doubt(index, now));
     }
 
     /// Makes the members those that are desired.

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
-use crate::member::{Attribution, IdleConnections, Member, MemberError};
+use crate::member::{Attribution, Connections, IdleConnections, Member, MemberError};
 use crate::pool::Pool;
 
 /// How long a probe waits for a member before it asks another one as well.
@@ -76,7 +76,7 @@ async fn probe_member(member: Arc<Member>, request: Arc<ChatRequest>) -> Result<
     let trace = HeaderMap::new();
     let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
     let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
-    match member.complete(&idle, &request, attribution, &begun).await {
+    match member.complete(Connections::New(&idle), &request, attribution, &begun).await {
         Ok(_) => Ok(Probed::Decoded),
         Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => {
             Ok(Probed::Saturated)

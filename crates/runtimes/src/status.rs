@@ -27,6 +27,8 @@ pub struct MemberStatus {
     pub retried: u64,
     /// Requests that were moved to another member because this one kept them waiting.
     pub moved: u64,
+    /// How often something arrived from it that no request had asked for, or that was for another request.
+    pub unexpected: u64,
     /// Per completion.
     pub latency: Option<Duration>,
     pub latency_per_token: Option<Duration>,
@@ -54,6 +56,7 @@ impl MemberStatus {
             failures: member.counters().failures(),
             retried: member.counters().retried(),
             moved: member.counters().moved(),
+            unexpected: member.counters().unexpected(),
             latency: state.per_request().map(time),
             latency_per_token: state.per_token().map(time),
             share: state.share(),

@@ -7,6 +7,8 @@ use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response::completion_object;
 
+/// The id of a request. Its response carries it, too.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// The key that a request belongs to, and the person whose key it is, if any; both opaque. The runtime's queue is fair
 /// between people, and between the keys of each.
 pub const KEY_HEADER: &str = "x-adriaticum-key";

@@ -2,9 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+const ID: &[u8] = b"id-7";
+
 #[derive(Debug, PartialEq, Eq)]
 struct Response {
     head: ResponseHead,
+    is_unusual: bool,
     body: Vec<u8>,
     /// What arrived behind it.
     rest: Vec<u8>,
@@ -13,50 +16,82 @@ struct Response {
 /// Reads a response that arrives in the given pieces, and then the end of the connection.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Response>, ResponseError> {
     let mut arrived = BytesMut::new();
+    let mut reader = HeadReader::default();
     let mut begun: Option<(ResponseHead, BodyReader)> = None;
     let mut whole = None;
     for piece in pieces {
         arrived.extend_from_slice(piece);
         if begun.is_none() {
-            begun = ResponseHead::take(&mut arrived)?.map(|head| (head, BodyReader::new(head.framing)));
+            begun = reader.take(&mut arrived, ID)?.map(|head| (head, BodyReader::new(head.framing)));
         }
-        if let (Some((head, body)), None) = (&mut begun, &whole) {
-            whole = body.take(&mut arrived)?.map(|body| (*head, body));
+        if let (Some((_, body)), None) = (&mut begun, &whole) {
+            whole = body.take(&mut arrived)?;
         }
     }
-    if let (Some((head, body)), None) = (&begun, &whole) {
-        whole = body.end(&mut arrived).map(|body| (*head, body));
-    }
-    Ok(whole.map(|(head, body)| Response { head, body: body.to_vec(), rest: arrived.to_vec() }))
+    let Some((head, reader)) = begun else { return Ok(None) };
+    let whole = whole.or_else(|| reader.end(&mut arrived));
+    let is_unusual = reader.is_unusual();
+    Ok(whole.map(|body| Response { head, is_unusual, body: body.to_vec(), rest: arrived.to_vec() }))
 }
 
 fn read_text(text: &str) -> Result<Option<Response>, ResponseError> {
     read([text.as_bytes()])
 }
 
+/// Head and body, whether the connection may be used again, the body as it is read, and what is behind it.
 #[test]
 fn a_response_has_the_body_that_its_head_says() {
+    let chunks = "2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
     let cases = [
-        ("200 OK\r\nContent-Length: 3\r\n\r\nabc", Framing::Length(3), true, "abc", ""),
-        ("200 OK\r\ncontent-length: 3\r\nContent-Length: 3\r\n\r\nabcHTTP", Framing::Length(3), true, "abc", "HTTP"),
-        ("200\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n", Framing::Length(0), false, "", ""),
-        ("204 None\r\n\r\nx", Framing::Length(0), true, "", "x"),
-        ("200 OK\r\n\r\nabc", Framing::UntilClose, false, "abc", ""),
-        ("200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\nabc", Framing::UntilClose, false, "abc", ""),
-        // Both: the length is that of something else.
-        (
-            "200 OK\r\nContent-Length: 99\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n2;x=y\r\nab\r\n1\r\nc\r\n0\r\nA: b\r\n\r\nx",
-            Framing::Chunked,
-            true,
-            "abc",
-            "x",
-        ),
+        ("200 OK\r\nContent-Length: 3\r\n\r\nabc", true, "abc", ""),
+        ("200\r\ncontent-length:3\r\n\r\nabcHTTP", true, "abc", "HTTP"),
+        (&format!("200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n{chunks}"), true, "abc", ""),
+        // Not a 200.
+        ("204 None\r\n\r\nx", false, "", "x"),
+        ("101 Switching\r\n\r\nx", false, "", "x"),
+        ("429 Wait\r\nContent-Length: 1\r\n\r\nx", false, "x", ""),
+        // The runtime closes it.
+        ("200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n", false, "", ""),
+        ("200 OK\r\n\r\nabc", false, "abc", ""),
+        ("200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\nabc", false, "abc", ""),
+        // Unusual.
+        ("200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", false, "abc", ""),
+        (&format!("200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"), false, "abc", ""),
+        ("200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n", false, "abc", ""),
+        ("200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\nx", false, "abc", "x"),
+        ("100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", false, "x", ""),
     ];
-    for (text, framing, keeps_alive, body, rest) in cases {
+    for (text, is_kept, body, rest) in cases {
         let response = read_text(&format!("HTTP/1.1 {text}")).unwrap().unwrap_or_else(|| panic!("{text}"));
-        let head = response.head;
-        assert_eq!((head.framing, head.keeps_alive), (framing, keeps_alive), "{text}");
+        assert_eq!(response.head.keeps_alive && !response.is_unusual, is_kept, "{text}");
         assert_eq!((response.body.as_slice(), response.rest.as_slice()), (body.as_bytes(), rest.as_bytes()), "{text}");
+    }
+}
+
+#[test]
+fn a_connection_to_an_older_server_is_not_used_again() {
+    let response = read_text("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n");
+    assert!(!response.unwrap().unwrap().head.keeps_alive);
+}
+
+#[test]
+fn an_id_is_found_wherever_the_head_has_it() {
+    for (head, has_id) in [("X-Request-Id: id-7", true), ("Via: x; id-77", true), ("X-Request-Id: id-6", false)] {
+        let response = read_text(&format!("HTTP/1.1 200 OK\r\n{head}\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(response.unwrap().unwrap().head.has_id, has_id, "{head}");
+    }
+    assert!(!contains(b"anything", b""));
+}
+
+/// Each byte of a head is looked at once, however slowly it comes.
+#[test]
+fn a_head_that_arrives_byte_by_byte_costs_no_more_than_one_that_arrives_at_once() {
+    let mut arrived = BytesMut::from(&b"HTTP/1.1 200 OK\r\n"[..]);
+    let mut reader = HeadReader::default();
+    while arrived.len() < MAX_HEAD_BYTES - 8 {
+        arrived.extend_from_slice(b"A: b\r\n");
+        assert_eq!(reader.take(&mut arrived, ID), Ok(None));
+        assert!(reader.searched + 2 > arrived.len(), "what was searched is not searched again");
     }
 }
 
@@ -69,20 +104,12 @@ fn interim_responses_are_skipped() {
 }
 
 #[test]
-fn an_older_server_must_say_that_it_keeps_the_connection() {
-    for (text, keeps_alive) in [("", false), ("Connection: Keep-Alive\r\n", true)] {
-        let response = read_text(&format!("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n{text}\r\n")).unwrap().unwrap();
-        assert_eq!(response.head.keeps_alive, keeps_alive);
-    }
-}
-
-#[test]
 fn what_is_no_response_or_too_much_of_one_is_an_error() {
     use ResponseError::{Malformed, TooLarge};
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let long = |bytes: usize| "x".repeat(bytes);
     let cases = [
-        ("SSH-2.0-OpenSSH_9.2\r\n".to_owned(), Malformed),
+        ("SSH-2.0-OpenSSH_9.2".to_owned(), Malformed),
         ("HTTP/1.1 2000 OK\r\n\r\n".into(), Malformed),
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd".into(), Malformed),
         ("HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc".into(), Malformed),
@@ -92,11 +119,18 @@ fn what_is_no_response_or_too_much_of_one_is_an_error() {
         (format!("HTTP/1.1 200 OK\r\nA: {}", long(MAX_HEAD_BYTES)), TooLarge),
         (format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(MAX_HEADERS + 1)), TooLarge),
         (format!("HTTP/1.1 200 OK\r\n\r\n{}", long(MAX_BODY_BYTES + 1)), TooLarge),
+        ("\r\nHTTP/1.1 200 OK\r\n\r\n".into(), Malformed),
         (format!("{chunked}zz\r\n"), Malformed),
-        (format!("{chunked}1\r\nabc"), Malformed),
+        (format!("{chunked}\r\n\r\n"), Malformed),
+        (format!("{chunked};x\r\n\r\n"), Malformed),
+        (format!("{chunked}1x\r\na\r\n"), Malformed),
+        (format!("{chunked}1\na\r\n"), Malformed),
+        (format!("{chunked}0\r\n\n"), Malformed),
+        (format!("{chunked}1\r\nabc\r\n"), Malformed),
         (format!("{chunked}400001\r\n"), TooLarge),
         (format!("{chunked}ffffffffffffffff\r\n"), TooLarge),
-        (format!("{chunked}0\r\nA: {}", long(MAX_HEAD_BYTES)), TooLarge),
+        (format!("{chunked}0\r\nA: {}", long(MAX_LINE_BYTES)), TooLarge),
+        (format!("{chunked}1;{}", long(MAX_LINE_BYTES)), TooLarge),
     ];
     for (text, error) in cases {
         assert_eq!(read_text(&text), Err(error), "{}", &text[..text.len().min(100)]);
