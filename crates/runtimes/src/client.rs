@@ -265,9 +265,11 @@ impl FailedAttempt {
         moved_from: Option<usize>,
     ) -> AttemptError<'a> {
         let Some(lease) = LeaseGuard::acquire(&client.pool, &call, excluded) else {
-            if self.error.is_ambiguous() {
-                let verdict = if let MemberError::Refused(_) = self.error { Verdict::Good } else { Verdict::Bad };
-                client.pool.judge(self.index, &self.member, verdict);
+            // A status may be about the request; avoiding the only member for it would fail everyone else's.
+            match self.error {
+                MemberError::Refused(_) => client.pool.judge(self.index, &self.member, Verdict::Good),
+                MemberError::NoResponse { .. } => client.pool.judge(self.index, &self.member, Verdict::Bad),
+                _ => {}
             }
             return AttemptError::Failed(self.into());
         };

@@ -30,8 +30,12 @@ pub enum Behaviour {
     EchoWhenReleased,
     /// Echoes, then closes the connection without having announced it.
     EchoThenClose,
+    /// Echoes twice: the second response is spare.
+    EchoTwice,
     /// Starts a response, a byte now and then, and never ends it.
     Drip,
+    /// Sends an interim response, and then nothing.
+    InterimThenHang,
     /// Never responds.
     Hang,
     /// Closes the connection without a response.
@@ -225,7 +229,10 @@ impl Script {
                 self.wait(socket, || self.state().releases > releases)?;
                 (200, echo(body))
             }
-            Behaviour::Hang => {
+            Behaviour::Hang | Behaviour::InterimThenHang => {
+                if let Behaviour::InterimThenHang = behaviour {
+                    socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+                }
                 self.wait(socket, || false)?;
                 return None;
             }
@@ -240,6 +247,10 @@ impl Script {
             Behaviour::EchoThenClose => {
                 let _ = socket.write_all(&response(200, &echo(body)));
                 return None;
+            }
+            Behaviour::EchoTwice => {
+                socket.write_all(&response(200, &echo(body))).ok()?;
+                (200, echo(body))
             }
             Behaviour::Close => return None,
             Behaviour::CloseInHead => {

@@ -272,6 +272,16 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
 /// `runtime.timeout` and got 502.
 #[test]
 fn requests_that_wait_at_a_hanging_runtime_are_completed_by_others() {
+    requests_leave_a_runtime_that_begins_to(&Behaviour::Hang);
+}
+
+/// Once `100 Continue` counted as the beginning of a response, and such a runtime was never left.
+#[test]
+fn an_interim_response_does_not_hold_a_request() {
+    requests_leave_a_runtime_that_begins_to(&Behaviour::InterimThenHang);
+}
+
+fn requests_leave_a_runtime_that_begins_to(hang: &Behaviour) {
     let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
     let [hung, ..] = &runtimes;
     let service = ADRIATICUM.service_with(&runtimes.each_ref()).set("runtime.timeout", "9m").start();
@@ -281,7 +291,7 @@ fn requests_that_wait_at_a_hanging_runtime_are_completed_by_others() {
     let before = hung.requests().len();
     assert!(before > 5, "{before}");
 
-    hung.set_behaviour(Behaviour::Hang);
+    hung.set_behaviour(hang.clone());
     let responses = all_at_once(&(60..90).collect::<Vec<usize>>(), ask);
     responses.iter().for_each(|response| drop(response.completion()));
     let asked = hung.requests().len() - before;

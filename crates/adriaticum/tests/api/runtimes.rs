@@ -1,6 +1,8 @@
 //! The pool of runtimes as callers see it: failures, retries, balance.
 
 use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -109,6 +111,7 @@ fn bad_requests_beside_good_ones_fail_no_good_one() {
         refusal(400),
         refusal(422),
         refusal(413),
+        refusal(500),
         choice(json!({ "content": null }), "length"),
         choice(json!({ "content": null }), "tool_calls"),
         choice(json!({ "content": "x" }), "content_filter"),
@@ -226,6 +229,8 @@ fn a_request_is_retried_when_no_response_had_begun() {
         Behaviour::Respond(500, "{}".into()),
         Behaviour::Respond(503, "{}".into()),
         Behaviour::Respond(429, "{}".into()),
+        Behaviour::Respond(400, r#"{"error":"unhappy"}"#.into()),
+        Behaviour::CloseInHead,
     ] {
         assert_eq!(outcome_at_the_failing(reply.clone(), "30s"), ((200, None), 1), "{reply:?}");
     }
@@ -237,7 +242,6 @@ fn a_request_is_not_retried_when_a_response_had_begun_or_time_is_up() {
     for (reply, timeout) in [
         (Behaviour::CloseInBody, "30s"),
         (Behaviour::Respond(200, "no JSON".into()), "30s"),
-        (Behaviour::Respond(400, r#"{"error":"unhappy"}"#.into()), "30s"),
         (Behaviour::Hang, "300ms"),
         (Behaviour::Drip, "300ms"),
     ] {
@@ -264,6 +268,120 @@ fn both_failing_is_an_inference_error_after_one_retry() {
     service.chat(&service.key(), "hello").expect_error("inference_error");
     let asked = runtimes.iter().map(|runtime| runtime.requests().len());
     assert_eq!(asked.sum::<usize>(), 2);
+}
+
+/// Over connections that were used before, too.
+#[test]
+fn a_prompt_that_kills_runtimes_is_sent_to_two_at_most() {
+    let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&runtimes.each_ref()).start();
+    let key = service.key();
+    let sent = || runtimes.iter().map(|runtime| runtime.requests().len()).sum::<usize>();
+    let mut number = 0;
+    while runtimes.iter().any(|runtime| runtime.requests().len() < 10) {
+        number += 1;
+        service.chat(&key, &format!("question {number}")).completion();
+    }
+    runtimes.iter().for_each(|runtime| runtime.set_behaviour(Behaviour::Close));
+    for number in 0..10 {
+        let before = sent();
+        service.chat(&key, &format!("poison {number}")).expect_error("inference_error");
+        assert!(sent() - before <= 2, "it was sent {} times", sent() - before);
+    }
+}
+
+/// Nine in ten of later callers once got the answer to the request before theirs.
+#[test]
+fn a_spare_response_reaches_no_caller() {
+    let runtime = FakeRuntime::start(Behaviour::EchoTwice);
+    let service = ADRIATICUM.service_with(&[&runtime]).set("api.threads", "1").start();
+    let key = service.key();
+    let mut connection = service.connect();
+    for number in 0..60 {
+        // Some soon after the one before, some later than connections are kept aside.
+        if number % 3 == 0 {
+            std::thread::sleep(Duration::from_millis(60));
+        }
+        let text = format!("question {number}");
+        let completed = connection.send(Request::chat(&key, chat_body(&text)).bytes()).response().completion();
+        assert_eq!(completed.content, text);
+        runtime.set_behaviour(if number % 7 == 6 { Behaviour::EchoTwice } else { Behaviour::Echo });
+    }
+    let metrics = service.get_ops("/metrics").1;
+    let metric = format!("adriaticum_runtime_unexpected_responses_total{{runtime=\"{}\"}} ", runtime.url());
+    let unexpected = metrics.lines().find_map(|line| line.strip_prefix(&metric)?.parse::<f64>().ok());
+    assert!(unexpected.is_some_and(|count| count >= 1.0), "{unexpected:?}");
+    assert!(service.log().contains("idle connections are closed"));
+}
+
+#[test]
+fn a_runtime_that_refuses_everything_fails_no_request() {
+    let wrong = FakeRuntime::start(Behaviour::Respond(400, r#"{"error":{"message":"no"}}"#.into()));
+    let good = [0, 1].map(|_| FakeRuntime::start(Behaviour::Echo));
+    let service = ADRIATICUM.service_with(&[&wrong, &good[0], &good[1]]).start();
+    let key = service.key();
+    for number in 0..90 {
+        service.chat(&key, &format!("question {number}")).completion();
+    }
+    let asked = wrong.requests().len();
+    assert!(asked >= 3 && asked < 20, "it was asked {asked} times");
+}
+
+/// Python's server responds with 429 before it has read the body, which it then reads as the next request.
+#[test]
+fn a_response_before_the_body_was_read_fails_no_other_request() {
+    const SERVER: &str = r#"
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+    def respond(self, status, body):
+        body = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.respond(200, {"data": [{"id": "m"}]})
+    def do_POST(self):
+        Handler.count += 1
+        if Handler.count % 2:
+            return self.respond(429, {"error": "later"})
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.respond(200, {"choices": [{"message": {"content": body["messages"][-1]["content"]}}]})
+Handler.count = 0
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+    let mut python = EndedChild(Command::new("python3").args(["-c", SERVER]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut port = String::new();
+    BufReader::new(python.0.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+    let url = format!("http://127.0.0.1:{}/v1", port.trim());
+    let service = ADRIATICUM.service().set("runtime.urls", &url).start();
+    let key = service.key();
+    let mut completed = 0;
+    for number in 0..48 {
+        let text = format!("question {number}");
+        let response = service.chat(&key, &text);
+        if response.status == 200 {
+            assert_eq!(response.completion().content, text);
+            completed += 1;
+        } else {
+            assert_eq!(response.header("retry-after"), Some("1"), "only its own 429 may fail it: {response:?}");
+        }
+    }
+    assert!((10..48).contains(&completed), "{completed} were completed");
+}
+
+/// Ends with the test, however that ends.
+struct EndedChild(Child);
+
+impl Drop for EndedChild {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
