@@ -173,6 +173,9 @@ pub enum StoreError {
     Unreachable(String),
     #[error("the database did not answer in time")]
     TimedOut,
+    /// It is visible, and a fail-over may lose it.
+    #[error("the database was kept from waiting for its standby: what was written may not be there; try again")]
+    Unconfirmed,
     #[error("all connections to the database are in use")]
     Busy,
     #[error("the certificates to trust cannot be read: {0}")]

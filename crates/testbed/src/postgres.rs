@@ -177,6 +177,15 @@ impl Cluster {
         wait_for("somebody who waits for a lock", || (self.sql(url, waiting) != "0").then_some(()));
     }
 
+    /// Ends or cancels (`pg_terminate_backend`, `pg_cancel_backend`) a commit that waits for the copy.
+    pub fn interrupt_commit(&self, interrupt: &str) {
+        let interrupt = format!(
+            "SELECT count({interrupt}(pid)) FROM pg_stat_activity
+             WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+        );
+        wait_for("a commit that waits for the copy", || (self.sql("postgres", &interrupt) != "0").then_some(()));
+    }
+
     /// What the server has written to its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
