@@ -1,8 +1,7 @@
 //! PostgreSQL's side of folding: one replica at a time adds the rows of all replicas to the sums, on a thread and a
 //! connection of its own. Any other takes over when it is gone.
 //!
-//! A commit is folded once it can be seen, in whatever order that happens. Replicas of earlier versions update the same
-//! sums in their own transactions, so they are written in the same order as there.
+//! A commit is folded once it can be seen, in whatever order that happens.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

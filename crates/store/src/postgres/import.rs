@@ -10,7 +10,8 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{CHANGE_LOCK, DAY_MILLIS, DAYS_AHEAD, FOLD_LOCK, create_partitions, migrate};
+use super::partitions::{DAY_MILLIS, DAYS_AHEAD, create_partitions};
+use super::schema::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use super::server::{Server, Session};
 use super::usage::everything;
 use super::{PostgresSettings, number, server_micros, signed, text};

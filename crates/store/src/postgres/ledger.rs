@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::columns::{Columns, fits};
 use super::limits::choose_slot;
-use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
+use super::partitions::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::{Server, Session};
 use super::{count, count_if_any, number, signed};
 use crate::StoreError;
@@ -188,11 +188,7 @@ impl LedgerBackend for PostgresLedger {
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
             tracing::warn!(day, "many rows of this coming day are in the default partition already, and it stays so");
         }
-        match pruned {
-            // Somebody reads these rows, or another replica deletes them: try again next time.
-            Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Deleted::default()),
-            other => other.map_err(|error| CommitError(error.to_string())),
-        }
+        pruned.map_err(|error| CommitError(error.to_string()))
     }
 
     fn disconnect(&mut self) {

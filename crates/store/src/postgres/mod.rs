@@ -6,11 +6,13 @@
 
 mod client;
 mod columns;
+mod ddl;
 mod fold;
 mod import;
 mod key_lookup;
 mod ledger;
 mod limits;
+mod partitions;
 mod requests;
 mod schema;
 mod server;

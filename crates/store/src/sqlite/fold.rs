@@ -13,7 +13,7 @@ use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime, UnfoldedCommit, take_ready};
 use crate::id::AccountId;
 use crate::latency::merge_encoded;
-use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Resolution, Rollups};
+use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
 /// Rows in one transaction: new rows wait while it runs.
@@ -204,14 +204,13 @@ const ADD_FIGURES: &str = "requests = requests + excluded.requests,
 
 fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(), rusqlite::Error> {
     let mut upsert = transaction.prepare_cached(&format!(
-        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT DO UPDATE SET
              {ADD_FIGURES},
              latencies = merge_latencies(latencies, excluded.latencies)",
     ))?;
     for (key, figures, latencies) in rollups.hours() {
         upsert.execute(params![
-            Resolution::Hour.seconds(),
             key.scope.to_string(),
             key.start,
             key.status,
