@@ -3,7 +3,7 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -185,6 +185,22 @@ impl Cluster {
         dump
     }
 
+    /// PgBouncer in front of the cluster.
+    pub fn start_pooler(&self, mode: &str) -> Pooler {
+        let port = free_port();
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user={USER}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n",
+            self.port
+        );
+        let settings = self.keep(&format!("pgbouncer-{port}.ini"), &settings);
+        let mut pooler = as_nobody(&program("pgbouncer")).0;
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        let child = pooler.arg("-q").arg(settings).env("PATH", path).stdin(Stdio::null()).spawn().unwrap();
+        wait_for("the pooler", || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
+        Pooler { child, cluster: self.port, port }
+    }
+
     /// The statements that create the tables of a database.
     pub fn schema(&self, url: &str) -> String {
         dump(url, "--schema-only")
@@ -242,6 +258,26 @@ impl Drop for Dump {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+pub struct Pooler {
+    child: Child,
+    cluster: u16,
+    port: u16,
+}
+
+impl Pooler {
+    /// The URL of one of the cluster's databases through the pooler.
+    pub fn url(&self, database_url: &str) -> String {
+        database_url.replace(&format!(":{}/", self.cluster), &format!(":{}/", self.port))
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -153,6 +153,35 @@ fn a_change_is_confirmed_only_once_the_standby_has_it() {
 }
 
 #[test]
+fn a_pooler_that_shares_sessions_is_refused_at_the_start() {
+    let cluster = Cluster::shared();
+    let url = cluster.create_database();
+    for (mode, code) in [("transaction", Some(1)), ("session", Some(0))] {
+        let (pooler, mut installation) = (cluster.start_pooler(mode), ADRIATICUM.install());
+        installation.set("database_url", &pooler.url(&url));
+        let output = installation.run(&["keys", "create", "k"]);
+        assert_eq!(output.code, code, "{mode}: {output:?}");
+        assert_eq!(output.stderr.contains("session mode"), mode == "transaction", "{output:?}");
+    }
+}
+
+/// Changes decide by what was committed before they got their turn, whatever isolation the server has by default.
+#[test]
+fn a_server_with_another_default_isolation_keeps_limits() {
+    let cluster = Cluster::start(&["default_transaction_isolation=serializable"]);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let url = cluster.create_database();
+    let replicas = [(), ()].map(|()| ADRIATICUM.service_with(&[&runtime]).set("database_url", &url).start());
+    let key = replicas[0].key();
+    replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-day", "30"]);
+    let calls: Vec<_> = replicas.iter().flat_map(|replica| [replica; 4]).collect();
+    let outcomes =
+        testbed::all_at_once(&calls, |replica| (0..10).map(|_| replica.chat(&key, "hello").status).collect::<Vec<_>>());
+    let count = |status| outcomes.iter().flatten().filter(|&&outcome| outcome == status).count();
+    assert_eq!((count(200), count(403)), (30, 50), "{outcomes:?}");
+}
+
+#[test]
 fn a_database_that_stands_still_for_a_while() {
     let pair = ReplicaPair::start();
     let load = pair.load(|load| {

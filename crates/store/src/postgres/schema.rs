@@ -73,6 +73,12 @@ const MIGRATIONS: &[&str] = &[
         requests uuid[] NOT NULL
     ) WITH (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0);
 
+    -- Commits of `unfolded` that cannot be read.
+    CREATE TABLE unreadable_commits (
+        commit_id bigint NOT NULL PRIMARY KEY,
+        requests uuid[] NOT NULL
+    );
+
     CREATE TABLE rollups (
         party text COLLATE "C" NOT NULL,
         start bigint NOT NULL,

@@ -241,7 +241,7 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut deleted = Deleted::default();
     let first_kept = RequestId::first_at(due.rows_before);
-    if unfolded(&transaction)?.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
+    if unfolded(&transaction)?.0.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
         return Ok(Deleted { more: true, ..deleted }); // not before they are counted
     }
     let batch = transaction

@@ -69,6 +69,12 @@ const MIGRATIONS: &[&str] = &[
         requests BLOB NOT NULL
     ) STRICT;
 
+    -- Commits of `unfolded` that cannot be read.
+    CREATE TABLE unreadable_commits (
+        commit_id INTEGER NOT NULL PRIMARY KEY,
+        requests BLOB NOT NULL
+    ) STRICT;
+
     -- Sums by hour. A party is '' for everyone, '@' and an account's id, or a key's id.
     CREATE TABLE rollups (
         party TEXT NOT NULL,

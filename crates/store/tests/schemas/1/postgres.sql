@@ -308,6 +308,10 @@ CREATE TABLE public.unfolded (
     requests uuid[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0');
+CREATE TABLE public.unreadable_commits (
+    commit_id bigint NOT NULL,
+    requests uuid[] NOT NULL
+);
 ALTER TABLE ONLY public.commits ATTACH PARTITION public.commits_others DEFAULT;
 ALTER TABLE ONLY public.requests ATTACH PARTITION public.requests_others DEFAULT;
 INSERT INTO public.adriaticum_schema VALUES (1);
@@ -381,6 +385,8 @@ ALTER TABLE ONLY public.spending
     ADD CONSTRAINT spending_pkey PRIMARY KEY (scope, period, start, slot);
 ALTER TABLE ONLY public.unfolded
     ADD CONSTRAINT unfolded_pkey PRIMARY KEY (commit_id);
+ALTER TABLE ONLY public.unreadable_commits
+    ADD CONSTRAINT unreadable_commits_pkey PRIMARY KEY (commit_id);
 CREATE INDEX challenges_by_account ON public.challenges USING btree (account, created_at);
 CREATE INDEX identities_by_account ON public.identities USING btree (account);
 CREATE INDEX keys_by_owner ON public.keys USING btree (owner);

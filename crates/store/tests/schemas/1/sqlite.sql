@@ -50,6 +50,10 @@ CREATE TABLE unfolded (
         commit_id INTEGER NOT NULL PRIMARY KEY,
         requests BLOB NOT NULL
     ) STRICT;
+CREATE TABLE unreadable_commits (
+        commit_id INTEGER NOT NULL PRIMARY KEY,
+        requests BLOB NOT NULL
+    ) STRICT;
 CREATE TABLE rollups (
         party TEXT NOT NULL,
         start INTEGER NOT NULL,
