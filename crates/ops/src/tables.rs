@@ -46,6 +46,12 @@ pub(crate) const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
         read: |ledger| ledger.fold_lag_seconds,
     },
     Metric {
+        name: "adriaticum_ledger_unreadable_commits",
+        help: "Commits that cannot be read and were set aside; their rows are in no sum",
+        kind: MetricType::Counter,
+        read: |ledger| ledger.unreadable_commits as f64,
+    },
+    Metric {
         name: "adriaticum_ledger_clock_disagreement_seconds",
         help: "How far the database's clock is ahead of the time by which old rows are deleted",
         kind: MetricType::Gauge,

@@ -100,11 +100,9 @@ async fn import_table(
     Ok(export)
 }
 
-/// A table in both databases.
+/// A table with the same columns in both databases.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    /// The SQLite query for the columns, in their order.
-    pub(crate) source: &'static str,
     pub(crate) columns: &'static [(&'static str, ColumnType)],
 }
 
@@ -137,78 +135,54 @@ pub(crate) enum Cell {
 
 use ColumnType::{Bytes, Flag, Id, Ids, Integer, Latencies, Number, Real, Small, Text};
 
-const FIGURES: &str = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
-    total_measured, last_at";
-
-/// Commit ids are made from the time of the commit. Earlier versions counted SQLite's from 1: those are made from the
-/// time, and left out if they have none.
-const COMMIT: &str = "CASE WHEN commits.id < FIRST_TIMED THEN commits.persisted_at_us << 10 | (commits.id & 1023)
-    ELSE commits.id END";
-/// Larger than any number that an earlier version counted to.
-const FIRST_TIMED: &str = "(1 << 50)";
-
 #[rustfmt::skip]
 pub(crate) const TABLES: &[Table] = &[
     Table {
         name: "accounts",
-        source: "SELECT id, email, name, password, role, created_at, signed_in_at, disabled_at, deleted_at,
-                deleted_email FROM accounts",
         columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
             ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number),
             ("deleted_at", Number), ("deleted_email", Text)],
     },
     Table {
         name: "sessions",
-        source: "SELECT digest, id, account, address, agent, created_at, seen_at, method, issuer, subject,
-                provider_session, confirmed_at FROM sessions",
         columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
             ("created_at", Number), ("seen_at", Number), ("method", Text), ("issuer", Text), ("subject", Text),
             ("provider_session", Text), ("confirmed_at", Number)],
     },
     Table {
         name: "links",
-        source: "SELECT digest, id, purpose, role, account, note, made_by, created_at, expires_at FROM links",
         columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text),
             ("note", Text),
             ("made_by", Text), ("created_at", Number), ("expires_at", Number)],
     },
     Table {
         name: "identities",
-        source: "SELECT issuer, subject, account, created_at FROM identities",
         columns: &[("issuer", Text), ("subject", Text), ("account", Text), ("created_at", Number)],
     },
     Table {
         name: "authenticator_apps",
-        source: "SELECT account, key, last_step, created_at FROM authenticator_apps",
         columns: &[("account", Text), ("key", Text), ("last_step", Number), ("created_at", Number)],
     },
     Table {
         name: "passkeys",
-        source: "SELECT id, account, name, credential, created_at, used_at FROM passkeys",
         columns: &[("id", Text), ("account", Text), ("name", Text), ("credential", Text), ("created_at", Number),
             ("used_at", Number)],
     },
     Table {
         name: "recovery_codes",
-        source: "SELECT account, digest FROM recovery_codes",
         columns: &[("account", Text), ("digest", Bytes)],
     },
     Table {
         name: "sign_in_policy",
-        source: "SELECT rule, set_at FROM sign_in_policy",
         columns: &[("rule", Text), ("set_at", Number)],
     },
     Table {
         name: "audit",
-        source: "SELECT number, at, who, address, action, subject_kind, subject_id, subject, details FROM audit",
         columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("action", Text),
             ("subject_kind", Text), ("subject_id", Text), ("subject", Text), ("details", Text)],
     },
     Table {
         name: "keys",
-        source: "SELECT id, digest, name, completions, created_at, expires_at, revoked_at, owner, playground,
-                last_used_at, previous_digest, previous_until, note, project, admin_forbids_completions,
-                admin_expires_at FROM keys",
         columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
             ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
             ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text),
@@ -216,16 +190,10 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "commits",
-        source: "SELECT COMMIT AS id, persisted_at_us FROM commits WHERE persisted_at_us IS NOT NULL",
         columns: &[("id", Number), ("persisted_at_us", Number)],
     },
     Table {
         name: "requests",
-        source: "SELECT requests.id AS id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-                queue_us, search_us, inference_us, total_us,
-                CASE WHEN commit_id < FIRST_TIMED THEN coalesce(COMMIT, 0) ELSE commit_id END AS commit_id,
-                score, scorer, sources, account
-            FROM requests LEFT JOIN commits ON commits.id = commit_id",
         columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
             ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
             ("inference_us", Number), ("total_us", Number), ("commit_id", Number), ("score", Real), ("scorer", Integer),
@@ -233,12 +201,10 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "unfolded",
-        source: "SELECT commit_id, requests FROM unfolded",
         columns: &[("commit_id", Number), ("requests", Ids)],
     },
     Table {
         name: "rollups",
-        source: "SELECT key_id AS party, start, status, code, FIGURES, latencies FROM rollups WHERE span = 3600",
         columns: &[("party", Text), ("start", Number), ("status", Small), ("code", Text), ("requests", Number),
             ("prompt_tokens", Number), ("prompt_measured", Number), ("completion_tokens", Number),
             ("completion_measured", Number), ("total_tokens", Number), ("total_measured", Number), ("last_at", Number),
@@ -246,7 +212,6 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "key_sums",
-        source: "SELECT span, start, key_id, FIGURES, succeeded FROM key_sums",
         columns: &[("span", Number), ("start", Number), ("key_id", Text), ("requests", Number),
             ("prompt_tokens", Number),
             ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
@@ -254,12 +219,10 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "given_keys",
-        source: "SELECT key_id, first_owner FROM given_keys",
         columns: &[("key_id", Text), ("first_owner", Text)],
     },
     Table {
         name: "person_sums",
-        source: "SELECT span, start, key_id, account, FIGURES, succeeded FROM person_sums",
         columns: &[("span", Number), ("start", Number), ("key_id", Text), ("account", Text), ("requests", Number),
             ("prompt_tokens", Number),
             ("prompt_measured", Number), ("completion_tokens", Number), ("completion_measured", Number),
@@ -267,17 +230,14 @@ pub(crate) const TABLES: &[Table] = &[
     },
     Table {
         name: "prices",
-        source: "SELECT project, prompt, completion, currency FROM prices",
         columns: &[("project", Text), ("prompt", Number), ("completion", Number), ("currency", Text)],
     },
     Table {
         name: "limits",
-        source: "SELECT scope, kind, amount FROM limits",
         columns: &[("scope", Text), ("kind", Text), ("amount", Number)],
     },
     Table {
         name: "spending",
-        source: "SELECT scope, period, start, slot, requests, tokens, unmeasured FROM spending",
         columns: &[("scope", Text), ("period", Text), ("start", Number), ("slot", Number), ("requests", Number),
             ("tokens", Number), ("unmeasured", Number)],
     },
@@ -285,7 +245,8 @@ pub(crate) const TABLES: &[Table] = &[
 
 impl Table {
     pub(crate) fn query(&self) -> String {
-        self.source.replace("FIGURES", FIGURES).replace("COMMIT", COMMIT).replace("FIRST_TIMED", FIRST_TIMED)
+        let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
+        format!("SELECT {} FROM {}", names.join(", "), self.name)
     }
 
     /// Expressions that must have the same value in both databases: the number of rows, and a sum for each column.

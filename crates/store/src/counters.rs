@@ -28,6 +28,8 @@ pub struct LedgerStats {
     /// Rows that are not in the sums yet, and how long the oldest of them has waited.
     pub unfolded_rows: u64,
     pub fold_lag_seconds: f64,
+    /// Commits that cannot be read, and were set aside: their rows are in no sum.
+    pub unreadable_commits: u64,
     /// How far the database's clock is ahead of the time by which old rows are deleted.
     pub clock_disagreement_seconds: i64,
     /// How far this machine's clock is ahead of the database server's; 0 with SQLite.
@@ -43,6 +45,7 @@ pub(crate) struct LedgerCounters {
     not_recorded: AtomicU64,
     unfolded_rows: AtomicU64,
     fold_lag_micros: AtomicU64,
+    unreadable_commits: AtomicU64,
     clock_disagreement_seconds: AtomicI64,
 }
 
@@ -57,6 +60,7 @@ impl Default for LedgerCounters {
             not_recorded: AtomicU64::new(0),
             unfolded_rows: AtomicU64::new(0),
             fold_lag_micros: AtomicU64::new(0),
+            unreadable_commits: AtomicU64::new(0),
             clock_disagreement_seconds: AtomicI64::new(0),
         }
     }
@@ -73,6 +77,7 @@ impl LedgerCounters {
             not_recorded: self.not_recorded.load(Relaxed),
             unfolded_rows: self.unfolded_rows.load(Relaxed),
             fold_lag_seconds: Duration::from_micros(self.fold_lag_micros.load(Relaxed)).as_secs_f64(),
+            unreadable_commits: self.unreadable_commits.load(Relaxed),
             clock_disagreement_seconds: self.clock_disagreement_seconds.load(Relaxed),
             machine_clock_ahead_seconds: 0.0,
         }
@@ -102,6 +107,7 @@ impl LedgerCounters {
 
     pub(crate) fn set_backlog(&self, backlog: &Backlog, now_micros: u64) {
         self.unfolded_rows.store(backlog.rows, Relaxed);
+        self.unreadable_commits.fetch_add(backlog.unreadable, Relaxed);
         self.set_fold_lag(backlog.lag(now_micros));
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Backlog {
     pub(crate) oldest: Option<CommitId>,
     /// Whether some of them could have been folded, and were too many for one transaction.
     pub(crate) is_ready: bool,
+    /// Commits that cannot be read, and were set aside.
+    pub(crate) unreadable: u64,
 }
 
 impl Backlog {
@@ -54,6 +56,19 @@ impl Backlog {
     /// How long the oldest of its commits has waited.
     pub(crate) fn lag(&self, now_micros: u64) -> Duration {
         Duration::from_micros(self.oldest.map_or(0, |oldest| now_micros.saturating_sub(oldest.micros())))
+    }
+}
+
+/// For `check`: how many commits were set aside, if any.
+pub(crate) fn describe_unreadable(commits: i64) -> Option<String> {
+    (commits > 0).then(|| format!("commits of the ledger that cannot be read: {commits}; their rows are in no sum"))
+}
+
+/// Logs that commits were set aside, so that the others are folded.
+pub(crate) fn log_unreadable(commits: &[CommitId]) {
+    for commit in commits {
+        let commit = commit.number();
+        tracing::error!(commit, "a commit of the ledger cannot be read: it is set aside, and its rows are in no sum");
     }
 }
 

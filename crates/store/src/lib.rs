@@ -173,6 +173,11 @@ pub enum StoreError {
     Unreachable(String),
     #[error("the database did not answer in time")]
     TimedOut,
+    /// It is visible, and a fail-over may lose it.
+    #[error("the database was kept from waiting for its standby: what was written may not be there; try again")]
+    Unconfirmed,
+    #[error("a pooler in transaction mode is between this program and PostgreSQL; use its session mode, or none")]
+    SharedSessions,
     #[error("all connections to the database are in use")]
     Busy,
     #[error("the certificates to trust cannot be read: {0}")]
@@ -216,6 +221,18 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the database works, and a value in it cannot be understood.
+    fn is_unreadable(&self) -> bool {
+        use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType};
+        match self {
+            Self::Corrupt(_) => true,
+            Self::Sqlite(error) => {
+                matches!(error, FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..))
+            }
+            _ => false,
+        }
+    }
+
     fn sql_state(&self) -> Option<&tokio_postgres::error::SqlState> {
         match self {
             Self::Postgres(error) => error.code(),

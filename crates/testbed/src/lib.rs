@@ -44,7 +44,7 @@ pub use installation::{Installation, Output, Program, on_postgres};
 pub use machine_watch::measure;
 pub use model::{cache_folder, with_pre_tokenizer};
 pub use port::free_port;
-pub use postgres::{Cluster, Session};
+pub use postgres::{Cluster, Dump, Pooler, Script, Session};
 pub use random::{Rng, seeded_rng};
 pub use response::{ApiError, Completion, Response, is_request_id};
 pub use service::{Service, ServiceBuilder};

@@ -3,14 +3,16 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::{free_port, wait_for};
 
@@ -170,11 +172,68 @@ impl Cluster {
         Session { stdin: child.stdin.take(), stdout: BufReader::new(child.stdout.take().unwrap()), child }
     }
 
+    /// A real `pg_dump` of a database that goes on until this is dropped: its output is not read.
+    pub fn start_dump(&self, url: &str) -> Dump {
+        let more_than_a_pipe_holds = "CREATE TABLE IF NOT EXISTS filler AS
+            SELECT repeat(md5(number::text), 100) AS text FROM generate_series(1, 1000) AS numbers (number)";
+        self.sql(url, more_than_a_pipe_holds);
+        let mut dump = Command::new(program("pg_dump"));
+        let dump = Dump(dump.args(["-d", url]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+        let dumps = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND application_name = 'pg_dump' AND query LIKE 'COPY%'";
+        wait_for("a dump under way", || (self.sql(url, dumps) == "1").then_some(()));
+        dump
+    }
+
+    /// PgBouncer in front of the cluster.
+    pub fn start_pooler(&self, mode: &str) -> Pooler {
+        let port = free_port();
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user={USER}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n",
+            self.port
+        );
+        let settings = self.keep(&format!("pgbouncer-{port}.ini"), &settings);
+        let mut pooler = as_nobody(&program("pgbouncer")).0;
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        let child = pooler.arg("-q").arg(settings).env("PATH", path).stdin(Stdio::null()).spawn().unwrap();
+        wait_for("the pooler", || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
+        Pooler { child, cluster: self.port, port }
+    }
+
+    /// The statements that create the tables of a database.
+    pub fn schema(&self, url: &str) -> String {
+        dump(url, "--schema-only")
+    }
+
+    /// The statements that create a database with what is in it.
+    pub fn contents(&self, url: &str) -> String {
+        dump(url, "--inserts")
+    }
+
+    /// Runs a script again and again on two connections (`pgbench`) until this is dropped; a line for each run.
+    pub fn start_script(&self, url: &str, script: &Path) -> Script {
+        let folder = tempfile::tempdir().unwrap();
+        let mut pgbench = Command::new(program("pgbench"));
+        pgbench.args(["-n", "-c", "2", "-T", "600", "-l", "--log-prefix=runs", "-f"]).arg(script).arg(url);
+        let child = pgbench.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        Script { child, folder }
+    }
+
     /// Waits until somebody waits for a lock in a database.
     pub fn wait_for_blocked(&self, url: &str) {
         let waiting = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_for("somebody who waits for a lock", || (self.sql(url, waiting) != "0").then_some(()));
+    }
+
+    /// Ends or cancels (`pg_terminate_backend`, `pg_cancel_backend`) a commit that waits for the copy.
+    pub fn interrupt_commit(&self, interrupt: &str) {
+        let interrupt = format!(
+            "SELECT count({interrupt}(pid)) FROM pg_stat_activity
+             WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+        );
+        wait_for("a commit that waits for the copy", || (self.sql("postgres", &interrupt) != "0").then_some(()));
     }
 
     /// What the server has written to its log.
@@ -190,6 +249,64 @@ impl Cluster {
         let mut command = as_nobody(&program("pg_ctl")).0;
         command.arg("-D").arg(self.data());
         command
+    }
+}
+
+pub struct Dump(Child);
+
+impl Drop for Dump {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Pooler {
+    child: Child,
+    cluster: u16,
+    port: u16,
+}
+
+impl Pooler {
+    /// The URL of one of the cluster's databases through the pooler.
+    pub fn url(&self, database_url: &str) -> String {
+        database_url.replace(&format!(":{}/", self.cluster), &format!(":{}/", self.port))
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Script {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Script {
+    /// How long each run took that has ended. Fails if the script does.
+    pub fn runs(&mut self) -> Vec<Duration> {
+        assert_eq!(self.child.try_wait().unwrap(), None, "a statement has failed");
+        let logs = std::fs::read_dir(self.folder.path()).unwrap().map(|log| log.unwrap().path());
+        let lines: String = logs.map(|log| std::fs::read_to_string(log).unwrap()).collect();
+        let whole_lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole_lines.map(|line| Duration::from_micros(line.split(' ').nth(2).unwrap().parse().unwrap())).collect()
+    }
+
+    /// Waits for that many more runs.
+    pub fn wait_for_runs(&mut self, count: usize) {
+        let before = self.runs().len();
+        wait_for("runs of a script", || (self.runs().len() >= before + count).then_some(()));
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -217,6 +334,16 @@ impl Drop for Session {
         drop(self.stdin.take());
         let _ = self.child.wait();
     }
+}
+
+/// Without comments and settings, which differ between versions of `pg_dump`.
+fn dump(url: &str, option: &str) -> String {
+    let dumped = run(Command::new(program("pg_dump")).args(["--no-owner", "--no-privileges", option, "-d", url]));
+    let is_statement = |line: &&str| {
+        let others = ["--", "SET ", "SELECT pg_catalog.set_config", "\\"];
+        !line.is_empty() && !others.iter().any(|other| line.starts_with(other))
+    };
+    dumped.lines().filter(is_statement).map(|line| format!("{line}\n")).collect()
 }
 
 /// A command run as a user who may run a server, which root may not; and that user's name.

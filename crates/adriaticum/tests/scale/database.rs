@@ -8,13 +8,13 @@ use crate::ADRIATICUM;
 use crate::load::Load;
 
 /// Two replicas over a cluster, in front of an echoing runtime.
-struct CertificateFiles {
+struct ReplicaPair {
     cluster: Cluster,
     replicas: [Service; 2],
     runtime: FakeRuntime,
 }
 
-impl CertificateFiles {
+impl ReplicaPair {
     fn start() -> Self {
         let cluster = Cluster::start(&[]);
         let url = cluster.create_database();
@@ -53,7 +53,7 @@ impl CertificateFiles {
 
 #[test]
 fn a_database_that_is_stopped_and_started_again() {
-    let pair = CertificateFiles::start();
+    let pair = ReplicaPair::start();
     let load = pair.load(|load| {
         for mode in ["fast", "immediate"] {
             load.wait_for_completions(100);
@@ -72,7 +72,7 @@ fn a_database_that_is_stopped_and_started_again() {
 
 #[test]
 fn a_database_that_cuts_off_connections() {
-    let pair = CertificateFiles::start();
+    let pair = ReplicaPair::start();
     let load = pair.load(|load| {
         for _ in 0..10 {
             load.wait_for_completions(30);
@@ -91,7 +91,7 @@ fn a_database_that_fails_over_to_its_copy() {
     let cluster = Cluster::start(&[]);
     let copy = cluster.start_copy();
     let url = cluster.url_with(&copy, &cluster.create_database());
-    let pair = CertificateFiles::over(cluster, &url);
+    let pair = ReplicaPair::over(cluster, &url);
     let load = pair.load(|load| {
         load.wait_for_completions(100);
         pair.cluster.stop("immediate");
@@ -102,9 +102,88 @@ fn a_database_that_fails_over_to_its_copy() {
     pair.assert_well(&load);
 }
 
+/// A backend that is cancelled or ended while it waits for the standby leaves its rows visible, and they are not safe.
+#[test]
+fn a_request_is_acknowledged_only_once_the_standby_has_its_row() {
+    let cluster = Cluster::start(&[]);
+    let copy = cluster.start_copy();
+    let url = cluster.url_with(&copy, &cluster.create_database());
+    let pair = ReplicaPair::over(cluster, &url);
+    let load = pair.load(|load| {
+        for interrupt in ["pg_terminate_backend", "pg_cancel_backend"] {
+            load.wait_for_completions(50);
+            copy.stop("fast");
+            for _ in 0..2 {
+                pair.cluster.interrupt_commit(interrupt);
+            }
+            load.wait_for_outcomes(6, |_| true);
+            if interrupt == "pg_terminate_backend" {
+                copy.start_again();
+            }
+        }
+        pair.cluster.stop("immediate");
+        copy.start_again();
+        copy.promote();
+        load.wait_for_completions(100);
+    });
+    pair.assert_well(&load);
+}
+
+/// Also when it is made again: the key is revoked already then, and yet only the standby makes that safe.
+#[test]
+fn a_change_is_confirmed_only_once_the_standby_has_it() {
+    let cluster = Cluster::start(&[]);
+    let copy = cluster.start_copy();
+    let mut installation = ADRIATICUM.install();
+    installation.set("database_url", &cluster.create_database());
+    let key = installation.key();
+    let revoke = ["keys", "revoke", &key[6..18]];
+    copy.stop("fast");
+    for command in [&["keys", "create", "unsafe"][..], &revoke, &revoke] {
+        let output = std::thread::scope(|scope| {
+            let running = scope.spawn(|| installation.run(command));
+            cluster.interrupt_commit("pg_cancel_backend");
+            running.join().unwrap()
+        });
+        assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{command:?}: {output:?}");
+        assert!(output.stderr.contains("standby"), "{command:?}: {output:?}");
+    }
+    copy.start_again();
+    installation.run_ok(&revoke);
+}
+
+#[test]
+fn a_pooler_that_shares_sessions_is_refused_at_the_start() {
+    let cluster = Cluster::shared();
+    let url = cluster.create_database();
+    for (mode, code) in [("transaction", Some(1)), ("session", Some(0))] {
+        let (pooler, mut installation) = (cluster.start_pooler(mode), ADRIATICUM.install());
+        installation.set("database_url", &pooler.url(&url));
+        let output = installation.run(&["keys", "create", "k"]);
+        assert_eq!(output.code, code, "{mode}: {output:?}");
+        assert_eq!(output.stderr.contains("session mode"), mode == "transaction", "{output:?}");
+    }
+}
+
+/// Changes decide by what was committed before they got their turn, whatever isolation the server has by default.
+#[test]
+fn a_server_with_another_default_isolation_keeps_limits() {
+    let cluster = Cluster::start(&["default_transaction_isolation=serializable"]);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let url = cluster.create_database();
+    let replicas = [(), ()].map(|()| ADRIATICUM.service_with(&[&runtime]).set("database_url", &url).start());
+    let key = replicas[0].key();
+    replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-day", "30"]);
+    let calls: Vec<_> = replicas.iter().flat_map(|replica| [replica; 4]).collect();
+    let outcomes =
+        testbed::all_at_once(&calls, |replica| (0..10).map(|_| replica.chat(&key, "hello").status).collect::<Vec<_>>());
+    let count = |status| outcomes.iter().flatten().filter(|&&outcome| outcome == status).count();
+    assert_eq!((count(200), count(403)), (30, 50), "{outcomes:?}");
+}
+
 #[test]
 fn a_database_that_stands_still_for_a_while() {
-    let pair = CertificateFiles::start();
+    let pair = ReplicaPair::start();
     let load = pair.load(|load| {
         load.wait_for_completions(50);
         pair.cluster.freeze(true);

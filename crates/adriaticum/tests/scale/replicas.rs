@@ -1,6 +1,7 @@
 //! Replicas come and go, and share what they know.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testbed::{Behaviour, Cluster, FakeRuntime, Request, Service, chat_body};
@@ -56,6 +57,37 @@ fn a_killed_replica_loses_nothing_that_was_acknowledged() {
     load.assert_nothing_lost_or_doubled(&replicas[0]);
     let kinds = load.kinds();
     assert_eq!(kinds.len(), 1, "the others answer as before: {kinds:?}");
+}
+
+/// A replica that starts creates the partitions of coming days, as every replica does once a minute.
+#[test]
+fn a_dump_beside_a_new_day_makes_no_request_wait() {
+    let (runtime, cluster) = (FakeRuntime::start(Behaviour::Echo), Cluster::shared());
+    let url = cluster.create_database();
+    let (first, partitions) = (replica(&runtime, &url), "SELECT count(*) FROM pg_tables WHERE tablename ~ '_[0-9]+$'");
+    let key = first.key();
+    first.chat(&key, "hello").completion();
+    ADRIATICUM.wait_for("partitions", || (cluster.sql(&url, partitions) == "6").then_some(()));
+    let day = cluster.sql(&url, "SELECT max(substring(tablename FROM '[0-9]+$')) FROM pg_tables");
+    cluster.sql(&url, &format!("DROP TABLE requests_{day}, commits_{day}"));
+    let dump = cluster.start_dump(&url);
+    let second = std::thread::scope(|scope| {
+        let second = scope.spawn(|| replica(&runtime, &url));
+        while !second.is_finished() {
+            let sent = Instant::now();
+            first.chat(&key, "hello").completion();
+            assert!(sent.elapsed() < Duration::from_secs(2), "{:?}", sent.elapsed());
+        }
+        second.join().unwrap()
+    });
+    second.chat(&key, "hello").completion();
+    let log = ADRIATICUM.wait_for("a line that names the dump", || {
+        second.log().lines().find(|line| line.contains("pg_dump")).map(str::to_owned)
+    });
+    assert!(log.contains("creating the partition") && log.contains("COPY"), "{log}");
+    drop(dump);
+    let _third = replica(&runtime, &url);
+    ADRIATICUM.wait_for("partitions", || (cluster.sql(&url, partitions) == "6").then_some(()));
 }
 
 #[test]

@@ -56,14 +56,19 @@ impl Postgres {
     }
 
     /// Begins a transaction that changes something. Changes are rare. All replicas make them under one lock, so that
-    /// the audit log has their order. Of one replica only one waits for that lock: the others wait here, without a
+    /// the audit log has their order. Each writes a message to the log of the server, also if it finds everything as it
+    /// should be: a commit that writes nothing does not wait for a synchronous standby, and an earlier attempt may not
+    /// have got there. Of one replica only one waits for that lock: the others wait here, without a
     /// connection, so that reading goes on.
     pub(crate) async fn begin_change(&self) -> Result<PooledClient, StoreError> {
         let turn = tokio::time::timeout(self.server.timeout(), self.changes.clone().acquire_owned()).await;
         let turn = turn.map_err(|_elapsed| StoreError::Busy)?.map_err(|_closed| StoreError::Busy)?;
         let mut client = self.client().await?;
         client.turn = Some(turn);
-        client.begin(&format!("BEGIN; SELECT pg_advisory_xact_lock({CHANGE_LOCK})")).await?;
+        let begin = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock({CHANGE_LOCK}); SELECT pg_logical_emit_message(true, 'adriaticum', '')"
+        );
+        client.begin(&begin).await?;
         Ok(client)
     }
 
@@ -114,9 +119,10 @@ impl PooledClient {
 
     pub(crate) async fn commit(&mut self) -> Result<(), StoreError> {
         self.state = ClientState::Commit;
-        self.session().set_committing(true);
-        self.batch_execute("COMMIT").await?;
-        self.session().set_committing(false);
+        let session = self.session();
+        let limit = session.server().timeout() + RESPONSE_MARGIN;
+        let committed = session.commit(async |client| client.batch_execute("COMMIT").await);
+        tokio::time::timeout(limit, committed).await.map_err(|_elapsed| StoreError::TimedOut)??;
         self.state = ClientState::Idle;
         Ok(())
     }
@@ -184,7 +190,7 @@ async fn reset(mut session: Object<Manager>, state: ClientState, turn: Option<Ow
         }
         drop(Object::take(session));
     } else {
-        session.set_committing(false);
+        session.commit_ended();
     }
     drop(turn);
 }

@@ -1,8 +1,7 @@
 //! PostgreSQL's side of folding: one replica at a time adds the rows of all replicas to the sums, on a thread and a
 //! connection of its own. Any other takes over when it is gone.
 //!
-//! A commit is folded once it can be seen, in whatever order that happens. Replicas of earlier versions update the same
-//! sums in their own transactions, so they are written in the same order as there.
+//! A commit is folded once it can be seen, in whatever order that happens.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +24,7 @@ use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
 use crate::counters::LedgerCounters;
-use crate::fold::{Backlog, UnfoldedCommit, take_ready};
+use crate::fold::{Backlog, UnfoldedCommit, log_unreadable, take_ready};
 use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
@@ -130,13 +129,17 @@ impl FoldConnection {
         self.client.batch_execute("BEGIN").await?;
         let lock = "SELECT pg_try_advisory_xact_lock($1)";
         let is_mine: bool = self.client.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
-        let unfolded = unfolded(&self.client).await?;
-        let (ready, mut backlog) = take_ready(unfolded, now_micros, MAX_ROWS);
+        let (listed, mut unreadable) = unfolded(&self.client).await?;
+        let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
         if !is_mine {
             ready.iter().for_each(|commit| backlog.add(commit));
             backlog.is_ready = false;
-        } else if !ready.is_empty() {
-            let rollups = roll_up(&self.client, &ready).await?;
+        } else if !ready.is_empty() || !unreadable.is_empty() {
+            let (rollups, others) = roll_up(&self.client, &ready).await?;
+            unreadable.extend(others);
+            backlog.unreadable = unreadable.len() as u64;
+            let numbers: Vec<_> = unreadable.iter().map(|commit| commit.number()).collect();
+            self.client.execute(SET_ASIDE, &[&numbers]).await?;
             self.touch_keys(&rollups).await?;
             self.add_sums(&rollups).await?;
             self.add_people(&rollups).await?;
@@ -145,6 +148,7 @@ impl FoldConnection {
             self.client.execute("DELETE FROM unfolded WHERE commit_id = ANY ($1)", &[&commits]).await?;
         }
         self.client.batch_execute("COMMIT").await?;
+        log_unreadable(&unreadable[..backlog.unreadable as usize]);
         Ok(backlog)
     }
 
@@ -224,33 +228,56 @@ impl FoldConnection {
 
 /// What the sums lack.
 pub(super) async fn unfolded_sums(client: &Client) -> Result<Rollups, StoreError> {
-    roll_up(client, &unfolded(client).await?).await
+    Ok(roll_up(client, &unfolded(client).await?.0).await?.0)
 }
 
-/// The commits that are not folded and can be seen, the oldest first.
-async fn unfolded(client: &Client) -> Result<Vec<UnfoldedCommit>, StoreError> {
+/// The commits that are not folded and can be seen, the oldest first; and those whose list cannot be read.
+async fn unfolded(client: &Client) -> Result<(Vec<UnfoldedCommit>, Vec<CommitId>), StoreError> {
     let list = "SELECT commit_id, persisted_at_us, requests FROM unfolded LEFT JOIN commits ON commits.id = commit_id
         ORDER BY commit_id";
-    let commit = |row: &Row| {
-        let ids: Vec<Uuid> = row.try_get(2)?;
-        Ok(UnfoldedCommit {
-            id: CommitId::from_number(row.try_get(0)?),
-            persisted_at_micros: count_if_any(row, 1)?,
-            requests: ids.into_iter().map(|id| RequestId::from_bytes(id.into_bytes())).collect(),
-        })
-    };
-    client.query_typed(list, &[]).await?.iter().map(commit).collect()
+    let (mut commits, mut unreadable) = (Vec::new(), Vec::new());
+    for row in &client.query_typed(list, &[]).await? {
+        let id = CommitId::from_number(row.try_get(0)?);
+        match row.try_get::<_, Vec<Uuid>>(2) {
+            Ok(ids) => commits.push(UnfoldedCommit {
+                id,
+                persisted_at_micros: count_if_any(row, 1)?,
+                requests: ids.into_iter().map(|id| RequestId::from_bytes(id.into_bytes())).collect(),
+            }),
+            Err(_) => unreadable.push(id),
+        }
+    }
+    Ok((commits, unreadable))
+}
+
+/// The sums over commits, and the commits of which a row cannot be read. Those are looked for one by one.
+async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<(Rollups, Vec<CommitId>), StoreError> {
+    match roll_up_all(client, commits.iter()).await {
+        Err(error) if error.is_unreadable() => {}
+        all => return Ok((all?, Vec::new())),
+    }
+    let (mut readable, mut unreadable) = (Vec::new(), Vec::new());
+    for commit in commits {
+        match roll_up_all(client, [commit].into_iter()).await {
+            Err(error) if error.is_unreadable() => unreadable.push(commit.id),
+            read => readable.push(read.map(|_| commit)?),
+        }
+    }
+    Ok((roll_up_all(client, readable.into_iter()).await?, unreadable))
 }
 
 /// Reads so many rows at a time: if folding lags, there may be millions.
-async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<Rollups, StoreError> {
+async fn roll_up_all<'a>(
+    client: &Client,
+    commits: impl Iterator<Item = &'a UnfoldedCommit>,
+) -> Result<Rollups, StoreError> {
     // After the commits were listed: a key that was given away before one of their rows is seen.
     let mut rollups = Rollups::new(given_keys(client).await?);
     let listed = |commit: &UnfoldedCommit| {
         let persisted = commit.persisted_at_micros.map(|at| at as i64);
         commit.requests.iter().map(move |id| (Uuid::from_bytes(id.to_bytes()), persisted)).collect::<Vec<_>>()
     };
-    let mut listed = commits.iter().flat_map(listed).peekable();
+    let mut listed = commits.flat_map(listed).peekable();
     while listed.peek().is_some() {
         let (ids, persisted): (Vec<_>, Vec<_>) = listed.by_ref().take(MAX_ROWS).unzip();
         add_rows(client, &mut rollups, &ids, &persisted).await?;
@@ -324,6 +351,9 @@ fn ledger_row(row: &Row) -> Result<LedgerRow, StoreError> {
         micros: [Some(total_us), count_if_any(row, 10)?, count_if_any(row, 11)?, count_if_any(row, 12)?, persist],
     })
 }
+
+const SET_ASIDE: &str = "WITH unreadable AS (DELETE FROM unfolded WHERE commit_id = ANY ($1) RETURNING *)
+    INSERT INTO unreadable_commits SELECT * FROM unreadable";
 
 const TOUCH_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
         SELECT keys.id, each.at FROM keys JOIN unnest($1::text[], $2::bigint[]) AS each (id, at) ON each.id = keys.id

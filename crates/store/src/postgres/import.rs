@@ -10,7 +10,8 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use super::schema::{CHANGE_LOCK, DAY_MILLIS, DAYS_AHEAD, FOLD_LOCK, create_partitions, migrate};
+use super::partitions::{DAY_MILLIS, DAYS_AHEAD, create_partitions};
+use super::schema::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use super::server::{Server, Session};
 use super::usage::everything;
 use super::{PostgresSettings, number, server_micros, signed, text};
@@ -56,9 +57,8 @@ impl Import {
     /// Begins the transaction, and locks everybody else out of all tables. What others have begun ends before.
     async fn lock(&self) -> Result<LockedTarget<'_>, StoreError> {
         let tables = LOCK_ORDER.join(", ");
-        // Every statement sees all that was committed before it, whatever the server's default is.
         let lock = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED;
+            "BEGIN;
              SELECT pg_advisory_xact_lock({CHANGE_LOCK}); SELECT pg_advisory_xact_lock({FOLD_LOCK});
              CREATE TABLE IF NOT EXISTS adriaticum_copy (source text NOT NULL, at bigint NOT NULL, found text NOT NULL);
              LOCK TABLE {tables}, adriaticum_copy IN ACCESS EXCLUSIVE MODE"
@@ -86,7 +86,7 @@ impl Import {
     }
 
     /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
-    pub(crate) async fn finish(&self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&mut self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), fingerprint(&self.client).await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
         self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
@@ -95,7 +95,8 @@ impl Import {
         self.client.query_typed(numbering, &[]).await?;
         let version = getrandom::u64()? >> 1;
         self.run(&format!("UPDATE limits_version SET version = {version}")).await?; // replicas may run already
-        self.run("COMMIT; ANALYZE").await
+        self.client.commit(async |client| client.batch_execute("COMMIT").await).await?;
+        self.run("ANALYZE").await
     }
 
     async fn run(&self, statements: &str) -> Result<(), StoreError> {

@@ -1,6 +1,7 @@
 //! PostgreSQL's side of the ledger: one statement for a group of rows. Replicas share no row, so none waits for another.
 //!
-//! If a connection breaks, the group is tried once more on another one; rows that did get committed are not listed again.
+//! If a connection breaks, the group is tried once more on another one. Rows that did get committed are not listed again,
+//! and are durable when the second commit is.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 
 use super::columns::{Columns, fits};
 use super::limits::choose_slot;
-use super::schema::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
+use super::partitions::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use super::server::{Server, Session};
 use super::{count, count_if_any, number, signed};
 use crate::StoreError;
@@ -187,11 +188,7 @@ impl LedgerBackend for PostgresLedger {
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
             tracing::warn!(day, "many rows of this coming day are in the default partition already, and it stays so");
         }
-        match pruned {
-            // Somebody reads these rows, or another replica deletes them: try again next time.
-            Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Deleted::default()),
-            other => other.map_err(|error| CommitError(error.to_string())),
-        }
+        pruned.map_err(|error| CommitError(error.to_string()))
     }
 
     fn disconnect(&mut self) {
@@ -248,7 +245,7 @@ impl LedgerConnection {
         Ok(Self { insert: client.prepare(INSERT).await?, client })
     }
 
-    /// Commits rows under that number; `None` if no row was new.
+    /// Commits rows under that number; `None` if there are none.
     async fn commit(
         &mut self,
         commit: CommitId,
@@ -262,15 +259,17 @@ impl LedgerConnection {
         let reserved: Vec<Uuid> =
             permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
         let columns = Columns::of(rows.iter().map(|row| &row.entry));
-        self.client.set_committing(true);
-        let listed = self.client.execute(&self.insert, &columns.parameters(&commit.number(), &slot, &reserved)).await?;
-        self.client.set_committing(false);
-        Ok((listed > 0).then_some(commit))
+        let number = commit.number();
+        let parameters = columns.parameters(&number, &slot, &reserved);
+        let insert = &self.insert;
+        self.client.commit(async |client| client.execute(insert, &parameters).await).await?;
+        Ok(Some(commit))
     }
 }
 
 /// A statement on its own is a transaction. Lists only rows that were not there before, counts them against budgets, and
-/// ends what they had reserved.
+/// ends what they had reserved. The list is written even if it is empty: a commit that writes nothing does not wait for a
+/// synchronous standby, and rows of an earlier attempt may not have got there.
 const INSERT: &str = "WITH new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
             queue_us, search_us, inference_us, total_us, score, scorer, sources, account)
@@ -294,12 +293,15 @@ const INSERT: &str = "WITH new AS (
     ), released AS (
         DELETE FROM reservations WHERE request = ANY($20)
     )
-    INSERT INTO unfolded (commit_id, requests) SELECT $1, array_agg(id) FROM new HAVING count(*) > 0";
+    INSERT INTO unfolded (commit_id, requests) SELECT $1, coalesce(array_agg(id), '{}') FROM new";
 
 /// Whether another connection may succeed: this one is closed, or its server has become read-only, or the server
-/// aborted a transaction that did nothing wrong.
+/// aborted a transaction that did nothing wrong, or did not wait for its standby.
 fn is_transient(error: &StoreError) -> bool {
-    let StoreError::Postgres(error) = error else { return false };
+    let error = match error {
+        StoreError::Postgres(error) => error,
+        other => return matches!(other, StoreError::Unconfirmed),
+    };
     match error.code() {
         None => true, // the connection itself
         Some(code) => {

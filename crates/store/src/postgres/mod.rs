@@ -6,11 +6,13 @@
 
 mod client;
 mod columns;
+mod ddl;
 mod fold;
 mod import;
 mod key_lookup;
 mod ledger;
 mod limits;
+mod partitions;
 mod requests;
 mod schema;
 mod server;
@@ -27,11 +29,12 @@ use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::StoreError;
 use crate::clock::{ServerClock, StoreClock};
 use crate::counters::LedgerCounters;
+use crate::fold::describe_unreadable;
 use crate::keys::StoredKey;
 use crate::limits::Reserve;
 
@@ -70,6 +73,7 @@ impl Postgres {
     pub(crate) async fn open(settings: &PostgresSettings) -> Result<(Self, Arc<StoreClock>), StoreError> {
         let server = Server::new(settings)?;
         let mut session = server.connect().await?;
+        require_separate_session(&server, &session).await?;
         schema::migrate(&mut session).await?;
         let asked = Instant::now();
         let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
@@ -100,19 +104,39 @@ impl Postgres {
         FoldThread::start(self.server.clone(), clock, counters)
     }
 
-    /// Server settings that could lose rows.
+    /// Server settings that could lose rows, and rows that are in no sum.
     pub(crate) async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
         let mut client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
         let rows = client.query_typed(risky, &[]).await?;
         let describe =
             |row: &Row| Ok(format!("the server runs with {} = off: a crash may lose rows", row.try_get::<_, &str>(0)?));
-        rows.iter().map(describe).collect()
+        let mut problems = rows.iter().map(describe).collect::<Result<Vec<_>, StoreError>>()?;
+        let unreadable = client.query_typed("SELECT count(*) FROM unreadable_commits", &[]).await?;
+        let unreadable = unreadable.iter().map(|row| row.try_get::<_, i64>(0)).sum::<Result<i64, _>>()?;
+        problems.extend(describe_unreadable(unreadable));
+        Ok(problems)
     }
 
     pub(crate) async fn find_key(&self, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
         self.keys.find_key(id).await
     }
+}
+
+/// Fails behind a pooler that gives the server's session to other clients between two transactions: they would get our
+/// settings, prepared statements and locks. The open transaction of a second client keeps the session from returning.
+async fn require_separate_session(server: &Server, session: &Client) -> Result<(), StoreError> {
+    let before = backend_pid(session).await?;
+    let other = server.connect().await?;
+    other.batch_execute("BEGIN").await?;
+    let others = backend_pid(&other).await?;
+    let after = backend_pid(session).await?;
+    if others == before || after != before { Err(StoreError::SharedSessions) } else { Ok(()) }
+}
+
+/// The server's process behind a connection.
+async fn backend_pid(client: &Client) -> Result<i32, StoreError> {
+    Ok(client.query_typed_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?)
 }
 
 /// The server's clock, in microseconds since 1970.

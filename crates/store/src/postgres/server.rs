@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, Config};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{PostgresSettings, tls};
@@ -73,12 +75,10 @@ impl Server {
             let timeout = server.timeout;
             let connected = tokio::time::timeout(timeout, async {
                 let (client, connection) = server.config.connect(server.tls.clone()).await?;
-                let driven = tokio::spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(cause = super::error_chain(&error), "a database connection was closed");
-                    }
-                });
-                let session = Session { open: Some((client, driven)), server: server.clone(), is_committing: false };
+                let has_warned = Arc::new(AtomicBool::new(false));
+                let driven = tokio::spawn(drive(connection, has_warned.clone()));
+                let open = Some((client, driven));
+                let session = Session { open, server: server.clone(), is_committing: false, has_warned };
                 session.batch_execute(&session_settings(timeout)).await?;
                 Ok(session)
             });
@@ -102,6 +102,28 @@ impl Server {
     }
 }
 
+/// Drives a connection until it is closed. A warning is noted before the result of its statement is handed on.
+async fn drive<S, T>(mut connection: Connection<S, T>, has_warned: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        match std::future::poll_fn(|context| connection.poll_message(context)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                has_warned.store(true, Ordering::Relaxed);
+                tracing::debug!(warning = notice.message(), "the database warned");
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::debug!(cause = super::error_chain(&error), "a database connection was closed");
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
 /// An open connection. When it is dropped, however and whenever, the server ends at once what it was doing, rolls back
 /// and gives up all locks.
 pub(super) struct Session {
@@ -109,6 +131,7 @@ pub(super) struct Session {
     open: Option<(Client, JoinHandle<()>)>,
     server: Server,
     is_committing: bool,
+    has_warned: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -116,10 +139,27 @@ impl Session {
         &self.server
     }
 
-    /// To be called before COMMIT is sent: from then on nothing is cancelled. A commit that waits for a standby would
-    /// otherwise be visible without being safe.
-    pub(super) fn set_committing(&mut self, is_committing: bool) {
-        self.is_committing = is_committing;
+    /// Runs what ends in a commit. From its beginning on nothing is cancelled: a commit that waits for a standby would
+    /// be visible without being safe. If somebody else cancels that wait, the server reports success with a warning,
+    /// in the server's language and under the code of all plain warnings; no other warning is to be expected here.
+    pub(super) async fn commit<T, E>(&mut self, run: impl AsyncFnOnce(&Client) -> Result<T, E>) -> Result<T, StoreError>
+    where
+        StoreError: From<E>,
+    {
+        self.is_committing = true;
+        self.has_warned.store(false, Ordering::Relaxed);
+        let client: &Client = self;
+        let result = run(client).await?;
+        if self.has_warned.load(Ordering::Relaxed) {
+            return Err(StoreError::Unconfirmed);
+        }
+        self.commit_ended();
+        Ok(result)
+    }
+
+    /// From now on, statements may be cancelled again.
+    pub(super) fn commit_ended(&mut self) {
+        self.is_committing = false;
     }
 
     /// Closes the connection. The task ends when it is closed.
@@ -167,12 +207,14 @@ impl Drop for Session {
 
 /// Settings of every connection. Nothing waits forever, above all not with locks that other replicas need: neither a
 /// replica that is frozen, nor one that is gone without a word. A commit is durable when it returns, whatever the
-/// server's default is.
+/// server's default is. Statements behind a lock see what was committed before they got it, so every transaction is READ
+/// COMMITTED unless it says otherwise.
 fn session_settings(timeout: Duration) -> String {
     let (millis, tcp, check) = (timeout.as_millis(), TCP_TIMEOUT.as_millis(), CLIENT_CHECK_INTERVAL.as_millis());
     format!(
         "SET statement_timeout = {millis}; SET lock_timeout = {millis};
          SET idle_in_transaction_session_timeout = {millis}; SET client_min_messages = warning;
+         SET default_transaction_isolation = 'read committed';
          SELECT set_config('synchronous_commit', 'on', false)
          WHERE current_setting('synchronous_commit') IN ('off', 'local');
          SELECT set_config(name, value, false) FROM pg_settings

@@ -10,10 +10,10 @@ use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 use super::usage::key_id;
 use crate::StoreError;
 use crate::commit_id::CommitId;
-use crate::fold::{Backlog, CommitTime, UnfoldedCommit, take_ready};
+use crate::fold::{Backlog, CommitTime, UnfoldedCommit, log_unreadable, take_ready};
 use crate::id::AccountId;
 use crate::latency::merge_encoded;
-use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Resolution, Rollups};
+use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
 /// Rows in one transaction: new rows wait while it runs.
@@ -63,13 +63,23 @@ pub(super) fn fold(
             note.execute(params![time.commit.number(), time.persisted_at_micros])?;
         }
     }
-    let (ready, backlog) = take_ready(unfolded(&transaction)?, now_micros, MAX_ROWS);
+    let (listed, mut unreadable) = unfolded(&transaction)?;
+    let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
     let mut rollups = Rollups::new(given_keys(&transaction)?);
     let mut by_key = Vec::new();
-    each_row(&transaction, &ready, recent, |row| {
+    unreadable.extend(each_row(&transaction, &ready, recent, |row| {
         rollups.add(row);
         by_key.push((row.key, row.request_id));
-    })?;
+    })?);
+    for commit in &unreadable {
+        for set_aside in [
+            "INSERT INTO unreadable_commits SELECT commit_id, requests FROM unfolded WHERE commit_id = ?1",
+            "DELETE FROM unfolded WHERE commit_id = ?1",
+        ] {
+            transaction.execute(set_aside, [commit.number()])?;
+        }
+    }
+    backlog.unreadable = unreadable.len() as u64;
     write_rollups(&transaction, &rollups)?;
     by_key.sort_unstable();
     {
@@ -86,6 +96,7 @@ pub(super) fn fold(
         }
     }
     transaction.commit()?;
+    log_unreadable(&unreadable);
     ready.iter().for_each(|commit| recent.forget(commit.id));
     Ok(backlog)
 }
@@ -93,7 +104,7 @@ pub(super) fn fold(
 /// What the sums lack.
 pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
     let mut rollups = Rollups::new(given_keys(connection)?);
-    each_row(connection, &unfolded(connection)?, &RecentRows::default(), |row| rollups.add(row))?;
+    each_row(connection, &unfolded(connection)?.0, &RecentRows::default(), |row| rollups.add(row))?;
     Ok(rollups)
 }
 
@@ -102,51 +113,60 @@ pub(super) fn given_keys(connection: &Connection) -> Result<HashSet<KeyId>, rusq
     list.query_map([], |row| key_id(row, 0))?.collect()
 }
 
-/// The commits that are not folded, the oldest first.
-pub(super) fn unfolded(connection: &Connection) -> Result<Vec<UnfoldedCommit>, StoreError> {
+/// The commits that are not folded, the oldest first; and those whose list cannot be read.
+pub(super) fn unfolded(connection: &Connection) -> Result<(Vec<UnfoldedCommit>, Vec<CommitId>), StoreError> {
     let mut list = connection.prepare_cached(
         "SELECT commit_id, persisted_at_us, requests FROM unfolded LEFT JOIN commits ON commits.id = commit_id
          ORDER BY commit_id",
     )?;
     let mut rows = list.query([])?;
-    let mut commits = Vec::new();
+    let (mut commits, mut unreadable) = (Vec::new(), Vec::new());
     while let Some(row) = rows.next()? {
-        let (ids, rest) = row.get_ref(2)?.as_blob().map_err(|_| StoreError::Corrupt("commit"))?.as_chunks();
+        let id = CommitId::from_number(row.get(0)?);
+        let (ids, rest) = row.get_ref(2)?.as_blob().unwrap_or(&[0]).as_chunks();
         if !rest.is_empty() {
-            return Err(StoreError::Corrupt("commit"));
+            unreadable.push(id);
+            continue;
         }
         commits.push(UnfoldedCommit {
-            id: CommitId::from_number(row.get(0)?),
+            id,
             persisted_at_micros: row.get(1)?,
             requests: ids.iter().map(|&id| RequestId::from_bytes(id)).collect(),
         });
     }
-    Ok(commits)
+    Ok((commits, unreadable))
 }
 
 /// What `ledger_row` reads.
 const LEDGER_ROW: &str = "key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us,
     queue_us, search_us, inference_us";
 
+/// Returns the commits of which a row cannot be read; none of their rows is taken.
 fn each_row(
     connection: &Connection,
     commits: &[UnfoldedCommit],
     recent: &RecentRows,
     mut take: impl FnMut(&LedgerRow),
-) -> Result<(), StoreError> {
+) -> Result<Vec<CommitId>, StoreError> {
     let mut find = connection.prepare_cached(&format!("SELECT {LEDGER_ROW} FROM requests WHERE id = ?1"))?;
+    let mut unreadable = Vec::new();
     for commit in commits {
         if let Some(rows) = recent.of(commit) {
             rows.iter().for_each(|row| take(&LedgerRow::new(row, commit.persisted_at_micros)));
             continue;
         }
-        for &request in &commit.requests {
+        let mut read = |&request: &RequestId| {
             let mut rows = find.query([request.to_bytes()])?;
             let row = rows.next()?.ok_or(StoreError::Corrupt("commit"))?;
-            take(&ledger_row(row, request, commit.persisted_at_micros)?);
+            ledger_row(row, request, commit.persisted_at_micros)
+        };
+        match commit.requests.iter().map(&mut read).collect::<Result<Vec<_>, _>>() {
+            Ok(rows) => rows.iter().for_each(&mut take),
+            Err(error) if error.is_unreadable() => unreadable.push(commit.id),
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(unreadable)
 }
 
 /// Reads the rows of a range of seconds.
@@ -204,14 +224,13 @@ const ADD_FIGURES: &str = "requests = requests + excluded.requests,
 
 fn write_rollups(transaction: &Transaction<'_>, rollups: &Rollups) -> Result<(), rusqlite::Error> {
     let mut upsert = transaction.prepare_cached(&format!(
-        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+        "INSERT INTO rollups VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT DO UPDATE SET
              {ADD_FIGURES},
              latencies = merge_latencies(latencies, excluded.latencies)",
     ))?;
     for (key, figures, latencies) in rollups.hours() {
         upsert.execute(params![
-            Resolution::Hour.seconds(),
             key.scope.to_string(),
             key.start,
             key.status,

@@ -29,8 +29,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
 const PRUNE_BATCH_ROWS: u64 = 500;
-/// A commit that is further ahead of the clock was timed by a clock that was wrong.
-const CLOCK_PRECISION: Duration = Duration::from_secs(86_400);
 
 pub(crate) struct SqliteLedger {
     pool: Arc<Pool>,
@@ -243,7 +241,7 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut deleted = Deleted::default();
     let first_kept = RequestId::first_at(due.rows_before);
-    if unfolded(&transaction)?.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
+    if unfolded(&transaction)?.0.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
         return Ok(Deleted { more: true, ..deleted }); // not before they are counted
     }
     let batch = transaction
@@ -264,25 +262,14 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
         deleted.add(rows, oldest, newest);
         deleted.more = rows == PRUNE_BATCH_ROWS;
     }
-    let commits = transaction.prepare_cached(DELETE_COMMITS)?.execute(params![
-        PRUNE_BATCH_ROWS,
-        micros(due.rows_before),
-        micros(due.clock + CLOCK_PRECISION),
-    ])?;
+    let first_kept = CommitId::first_at(due.rows_before.as_millis().saturating_mul(1000)).number();
+    let commits = transaction
+        .prepare_cached("DELETE FROM commits WHERE id IN (SELECT id FROM commits WHERE id < ?1 ORDER BY id LIMIT ?2)")?
+        .execute(params![first_kept, PRUNE_BATCH_ROWS])?;
     transaction.commit()?;
     deleted.more |= commits as u64 == PRUNE_BATCH_ROWS;
     Ok(deleted)
 }
-
-fn micros(time: Timestamp) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
-}
-
-/// Commits are numbered in the order in which they were made. Of the first ones, those before the first that is young
-/// enough go, whatever time they have: a clock that was set wrong leaves times of another year.
-const DELETE_COMMITS: &str = "WITH first (id, at) AS (SELECT id, persisted_at_us FROM commits ORDER BY id LIMIT ?1)
-    DELETE FROM commits WHERE id IN (SELECT id FROM first)
-        AND id < ifnull((SELECT min(id) FROM first WHERE at BETWEEN ?2 AND ?3), (SELECT max(id) + 1 FROM first))";
 
 /// Whether other rows can still go into the same transaction.
 fn is_row_error(error: &rusqlite::Error) -> bool {

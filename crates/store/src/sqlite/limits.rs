@@ -151,8 +151,8 @@ pub(crate) fn sum_recorded(
 ) -> Result<(), StoreError> {
     connection.run(|connection| {
         let mut list = connection.prepare_cached(
-            "SELECT key_id, start, status, requests, total_tokens, total_measured, latencies FROM rollups
-             WHERE span = 3600 AND key_id >= ?1 AND key_id <= ?2 AND start >= ?3",
+            "SELECT party, start, status, requests, total_tokens, total_measured, latencies FROM rollups
+             WHERE party >= ?1 AND party <= ?2 AND start >= ?3",
         )?;
         let mut rows = list.query(params![range.first, range.last, recorded.first_second()])?;
         while let Some(row) = rows.next()? {

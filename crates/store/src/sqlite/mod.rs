@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 
 use crate::StoreError;
 use crate::clock::StoreClock;
+use crate::fold::describe_unreadable;
 use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
 use crate::sum_cache::SumCache;
@@ -180,5 +181,6 @@ fn set(connection: &Connection, setting: &'static str, value: &str, reported: &'
 fn faults(connection: &Connection) -> Result<Vec<String>, rusqlite::Error> {
     let mut check = connection.prepare("PRAGMA quick_check")?;
     let lines = check.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+    let unreadable = connection.query_row("SELECT count(*) FROM unreadable_commits", [], |row| row.get(0))?;
+    Ok(lines.into_iter().filter(|line| line != "ok").chain(describe_unreadable(unreadable)).collect())
 }

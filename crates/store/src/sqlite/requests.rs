@@ -92,7 +92,7 @@ fn search_keys(connection: &Connection, query: &RequestQuery, keys: &HashSet<Key
     }
     // And those that are in no list yet.
     let mut find = connection.prepare(&format!("SELECT {FILTERED}, key_id FROM requests WHERE id = ?1"))?;
-    for id in unfolded(connection)?.into_iter().flat_map(|commit| commit.requests).filter(|id| ids.contains(id)) {
+    for id in unfolded(connection)?.0.into_iter().flat_map(|commit| commit.requests).filter(|id| ids.contains(id)) {
         let mut rows = find.query([id.to_bytes()])?;
         if let Some(row) = rows.next()?
             && keys.contains(&key_id(row, 4)?)

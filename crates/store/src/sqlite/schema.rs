@@ -1,4 +1,5 @@
-//! The tables, as a list of migrations. A released migration never changes.
+//! The tables, as a list of migrations. A released migration never changes, and the schema that it leads to is kept in
+//! `tests/schemas`.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -6,19 +7,34 @@ use crate::StoreError;
 
 const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. `requests` has one B-tree, by id: ids are
-    // ordered by time, so it grows at its end. A roll-up with the key '' is over all keys.
-    "CREATE TABLE keys (
+    // ordered by time, so it grows at its end. Of secrets and tokens only digests are stored; a key's previous digest
+    // works until `previous_until`. `admin_…` is what an administrator has restricted.
+    "
+    CREATE TABLE keys (
         id TEXT NOT NULL PRIMARY KEY,
         digest BLOB NOT NULL,
+        previous_digest BLOB,
+        previous_until INTEGER,
         name TEXT NOT NULL,
+        note TEXT NOT NULL DEFAULT '',
         completions INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         expires_at INTEGER,
-        revoked_at INTEGER
+        revoked_at INTEGER,
+        last_used_at INTEGER,
+        owner TEXT,
+        project TEXT,
+        playground INTEGER NOT NULL DEFAULT 0,
+        admin_forbids_completions INTEGER NOT NULL DEFAULT 0,
+        admin_expires_at INTEGER
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX keys_by_owner ON keys (owner);
+    CREATE UNIQUE INDEX playgrounds ON keys (owner) WHERE playground = 1;
+
     CREATE TABLE requests (
         id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
         key_id TEXT NOT NULL,
+        account TEXT,
         status INTEGER NOT NULL,
         code TEXT,
         prompt_tokens INTEGER,
@@ -28,15 +44,40 @@ const MIGRATIONS: &[&str] = &[
         search_us INTEGER,
         inference_us INTEGER,
         total_us INTEGER NOT NULL,
-        commit_id INTEGER NOT NULL
+        commit_id INTEGER NOT NULL,
+        score REAL,
+        scorer INTEGER,
+        sources INTEGER
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
+    -- An index by key that is written when rows are folded and not with every commit.
+    CREATE TABLE requests_of_keys (
+        key_id TEXT NOT NULL,
+        id BLOB NOT NULL,
+        PRIMARY KEY (key_id, id)
+    ) STRICT, WITHOUT ROWID;
+
+    -- A commit is here once its time is known.
     CREATE TABLE commits (
         id INTEGER NOT NULL PRIMARY KEY,
-        persisted_at_us INTEGER
+        persisted_at_us INTEGER NOT NULL
     ) STRICT;
+
+    -- The ids of a commit's rows that are not in the sums yet, 16 bytes each.
+    CREATE TABLE unfolded (
+        commit_id INTEGER NOT NULL PRIMARY KEY,
+        requests BLOB NOT NULL
+    ) STRICT;
+
+    -- Commits of `unfolded` that cannot be read.
+    CREATE TABLE unreadable_commits (
+        commit_id INTEGER NOT NULL PRIMARY KEY,
+        requests BLOB NOT NULL
+    ) STRICT;
+
+    -- Sums by hour. A party is '' for everyone, '@' and an account's id, or a key's id.
     CREATE TABLE rollups (
-        span INTEGER NOT NULL,
-        key_id TEXT NOT NULL,
+        party TEXT NOT NULL,
         start INTEGER NOT NULL,
         status INTEGER NOT NULL,
         code TEXT NOT NULL,
@@ -49,21 +90,9 @@ const MIGRATIONS: &[&str] = &[
         total_measured INTEGER NOT NULL,
         last_at INTEGER NOT NULL,
         latencies BLOB NOT NULL,
-        PRIMARY KEY (span, key_id, start, status, code)
+        PRIMARY KEY (party, start, status, code)
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE probe (
-        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
-        filler BLOB NOT NULL
-    ) STRICT;",
-    // Accounts. From now on a roll-up's `key_id` is a scope: '' for everyone, '@' and an account's id, or a key's id;
-    // and its span is always the hour. Sums by key have their own table, narrow and ordered by time, so that ten
-    // thousand keys are summed in one short scan. Of tokens only digests are stored.
-    "ALTER TABLE keys ADD COLUMN owner TEXT;
-    ALTER TABLE keys ADD COLUMN playground INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE keys ADD COLUMN last_used_at INTEGER;
-    UPDATE keys SET last_used_at = (SELECT max(last_at) FROM rollups WHERE span = 3600 AND key_id = keys.id);
-    CREATE INDEX keys_by_owner ON keys (owner);
-    CREATE UNIQUE INDEX playgrounds ON keys (owner) WHERE playground = 1;
+    -- Narrow and ordered by time, so that ten thousand keys are summed in one short scan.
     CREATE TABLE key_sums (
         span INTEGER NOT NULL,
         start INTEGER NOT NULL,
@@ -79,83 +108,42 @@ const MIGRATIONS: &[&str] = &[
         succeeded INTEGER NOT NULL,
         PRIMARY KEY (span, start, key_id)
     ) STRICT, WITHOUT ROWID;
-    INSERT INTO key_sums
-        SELECT span, start, key_id, sum(requests), sum(prompt_tokens), sum(prompt_measured), sum(completion_tokens),
-            sum(completion_measured), sum(total_tokens), sum(total_measured), max(last_at),
-            sum(CASE code WHEN '' THEN requests ELSE 0 END)
-        FROM rollups WHERE key_id <> '' GROUP BY span, start, key_id;
-    DELETE FROM rollups WHERE span <> 3600;
-    CREATE INDEX requests_by_key ON requests (key_id, id);
-    CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
-    CREATE TABLE accounts (
-        id TEXT NOT NULL PRIMARY KEY,
-        email TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL,
-        password TEXT NOT NULL,
-        role TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        signed_in_at INTEGER,
-        disabled_at INTEGER
+    -- A key that was given to another person is here. From then on `person_sums` holds what `key_sums` does, by the owner
+    -- at the time of the request ('' for none), and what is not there was the first owner's.
+    CREATE TABLE given_keys (
+        key_id TEXT NOT NULL PRIMARY KEY,
+        first_owner TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE sessions (
-        digest BLOB NOT NULL PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        account TEXT NOT NULL REFERENCES accounts,
-        address TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        seen_at INTEGER NOT NULL
+    CREATE TABLE person_sums (
+        span INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        key_id TEXT NOT NULL,
+        account TEXT NOT NULL,
+        requests INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        prompt_measured INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        completion_measured INTEGER NOT NULL,
+        total_tokens INTEGER NOT NULL,
+        total_measured INTEGER NOT NULL,
+        last_at INTEGER NOT NULL,
+        succeeded INTEGER NOT NULL,
+        PRIMARY KEY (span, start, key_id, account)
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX sessions_by_account ON sessions (account);
-    CREATE TABLE links (
-        digest BLOB NOT NULL PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        purpose TEXT NOT NULL,
-        role TEXT,
-        account TEXT REFERENCES accounts,
-        note TEXT NOT NULL,
-        made_by TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE audit (
-        number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-        at INTEGER NOT NULL,
-        who TEXT NOT NULL,
-        address TEXT NOT NULL,
-        action TEXT NOT NULL,
-        subject_kind TEXT NOT NULL,
-        subject_id TEXT NOT NULL,
-        subject TEXT NOT NULL,
-        details TEXT NOT NULL
-    ) STRICT;",
-    // Grounding: the scorer's verdict, and how many sources went into the prompt.
-    "ALTER TABLE requests ADD COLUMN score REAL;
-    ALTER TABLE requests ADD COLUMN scorer INTEGER;
-    ALTER TABLE requests ADD COLUMN sources INTEGER;",
-    // The ledger's own time, by which old rows are deleted.
-    "CREATE TABLE retention_clock (
+
+    -- The ledger's own time, by which old rows are deleted.
+    CREATE TABLE retention_clock (
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
         time INTEGER NOT NULL
-    ) STRICT;",
-    // Folding. `requests` holds the ids of a commit's rows that are not in the sums yet, 16 bytes each. All rows that
-    // are there already have been counted. From now on a commit is in `commits` only once its time is known. What was an
-    // index by key is a table, so that it is written when rows are folded and not with every commit.
-    "ALTER TABLE requests ADD COLUMN account TEXT;
-    CREATE TABLE unfolded (
-        commit_id INTEGER NOT NULL PRIMARY KEY,
-        requests BLOB NOT NULL
     ) STRICT;
-    CREATE TABLE requests_of_keys (
-        key_id TEXT NOT NULL,
-        id BLOB NOT NULL,
-        PRIMARY KEY (key_id, id)
-    ) STRICT, WITHOUT ROWID;
-    INSERT INTO requests_of_keys SELECT key_id, id FROM requests ORDER BY key_id, id;
-    DROP INDEX requests_by_key;",
-    // Limits. A scope is as in `rollups`. `spending` holds what was spent in a period by scopes that have budgets, and in
-    // its slot 0 what they had spent before they had any.
-    "CREATE TABLE limits (
+    CREATE TABLE probe (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        filler BLOB NOT NULL
+    ) STRICT;
+
+    -- A scope is as a party in `rollups`. `spending` holds what was spent in a period by scopes that have budgets, and in
+    -- its slot 0 what they had spent before they had any.
+    CREATE TABLE limits (
         scope TEXT NOT NULL,
         kind TEXT NOT NULL,
         amount INTEGER NOT NULL,
@@ -183,19 +171,53 @@ const MIGRATIONS: &[&str] = &[
         attempts INTEGER NOT NULL,
         next_at INTEGER NOT NULL,
         is_done INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;",
-    // Rotation: the secret before this one, and until when it works. A note. And people who were deleted.
-    "ALTER TABLE keys ADD COLUMN previous_digest BLOB;
-    ALTER TABLE keys ADD COLUMN previous_until INTEGER;
-    ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT '';
-    ALTER TABLE accounts ADD COLUMN deleted_at INTEGER;",
-    // Sign-in by a provider or with a passkey, and second factors.
-    "ALTER TABLE sessions ADD COLUMN method TEXT NOT NULL DEFAULT 'password';
-    ALTER TABLE sessions ADD COLUMN issuer TEXT;
-    ALTER TABLE sessions ADD COLUMN subject TEXT;
-    ALTER TABLE sessions ADD COLUMN provider_session TEXT;
-    ALTER TABLE sessions ADD COLUMN confirmed_at INTEGER;
-    ALTER TABLE accounts ADD COLUMN deleted_email TEXT;
+    ) STRICT, WITHOUT ROWID;
+    -- In millionths of the currency per million tokens; the price of everything else has no label.
+    CREATE TABLE prices (
+        project TEXT NOT NULL PRIMARY KEY,
+        prompt INTEGER NOT NULL,
+        completion INTEGER NOT NULL,
+        currency TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE accounts (
+        id TEXT NOT NULL PRIMARY KEY,
+        email TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        password TEXT NOT NULL,
+        role TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        signed_in_at INTEGER,
+        disabled_at INTEGER,
+        deleted_at INTEGER,
+        deleted_email TEXT
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sessions (
+        digest BLOB NOT NULL PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        account TEXT NOT NULL REFERENCES accounts,
+        method TEXT NOT NULL,
+        issuer TEXT,
+        subject TEXT,
+        provider_session TEXT,
+        address TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        seen_at INTEGER NOT NULL,
+        confirmed_at INTEGER
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX sessions_by_account ON sessions (account);
+    CREATE TABLE links (
+        digest BLOB NOT NULL PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        purpose TEXT NOT NULL,
+        role TEXT,
+        account TEXT REFERENCES accounts,
+        note TEXT NOT NULL,
+        made_by TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE identities (
         issuer TEXT NOT NULL,
         subject TEXT NOT NULL,
@@ -246,40 +268,18 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE sign_in_policy (
         rule TEXT NOT NULL PRIMARY KEY,
         set_at INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;",
-    // Projects and prices. A price is in millionths of the currency per million tokens; the one of everything else has no
-    // label. A key that was given to somebody else is in `given_keys`: from then on `person_sums` holds what `key_sums`
-    // does, by the owner at the time of the request ('' for nobody), and what is not there was the first owner's.
-    // What an administrator forbids a key, and the latest expiry that the owner may choose.
-    "ALTER TABLE keys ADD COLUMN project TEXT;
-    ALTER TABLE keys ADD COLUMN admin_forbids_completions INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE keys ADD COLUMN admin_expires_at INTEGER;
-    CREATE TABLE prices (
-        project TEXT NOT NULL PRIMARY KEY,
-        prompt INTEGER NOT NULL,
-        completion INTEGER NOT NULL,
-        currency TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE given_keys (
-        key_id TEXT NOT NULL PRIMARY KEY,
-        first_owner TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE person_sums (
-        span INTEGER NOT NULL,
-        start INTEGER NOT NULL,
-        key_id TEXT NOT NULL,
-        account TEXT NOT NULL,
-        requests INTEGER NOT NULL,
-        prompt_tokens INTEGER NOT NULL,
-        prompt_measured INTEGER NOT NULL,
-        completion_tokens INTEGER NOT NULL,
-        completion_measured INTEGER NOT NULL,
-        total_tokens INTEGER NOT NULL,
-        total_measured INTEGER NOT NULL,
-        last_at INTEGER NOT NULL,
-        succeeded INTEGER NOT NULL,
-        PRIMARY KEY (span, start, key_id, account)
-    ) STRICT, WITHOUT ROWID;",
+    CREATE TABLE audit (
+        number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+        at INTEGER NOT NULL,
+        who TEXT NOT NULL,
+        address TEXT NOT NULL,
+        action TEXT NOT NULL,
+        subject_kind TEXT NOT NULL,
+        subject_id TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        details TEXT NOT NULL
+    ) STRICT;",
 ];
 
 pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Error> {

@@ -94,7 +94,7 @@ fn read(
 ) -> Result<UsageReport, StoreError> {
     let mut rollups = connection.prepare_cached(&format!(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
-         WHERE span = 3600 AND key_id = ?1 AND start >= ?2 AND start < ?3"
+         WHERE party = ?1 AND start >= ?2 AND start < ?3"
     ))?;
     let hours = unsummed.period().whole_hours();
     let stored = rollups.query_and_then(params![scope.to_string(), hours.start, hours.end], rollup)?;
@@ -121,9 +121,8 @@ fn unsummed(connection: &Connection, period: Period) -> Result<Unsummed, StoreEr
         let [first, end] = [hour, hour + 3600].map(|second| RequestId::first_at(Timestamp::from_seconds(second)));
         let mut rows = connection.prepare_cached("SELECT count(*) FROM requests WHERE id >= ?1 AND id < ?2")?;
         let rows = rows.query_row([first.to_bytes(), end.to_bytes()], |row| row.get(0))?;
-        let mut folded = connection.prepare_cached(
-            "SELECT coalesce(sum(requests), 0) FROM rollups WHERE span = 3600 AND key_id = '' AND start = ?1",
-        )?;
+        let mut folded = connection
+            .prepare_cached("SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = '' AND start = ?1")?;
         let folded = folded.query_row([hour], |row| row.get(0))?;
         if unsummed.require_rows(hour, rows, folded) {
             rows_between(connection, period.part_of(hour), |row| unsummed.add(row))?;
@@ -204,7 +203,7 @@ struct Sums<'a> {
 impl<'a> Sums<'a> {
     fn new(connection: &'a Connection, kept: &'a SumCache, unsummed: &'a Unsummed) -> Result<Self, StoreError> {
         let mut totals = connection.prepare_cached(
-            "SELECT start, sum(requests) FROM rollups WHERE span = 3600 AND key_id = '' AND start >= ?1 GROUP BY start",
+            "SELECT start, sum(requests) FROM rollups WHERE party = '' AND start >= ?1 GROUP BY start",
         )?;
         // The sums at its beginning may start earlier.
         let first = Resolution::EightDays.start_of(unsummed.period().whole_hours().start);

@@ -135,7 +135,7 @@ impl Expected {
             total_measured";
         let recent = format!("start >= {}", OLDEST_KEPT_SECONDS / (8 * 86_400) * 8 * 86_400);
         let mut select = connection
-            .prepare(&format!("SELECT {figures}, key_id, start, status, code FROM rollups WHERE {recent}"))
+            .prepare(&format!("SELECT {figures}, party, start, status, code FROM rollups WHERE {recent}"))
             .unwrap();
         let rows =
             select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?, row.get(10)?), Sums::read(row)?)));
@@ -145,7 +145,7 @@ impl Expected {
         let rows = select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?), Sums::read(row)?)));
         assert_same(&rows.unwrap().map(Result::unwrap).collect(), &spans, "by key");
 
-        let old = format!("SELECT coalesce(sum(requests), 0) FROM rollups WHERE key_id = '' AND NOT {recent}");
+        let old = format!("SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = '' AND NOT {recent}");
         let old: u64 = connection.query_row(&old, [], |row| row.get(0)).unwrap();
         let old = old + unfolded.iter().filter(|id| id.unix_seconds() < OLDEST_KEPT_SECONDS).count() as u64;
         assert!((old_promised..=old_sent).contains(&old), "{old} old rows are counted: {old_promised} to {old_sent}");

@@ -16,12 +16,47 @@ use testbed::Cluster;
 use crate::database::{OK, TestDatabase, new_key};
 use crate::on_each_backend;
 
-on_each_backend!(every_report_is_the_sum_over_the_rows);
+on_each_backend!(every_report_is_the_sum_over_the_rows, a_commit_that_cannot_be_read_is_set_aside);
 
 const REPLICAS: usize = 3;
 const KEYS: usize = 5;
 const RETENTION: Duration = Duration::from_secs(86_400);
 const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
+
+/// Reports leave its rows out, other rows are folded, and it is counted.
+async fn a_commit_that_cannot_be_read_is_set_aside(database: TestDatabase) {
+    let store = database.open().await;
+    let key = new_key(&store, "k").await.id();
+    match &database.database {
+        Database::Sqlite(path) => {
+            let lists = "INSERT INTO unfolded VALUES (1, x'00'), (2, zeroblob(16))";
+            rusqlite::Connection::open(path).unwrap().execute_batch(lists).unwrap();
+        }
+        Database::Postgres(_) => {
+            let lists = "INSERT INTO unfolded VALUES (1, '{NULL}'), (2, '{00000000-0000-0000-0000-000000000001}')";
+            Cluster::shared().sql(database.url(), lists);
+        }
+    }
+    let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
+    ledger.record(crate::database::entry(key), None).await.unwrap();
+    let began = Instant::now();
+    while ledger.stats().unreadable_commits < 2 || ledger.stats().unfolded_rows > 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", ledger.stats());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let query = UsageQuery {
+        period: Period::since(Timestamp::default()),
+        key: None,
+        step: Step::Hour,
+        person: None,
+        group: Some(Grouping::Key),
+    };
+    let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+    assert_eq!(report.totals.requests, 1);
+    let problems = store.check_integrity().await.unwrap();
+    assert!(problems.iter().any(|problem| problem.contains("cannot be read: 2")), "{problems:?}");
+    writer.stop();
+}
 
 /// Sums as anybody would add them up: requests, successes, and of prompt, completion and total the sum of tokens and how
 /// many were measured.

@@ -271,21 +271,18 @@ async fn old_rows_are_pruned_and_their_sums_stay(database: TestDatabase) {
     writer.stop();
 }
 
-/// A killed process leaves its last commit without a time. Many of them must not keep older ones from being deleted.
 #[tokio::test]
-async fn commits_of_killed_processes_are_deleted_with_the_rest() {
+async fn old_commits_are_deleted_in_batches() {
     let fixture = Fixture::new(TestDatabase::sqlite()).await;
     let Database::Sqlite(path) = &fixture.database.database else { panic!("a file") };
     let file = rusqlite::Connection::open(path).unwrap();
     file.execute_batch(
-        "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 600)
-             INSERT INTO commits (persisted_at_us) SELECT NULL FROM number;
-         WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 600)
-             INSERT INTO commits (persisted_at_us) SELECT 1000000 FROM number;",
+        "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 1200)
+             INSERT INTO commits SELECT n, 1000000 FROM number",
     )
     .unwrap();
     let young = now().as_millis() * 1000;
-    file.execute("INSERT INTO commits (persisted_at_us) VALUES (?1), (?1), (?1)", [young]).unwrap();
+    file.execute("INSERT INTO commits VALUES (?1, ?2), (?1 + 1, ?2), (?1 + 2, ?2)", [young << 10, young]).unwrap();
     let (_ledger, writer) = fixture.ledger();
     let mut left = u64::MAX;
     for _ in 0..500 {

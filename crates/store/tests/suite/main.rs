@@ -13,6 +13,7 @@ mod outages;
 mod replicas;
 mod sign_in;
 mod tls;
+mod upgrades;
 mod usage;
 
 /// Runs every function as a test on each backend. A function that is left out is reported as dead code.

@@ -1,0 +1,131 @@
+//! The partitions of `requests` and `commits`, one for each day. New days get theirs in advance; old days are dropped. If a
+//! table is in use, that is left for the next time, and rows of a day without a partition are in the default one.
+
+use chat::{RequestId, Timestamp};
+use tokio_postgres::{Client, Row, Transaction};
+use uuid::Uuid;
+
+use super::ddl::{Changed, change_tables};
+use super::ledger::has_unfolded_before;
+use super::number;
+use super::schema::{PARTITION_LOCK, table_exists};
+use crate::StoreError;
+use crate::commit_id::CommitId;
+use crate::pruning::Deleted;
+
+/// How many days have partitions in advance, including today.
+pub(super) const DAYS_AHEAD: u64 = 3;
+pub(super) const DAY_MILLIS: u64 = 86_400_000;
+/// More rows of a coming day stay where they are: requests wait while they move.
+const MAX_MOVED_ROWS: u64 = 10_000;
+/// A larger partition's rows are estimated for the log when it is dropped.
+const MAX_COUNTED_ROWS: u64 = 100_000;
+
+/// Creates the partitions for that day and those after it; the last day that got none.
+pub(super) async fn create_coming_partitions(client: &mut Client, today: u64) -> Result<Option<u64>, StoreError> {
+    if table_exists(client, &partition_name("requests", today + DAYS_AHEAD - 1)).await? {
+        return Ok(None);
+    }
+    create_partitions(client, today, DAYS_AHEAD).await
+}
+
+/// Creates the partitions for some days, counted since 1970. Rows that a wrong clock has put there before their time
+/// move from the default partition to that of their day. A day with too many of them gets none, and is returned.
+pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
+    let mut left_out = None;
+    for day in first..first + count {
+        let created = change_tables(client, "creating the partition of a day", async |transaction| {
+            let is_mine = try_lock(transaction).await?;
+            if !is_mine || table_exists(transaction, &partition_name("requests", day)).await? {
+                return Ok(Some(())); // another replica creates it
+            }
+            Ok(create_partition(transaction, day).await?.then_some(()))
+        });
+        match created.await? {
+            Changed::Done(()) => {}
+            Changed::Declined => left_out = Some(day),
+            Changed::InUse => break,
+        }
+    }
+    Ok(left_out)
+}
+
+/// `false` if too many rows would have to move. `ATTACH` leaves the other partitions to those who use them; only the
+/// default one is locked, so that no row gets there meanwhile.
+async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<bool, StoreError> {
+    let [from, to] = [day, day + 1].map(|day| format!("'{}'", first_id(day)));
+    let [commits_from, commits_to] =
+        [day, day + 1].map(|day| CommitId::first_at(day * DAY_MILLIS * 1000).number().to_string());
+    for (table, from, to) in [("requests", from, to), ("commits", commits_from, commits_to)] {
+        let (name, within) = (partition_name(table, day), format!("id >= {from} AND id < {to}"));
+        transaction.batch_execute(&format!("LOCK TABLE {table}_others IN ACCESS EXCLUSIVE MODE")).await?;
+        let early =
+            format!("SELECT count(*) FROM (SELECT FROM {table}_others WHERE {within} LIMIT {MAX_MOVED_ROWS}) AS early");
+        if super::count(&transaction.query_typed_one(&early, &[]).await?, 0)? == MAX_MOVED_ROWS {
+            return Ok(false);
+        }
+        let create = format!(
+            "CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS);
+             WITH early AS (DELETE FROM {table}_others WHERE {within} RETURNING *) INSERT INTO {name} SELECT * FROM early;
+             ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"
+        );
+        transaction.batch_execute(&create).await?;
+    }
+    Ok(true)
+}
+
+/// Drops the partitions of all days before that one, counted since 1970.
+pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<Deleted, StoreError> {
+    let dropped = change_tables(client, "dropping the partitions of old days", async |transaction| {
+        if !try_lock(transaction).await? {
+            return Ok(None); // one replica is enough
+        }
+        let parts = "SELECT relname::text, reltuples::bigint FROM pg_class JOIN pg_inherits ON inhrelid = pg_class.oid
+            WHERE inhparent IN ('requests'::regclass, 'commits'::regclass)";
+        let (mut dropped, mut names) = (Deleted::default(), Vec::new());
+        for part in &transaction.query_typed(parts, &[]).await? {
+            let Some((table, day)) = part.try_get::<_, &str>(0)?.rsplit_once('_') else { continue };
+            let Some(day) = day.parse::<u64>().ok().filter(|&day| day < first) else { continue };
+            if table == "requests" {
+                let [start, end] = [day, day + 1].map(|day| Timestamp::from_millis(day * DAY_MILLIS));
+                dropped.add(count_rows(transaction, part).await?, start, end);
+            }
+            names.push(partition_name(table, day));
+        }
+        if names.is_empty() {
+            return Ok(None);
+        }
+        transaction.batch_execute(&format!("DROP TABLE {}", names.join(", "))).await?;
+        // Looked for while nobody can add any.
+        let is_counted = !has_unfolded_before(transaction, first_id(first)).await?;
+        Ok(is_counted.then_some(dropped))
+    });
+    Ok(match dropped.await? {
+        Changed::Done(dropped) => dropped,
+        Changed::Declined | Changed::InUse => Deleted::default(),
+    })
+}
+
+/// Rows of a partition, from its name and the server's estimate.
+async fn count_rows(transaction: &Transaction<'_>, part: &Row) -> Result<u64, StoreError> {
+    let (name, estimate): (&str, i64) = (part.try_get(0)?, part.try_get(1)?);
+    match u64::try_from(estimate) {
+        Ok(many @ MAX_COUNTED_ROWS..) => Ok(many),
+        _ => super::count(&transaction.query_typed_one(&format!("SELECT count(*) FROM {name}"), &[]).await?, 0),
+    }
+}
+
+/// Whether no other replica creates or drops partitions.
+async fn try_lock(transaction: &Transaction<'_>) -> Result<bool, StoreError> {
+    let lock = "SELECT pg_try_advisory_xact_lock($1)";
+    Ok(transaction.query_typed_one(lock, &[number(&PARTITION_LOCK)]).await?.try_get(0)?)
+}
+
+/// The first id of a day's requests.
+fn first_id(day: u64) -> Uuid {
+    Uuid::from_bytes(RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS)).to_bytes())
+}
+
+fn partition_name(table: &str, day: u64) -> String {
+    format!("{table}_{day}")
+}
