@@ -92,11 +92,11 @@ impl Banner {
         }
         lines.extend(runtimes(settings, backend));
         if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
-            lines.push(format!(
-                "  Search    {}  (grounding: {})",
-                grounder.search_location(),
-                crate::grounding::mode(settings)
-            ));
+            let (location, mode) = (grounder.search_location(), crate::grounding::mode(settings));
+            lines.push(format!("  Search    {location}  (grounding: {mode})"));
+            if let Err(error) = grounder.check_index() {
+                lines.push(format!("  Warning   requests that need facts get 503: {error}"));
+            }
         }
         if let Some(listener) = &listeners.ops {
             lines.push(format!("  Ops       http://{}  (health and metrics)", listener.address));

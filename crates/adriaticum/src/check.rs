@@ -238,8 +238,11 @@ async fn search(settings: &Settings) -> Finding {
             Err(error) => Fail(format!("{location}: {error}. Requests that need facts get 503 until then.")),
         };
     }
-    let collections = Indexer::new(settings.index_folder()).list();
-    match collections {
+    let indexer = Indexer::new(settings.index_folder());
+    if let Err(error) = crate::index::check(settings, &indexer).await {
+        return Fail(format!("{error} Requests that need facts get 503 until then."));
+    }
+    match indexer.list() {
         Ok(collections) if collections.is_empty() => {
             let is_forced = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
             let consequence =

@@ -81,7 +81,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
         Command::Grounding { command } => grounding::run(command)?,
-        Command::Index { command } => index::run(&settings, command)?,
+        Command::Index { command } => block_on(index::run(&settings, command))?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Limits { command } => block_on(limits::run(&settings, command))?,
         Command::Migrate(options) => block_on(migrate::run(&settings, options))?,

@@ -1,6 +1,6 @@
 //! Status, the last 24 hours, where the API is, and a first request to copy.
 
-use api::Health;
+use api::{Health, SearchOutage};
 use maud::{Markup, html};
 use runtimes::Availability;
 
@@ -115,9 +115,8 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                         @match &health.search {
                             None => { span.light {} "not configured: answers are not grounded" }
                             Some(search) => {
-                                span class=(light(search.is_healthy)) {}
-                                @if search.is_healthy { "healthy: answers that need facts are grounded" }
-                                @else { "unhealthy: requests that need facts get 503" }
+                                span class=(light(search.outage.is_none())) {}
+                                (search_state(search.outage))
                                 @if user.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
@@ -137,6 +136,16 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                 }
             }
         }
+    }
+}
+
+fn search_state(outage: Option<SearchOutage>) -> &'static str {
+    match outage {
+        None => "healthy: answers that need facts are grounded",
+        Some(SearchOutage::NoAnswer) => "does not answer: requests that need facts get 503",
+        Some(SearchOutage::IndexGone) => "the index is gone: requests that need facts get 503",
+        Some(SearchOutage::IndexReplaced) => "not the index that was there: requests that need facts get 503",
+        Some(SearchOutage::IndexUnreadable) => "the index cannot be read: requests that need facts get 503",
     }
 }
 

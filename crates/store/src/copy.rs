@@ -271,6 +271,11 @@ pub(crate) const TABLES: &[Table] = &[
         columns: &[("project", Text), ("prompt", Number), ("completion", Number), ("currency", Text)],
     },
     Table {
+        name: "search_index",
+        source: "SELECT id, index_id FROM search_index",
+        columns: &[("id", Integer), ("index_id", Text)],
+    },
+    Table {
         name: "limits",
         source: "SELECT scope, kind, amount FROM limits",
         columns: &[("scope", Text), ("kind", Text), ("amount", Number)],

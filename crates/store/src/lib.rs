@@ -66,6 +66,7 @@ mod request_search;
 mod retention;
 mod rollup;
 mod scope;
+mod search_index;
 mod second_factors;
 mod sessions;
 mod sign_in_failures;

@@ -210,6 +210,8 @@ pub(crate) enum IndexCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Gives up the index that this installation had. What is in the index folder now, if anything, is used from then on.
+    Forget,
     /// Reads documents from standard input under limits; `add` starts it.
     #[command(hide = true)]
     Extract,

@@ -32,6 +32,7 @@ mod proxies;
 mod reports;
 mod resources;
 mod runtimes;
+mod search_index;
 mod sign_in;
 mod sign_in_races;
 mod smuggling;

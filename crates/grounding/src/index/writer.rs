@@ -43,7 +43,7 @@ impl Writer {
     pub(super) fn open(folder: &Path) -> Result<Self, IndexError> {
         let (schema, fields) = schema();
         let index = match super::open(folder)? {
-            Some(index) => index,
+            Some((index, _)) => index,
             None => {
                 fs::create_dir_all(folder).map_err(|error| IndexError::Unwritable(error.to_string()))?;
                 let directory = MmapDirectory::open(folder).map_err(|error| IndexError::writing(error.into()))?;
@@ -58,8 +58,8 @@ impl Writer {
         Ok(Self { index, writer, fields, uncommitted: 0, committed: Instant::now() })
     }
 
-    /// Nobody else can change it while this writer lives.
-    pub(super) fn catalogue(&self) -> Result<Catalogue, IndexError> {
+    /// No other process can change it while this writer lives. `None` if the index is new.
+    pub(super) fn catalogue(&self) -> Result<Option<Catalogue>, IndexError> {
         super::catalogue(&self.index)
     }
 

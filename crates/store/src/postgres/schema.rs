@@ -300,6 +300,10 @@ const MIGRATIONS: &[&str] = &[
         completion bigint NOT NULL,
         currency text NOT NULL
     );
+    CREATE TABLE search_index (
+        id integer NOT NULL PRIMARY KEY CHECK (id = 1),
+        index_id text NOT NULL
+    );
     CREATE TABLE given_keys (
         key_id text COLLATE \"C\" NOT NULL PRIMARY KEY,
         first_owner text COLLATE \"C\" NOT NULL

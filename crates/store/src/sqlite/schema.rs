@@ -260,6 +260,10 @@ const MIGRATIONS: &[&str] = &[
         completion INTEGER NOT NULL,
         currency TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE search_index (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        index_id TEXT NOT NULL
+    ) STRICT;
     CREATE TABLE given_keys (
         key_id TEXT NOT NULL PRIMARY KEY,
         first_owner TEXT NOT NULL
