@@ -55,7 +55,11 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
 
 /// Fails if the index is not the one that the database expects.
 pub(crate) async fn check(settings: &Settings, indexer: &Indexer) -> Result<(), CliError> {
-    let expected = open_store(settings).await?.expected_index().await?.map(IndexId::from);
+    compare(open_store(settings).await?.expected_index().await?.map(IndexId::from), indexer)
+}
+
+/// Fails if the index is not the expected one.
+pub(crate) fn compare(expected: Option<IndexId>, indexer: &Indexer) -> Result<(), CliError> {
     match (expected, indexer.id().map_err(cli_error)?) {
         (Some(_), None) => Err(cli_error(IndexError::Gone)),
         (Some(expected), Some(found)) if expected != found => Err(cli_error(IndexError::Replaced)),

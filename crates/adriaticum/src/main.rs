@@ -2,6 +2,7 @@
 
 mod accounts;
 mod alerts;
+mod archive;
 mod backup;
 mod banner;
 mod check;
@@ -71,7 +72,9 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let settings = load()?;
     settings.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
     match cli.command {
-        Command::Backup { file } => backup::run(&settings, &file)?,
+        Command::Backup { all: false, file } => backup::run(&settings, &file)?,
+        Command::Backup { all: true, file } => block_on(archive::back_up(&settings, &file))?,
+        Command::Restore { file } => archive::restore(&settings, &file)?,
         Command::Config { markdown: true } => write!(std::io::stdout(), "{}", docs::configuration_page())?,
         Command::Config { markdown: false } => write!(std::io::stdout(), "{settings}")?,
         Command::Completions { .. } | Command::Man { .. } => {}

@@ -117,7 +117,7 @@ pub use second_factors::{
     AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
 };
 pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMethod, StartedSession};
-pub use sqlite::{BackupError, BackupSummary, back_up};
+pub use sqlite::{BackupError, BackupSummary, back_up, check_copy};
 pub use token::Token;
 pub use usage::{
     Grouping, KeyUsage, OutcomeUsage, Period, Person, PersonUsage, ProjectUsage, RecordedRequest, RequestPage,

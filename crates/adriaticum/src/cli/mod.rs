@@ -98,7 +98,15 @@ pub(crate) enum Command {
     Usage(UsageOptions),
     /// Copies the SQLite database to a file, even while the service runs, and checks the copy.
     Backup {
+        /// Writes an archive of database, index and settings instead, without secrets and without the model.
+        #[arg(long)]
+        all: bool,
         /// The file to create; it must not exist yet.
+        file: PathBuf,
+    },
+    /// Puts an archive of `backup --all` into the data folder, and checks it. Overwrites nothing.
+    Restore {
+        /// The archive.
         file: PathBuf,
     },
     /// Copies everything from SQLite to PostgreSQL, and checks that both agree.

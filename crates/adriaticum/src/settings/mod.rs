@@ -154,6 +154,21 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// What was set, in the form of a configuration file. Secrets, and where the data lies, are comments.
+    pub(crate) fn without_secrets(&self) -> String {
+        let mut text = String::new();
+        for setting in SETTINGS.iter().filter(|setting| !matches!(self.values.origin(setting.name), Origin::Default)) {
+            let (name, value) = (setting.name, self.values.text(setting.name));
+            let masked = setting.mask(value);
+            let value_as_toml = toml::Value::String(masked.clone());
+            let comment = if masked != value || ["data_dir", "database_url"].contains(&name) { "# " } else { "" };
+            text.push_str(&format!("{comment}{name} = {value_as_toml}\n"));
+        }
+        text
+    }
+}
+
 /// Every setting with its value and origin, in the form of a configuration file.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

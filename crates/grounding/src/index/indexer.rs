@@ -17,7 +17,7 @@ use super::catalogue::{Catalogue, Collection, encode_path};
 use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, prepare};
-use super::writer::{COMMIT_INTERVAL, CommitInterval, Writer};
+use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
 use super::{IndexError, IndexId};
 
 /// Documents read but not written yet; bounds memory.
@@ -85,6 +85,18 @@ impl Indexer {
         Ok(super::open(&self.folder)?.map(|(_, catalogue)| catalogue.id))
     }
 
+    /// Keeps the index from being changed, so that it can be copied. `None` if there is none.
+    pub fn lock(&self) -> Result<Option<LockedIndex>, IndexError> {
+        let Some((index, _)) = super::open(&self.folder)? else { return Ok(None) };
+        let lock = lock_for_writing(&index)?;
+        let unreadable = |error: io::Error| IndexError::Unreadable(error.to_string());
+        let entries = fs::read_dir(&self.folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let mut files: Vec<_> = entries.map_err(unreadable)?.iter().map(fs::DirEntry::path).collect();
+        files.retain(|path| path.is_file() && path.extension().is_none_or(|extension| extension != "lock"));
+        files.sort();
+        Ok(Some(LockedIndex { files, _lock: lock }))
+    }
+
     pub fn list(&self) -> Result<Vec<Collection>, IndexError> {
         Ok(super::open(&self.folder)?.map_or_else(Vec::new, |(_, catalogue)| catalogue.collections))
     }
@@ -141,6 +153,18 @@ impl Indexer {
         writer.commit(&catalogue)?;
         writer.close()?;
         Ok(Some(removed))
+    }
+}
+
+/// An index that no process changes while this lives.
+pub struct LockedIndex {
+    files: Vec<PathBuf>,
+    _lock: DirectoryLock,
+}
+
+impl LockedIndex {
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 }
 

@@ -30,7 +30,7 @@ use tantivy::TantivyError;
 use catalogue::Catalogue;
 pub use catalogue::Collection;
 pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
-pub use indexer::{AddOptions, AddReport, Indexer, Progress};
+pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
 pub use reader::Index;
 
 /// Tantivy's list of segments, replaced by every commit.
