@@ -20,6 +20,7 @@ use crate::error::CliError;
 use crate::listeners::{Listener, Listeners};
 use crate::log::RequestLogWriter;
 use crate::reload::{self, LoadSettings, pool_settings};
+use crate::running::RunningService;
 use crate::settings::Settings;
 use crate::shutdown::{StopSignals, catch};
 use crate::storage::open_store;
@@ -54,6 +55,9 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let webhook = Webhook::new(settings)?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
+    let _running = RunningService::announce(&settings.data_dir, &listeners.addresses()).inspect_err(
+        |error| tracing::warn!(%error, "the data folder cannot be written: `check` will not know this service"),
+    );
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
     let backend = start_backend(settings).await;
     let indexer = Indexer::new(settings.index_folder());

@@ -85,6 +85,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
         Availability::Available => (false, "unhealthy: requests get 502".into()),
         Availability::Starting => (false, "loading the model: requests get 503 until it is loaded".into()),
         Availability::Unresponsive => (false, "the engine does not respond: requests get 503".into()),
+        Availability::Unloadable => (false, "the model could not be loaded: requests get 503".into()),
         Availability::Unconfigured => (false, "not configured: requests get 503".into()),
     };
     let light = |good: bool| if good { "light good" } else { "light bad" };
@@ -93,7 +94,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
             h2 { "Status" }
             dl.status {
                 div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
-                @if user.is_admin() && matches!(health.availability, Availability::Unconfigured) {
+                @if user.is_admin() && matches!(health.availability, Availability::Unconfigured | Availability::Unloadable) {
                     (next_step(html! { "Run " code { "adriaticum model fetch" } ", or set " code { "runtime.urls" } "." }))
                 }
                 @for member in health.runtimes.iter().filter(|_| all == 1) {

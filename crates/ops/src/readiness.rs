@@ -80,9 +80,8 @@ fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
 /// Why no request would be sent to any runtime.
 pub(crate) fn no_runtime_available(health: &Health) -> Option<&'static str> {
     match health.availability {
-        Availability::Unconfigured => {
-            Some("There is no runtime, and no model that can be used: requests get 503. The log may say why.")
-        }
+        Availability::Unconfigured => Some("There is no runtime and no model: requests get 503."),
+        Availability::Unloadable => Some("The model could not be loaded: requests get 503. The log says why."),
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
         Availability::Unresponsive => {
             Some("The engine does not respond: requests get 503 until it does, or is restarted. The log says why.")
@@ -131,7 +130,7 @@ mod tests {
 
     #[test]
     fn ready_means_that_a_request_can_be_served() {
-        use Availability::{Available, Starting, Unconfigured, Unresponsive};
+        use Availability::{Available, Starting, Unconfigured, Unloadable, Unresponsive};
         use Lifecycle::{Draining, Serving, Stopping};
         let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, lifecycle| {
             let health = Health {
@@ -163,6 +162,7 @@ mod tests {
             (all(true, Starting, &[true], None, Serving), false, "runtime"),
             (all(true, Unresponsive, &[true], None, Serving), false, "runtime"),
             (all(true, Unconfigured, &[], None, Serving), false, "runtime"),
+            (all(true, Unloadable, &[true], None, Serving), false, "runtime"),
             (all(false, Available, &[true], None, Serving), false, "ledger"),
             (all(true, Available, &[true], None, Draining), false, "stopping"),
             (all(false, Unconfigured, &[], Some(false), Stopping), false, "ledger runtime search stopping"),

@@ -44,6 +44,11 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Whether it runs until it is stopped, and writes a log.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self.command, Command::Serve { .. } | Command::Engine(_))
+    }
+
     /// Settings given as flags.
     pub(crate) fn overrides(&self) -> Vec<(String, String)> {
         let data_dir = self.data_dir.iter().map(|folder| ("data_dir".to_owned(), folder.clone()));

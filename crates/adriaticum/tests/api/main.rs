@@ -27,6 +27,7 @@ mod hang_ups;
 mod key_changes;
 mod ledger;
 mod limits;
+mod operators;
 mod ops;
 mod proxies;
 mod reports;

@@ -94,6 +94,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
     set_access(world.session.viewer.admin().unwrap(), world.other, Access::Enabled),
     create_setup_link(),
+    needs_set_up(),
     link(&fresh.invitation),
     use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
     reset_password(&fresh.reset, "hash", ADDRESS),
