@@ -18,7 +18,7 @@ use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
-use super::{IndexError, IndexId};
+use super::{IndexError, IndexId, META_FILE};
 
 /// Documents read but not written yet; bounds memory.
 const MAX_READ_AHEAD: usize = 16;
@@ -137,7 +137,7 @@ impl Indexer {
 
     /// `None` if the folder is not in the index.
     pub fn remove(&self, documents: &Path) -> Result<Option<Collection>, IndexError> {
-        if super::open(&self.folder)?.is_none() {
+        if !self.folder.join(META_FILE).exists() {
             return Ok(None);
         }
         // The folder itself may be gone.
