@@ -24,6 +24,10 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             let token = store.invite(admin, role, &note, expires).await;
             show_link(settings, &token.map_err(|error| CliError::new(error.to_string()))?)
         }
+        AccountsCommand::SetUp => match store.create_setup_link().await? {
+            Some(token) => show_link(settings, &token),
+            None => Err(CliError::new("there is an administrator already: invite others with `accounts invite`.")),
+        },
         AccountsCommand::Reset { email } => {
             let token = store.create_reset_link(admin, &email).await.map_err(|error| cli_error(&error, &email))?;
             show_link(settings, &token)

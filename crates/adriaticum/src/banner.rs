@@ -18,7 +18,7 @@ use crate::settings::Settings;
 const READY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Banner {
-    /// The link that creates the first account, if there is none.
+    /// How to create the first administrator's account, if there is none.
     set_up: Option<String>,
     key: FirstKey,
     /// Whether a person reads this, rather than a log.
@@ -33,20 +33,27 @@ enum FirstKey {
 }
 
 impl Banner {
-    /// Creates the set-up link and the first key. The key only at a terminal or on request, never for a log.
+    /// Creates the set-up link, at a terminal only, and the first key, at a terminal or on request: both are secrets, and
+    /// a log has many readers.
     pub(crate) async fn prepare(
         settings: &Settings,
         listeners: &Listeners,
         store: &Store,
         show_key: bool,
     ) -> Result<Self, CliError> {
-        let set_up = match listeners.console {
-            _ if !settings.console.passwords => None,
-            ConsoleListener::Disabled => None,
-            ConsoleListener::Shared | ConsoleListener::Separate(_) => store.create_setup_link().await?,
+        let is_terminal = std::io::stdout().is_terminal();
+        let has_sign_up = settings.console.passwords && !matches!(listeners.console, ConsoleListener::Disabled);
+        let set_up = match has_sign_up {
+            true if is_terminal => store.create_setup_link().await?.map(|token| {
+                let (origin, token) = (listeners.console_origin(settings), token.reveal());
+                format!("{origin}/welcome/{token}  (creates the first account; works once, for a day)")
+            }),
+            true if store.needs_set_up().await? => {
+                Some(format!("{} accounts set-up  (prints the link that creates the first account)", program()))
+            }
+            _ => None,
         };
-        let set_up = set_up.map(|token| format!("{}/welcome/{}", listeners.console_origin(settings), token.reveal()));
-        let is_interactive = show_key || std::io::stdout().is_terminal();
+        let is_interactive = show_key || is_terminal;
         let key = match store.count_keys().await? {
             0 if is_interactive => {
                 let new = NewKey {
@@ -84,19 +91,17 @@ impl Banner {
                 lines.push(format!("  Console   {origin}  (listening on {})", listener.address))
             }
         }
-        if let Some(link) = &self.set_up {
-            lines.push(format!("  Set up    {link}  (creates the first account; works once, for a day)"));
-        }
+        lines.extend(self.set_up.iter().map(|set_up| format!("  Set up    {set_up}")));
         if let FirstKey::Created(key) = &self.key {
             lines.push(format!("  API key   {}  (your first; shown this once)", key.reveal()));
         }
         lines.extend(runtimes(settings, backend));
         if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
-            lines.push(format!(
-                "  Search    {}  (grounding: {})",
-                grounder.search_location(),
-                crate::grounding::mode(settings)
-            ));
+            let (location, mode) = (grounder.search_location(), crate::grounding::mode(settings));
+            lines.push(format!("  Search    {location}  (grounding: {mode})"));
+            if let Err(error) = grounder.check_index() {
+                lines.push(format!("  Warning   requests that need facts get 503: {error}"));
+            }
         }
         if let Some(listener) = &listeners.ops {
             lines.push(format!("  Ops       http://{}  (health and metrics)", listener.address));

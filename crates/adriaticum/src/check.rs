@@ -19,17 +19,17 @@ use tokio::net::TcpListener;
 use crate::error::CliError;
 use crate::identity_provider;
 use crate::listeners::listen_error;
-use crate::local_http;
+use crate::model::inspect;
+use crate::running;
 use crate::serve::open_certificates;
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{open_store, os_error};
 
 /// With less, a full disk may soon stop the ledger.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 /// A certificate that expires sooner should have been renewed by now.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the embedded model: a first start includes tuning, and a large model comes from a slow disk.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -45,15 +45,22 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
     let mut findings = vec![("settings", Pass("all valid".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
     // Without the data folder, everything else that needs it would fail for the same reason.
-    let has_folder = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
-    findings.push(("api", address(settings.api.listen, "api.listen").await));
+    let access = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK);
+    let has_folder = access.is_ok();
+    if let (Err(error), false) = (access, findings.iter().any(|(_, finding)| matches!(finding, Fail(_)))) {
+        let (folder, error) = (settings.data_dir.display(), os_error(&error.into()));
+        findings
+            .push(("storage", Fail(format!("the data folder {folder} cannot be written: {error}. Make it writable."))));
+    }
+    let ours = running::addresses(&settings.data_dir);
+    findings.push(("api", address(settings.api.listen, "api.listen", &ours).await));
     findings.extend(settings.unreachable_api().map(|warning| ("api", Note(warning))));
     if let Some(console) = settings.console.listen.filter(|console| *console != settings.api.listen) {
-        findings.push(("console", address(console, "console.listen").await));
+        findings.push(("console", address(console, "console.listen", &ours).await));
     }
     findings.extend(sign_in(settings).await.map(|finding| ("sign-in", finding)));
     if let Some(ops) = settings.ops.listen {
-        findings.push(("ops", address(ops, "ops.listen").await));
+        findings.push(("ops", address(ops, "ops.listen", &ours).await));
     }
     findings.extend(certificates(settings).into_iter().map(|finding| ("tls", finding)));
     if settings.runtime.urls.is_empty() {
@@ -176,20 +183,12 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-async fn address(address: SocketAddr, setting: &str) -> Finding {
+async fn address(address: SocketAddr, setting: &str, ours: &[SocketAddr]) -> Finding {
     match TcpListener::bind(address).await {
         Ok(_) => Pass(format!("{address} is free to listen on")),
-        Err(_) if is_ours(address).await => Note(format!("adriaticum is running on {address}")),
+        Err(_) if ours.contains(&address) => Note(format!("this installation is being served on {address}")),
         Err(error) => Fail(listen_error(address, setting, &error).to_string()),
     }
-}
-
-/// Whether an Adriaticum listens there: API, console or ops.
-async fn is_ours(address: SocketAddr) -> bool {
-    let Ok(response) = local_http::get(address, "/", PROBE_TIMEOUT).await else { return false };
-    let has_request_id = response.headers.get("x-request-id").is_some_and(|id| id.as_bytes().starts_with(b"chatcmpl_"));
-    let body = String::from_utf8_lossy(&response.body);
-    has_request_id || body.contains("· Adriaticum</title>") || body.contains("Adriaticum answers /healthz")
 }
 
 /// Starts the embedded runtime and asks it for a completion.
@@ -204,6 +203,9 @@ async fn embedded(settings: &Settings) -> Finding {
     if !file.is_file() {
         return Fail(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }
+    if let Err(error) = inspect(&file) {
+        return Fail(error.to_string());
+    }
     let supervisor = tokio::spawn(supervision);
     let started = tokio::time::timeout(LOAD_TIMEOUT, async {
         while pool.availability() == Availability::Starting {
@@ -213,9 +215,10 @@ async fn embedded(settings: &Settings) -> Finding {
     });
     let finding = match started.await {
         Ok(Availability::Available) => runtime(&model, pool).await,
-        Ok(_) => Fail(format!(
-            "{model} cannot be used, for the reason above. Get another one with `adriaticum model fetch`."
-        )),
+        Ok(_) => {
+            let fault = crate::embedded::model_fault(settings).await;
+            Fail(fault.unwrap_or_else(|| format!("{model} cannot be loaded. See the messages above.")))
+        }
         Err(_) => Fail(format!("{model} could not be loaded in ten minutes. See the messages above.")),
     };
     supervisor.abort();
@@ -238,8 +241,11 @@ async fn search(settings: &Settings) -> Finding {
             Err(error) => Fail(format!("{location}: {error}. Requests that need facts get 503 until then.")),
         };
     }
-    let collections = Indexer::new(settings.index_folder()).list();
-    match collections {
+    let indexer = Indexer::new(settings.index_folder());
+    if let Err(error) = crate::index::check(settings, &indexer).await {
+        return Fail(format!("{error} Requests that need facts get 503 until then."));
+    }
+    match indexer.list() {
         Ok(collections) if collections.is_empty() => {
             let is_forced = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
             let consequence =

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::error::CliError;
 use crate::log;
+use crate::model::why_unloadable;
 use crate::settings::{MODEL_FILE, Settings};
 use crate::storage::create_folder;
+
+/// For an engine that could not load its model and is started once more to say why.
+const MODEL_FAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts the embedded runtime and its supervisor; none if `model` is none.
 pub(crate) fn start(settings: &Settings) -> Option<Arc<Pool>> {
@@ -34,17 +38,36 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
     let socket = SocketFile::new(&settings.data_dir);
     let urls = vec![RuntimeUrl::own_engine(&socket.0)];
     let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout, guard: false });
-    let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
-    let listen = Address::Unix(socket.0.clone()).to_string();
-    arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
-    arguments.extend(["--model".into(), model.clone().into()]);
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
-    let supervision = supervise(EngineCommand { program, arguments, model }, pool.clone());
+    let (program, arguments) = engine_command(settings, &model, &socket.0);
+    let supervision = supervise(EngineCommand { program, arguments, model, stderr: log::child_stderr() }, pool.clone());
     let supervisor = async move {
         let _socket = socket;
         supervision.await;
     };
     Some((pool, supervisor))
+}
+
+fn engine_command(settings: &Settings, model: &Path, socket: &Path) -> (PathBuf, Vec<OsString>) {
+    let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
+    let listen = Address::Unix(socket.to_owned()).to_string();
+    arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
+    arguments.extend(["--model".into(), model.into()]);
+    (std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum")), arguments)
+}
+
+/// Why the engine cannot load its model, in its own words: it is started once more, and its last error is read.
+pub(crate) async fn model_fault(settings: &Settings) -> Option<String> {
+    let (model, socket) = (settings.model_file()?, SocketFile::new(&settings.data_dir));
+    let (program, arguments) = engine_command(settings, &model, &socket.0);
+    let mut engine = tokio::process::Command::new(program);
+    engine.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut engine = engine.spawn().ok()?;
+    let _stdin = engine.stdin.take(); // the engine exits when this is closed
+    let output = tokio::time::timeout(MODEL_FAULT_TIMEOUT, engine.wait_with_output()).await.ok()?.ok()?;
+    let lines = output.stderr.split(|byte| *byte == b'\n').rev();
+    let errors = lines.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok());
+    let mut own = errors.filter(|line| line["level"] == "ERROR" && line["target"] == env!("CARGO_PKG_NAME"));
+    Some(own.next()?["message"].as_str()?.to_owned())
 }
 
 /// The file of a Unix socket in the data folder; removed on drop.
@@ -92,6 +115,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         exit_when_stdin_closes();
     }
     create_folder(&settings.data_dir)?; // the tuning is stored there
+    let path = model.clone();
     let is_own_model = model == settings.data_dir.join(MODEL_FILE);
     let engine_settings = engine::Settings {
         model,
@@ -111,13 +135,14 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
         Err(EngineError::Model(reason)) => {
-            let remedy = match reason {
-                ModelError::Unreadable(..) => {
-                    " Name another file with --model, or get one with `adriaticum model fetch`."
-                }
-                _ => "",
+            let sentence = match reason {
+                ModelError::NotLoadable(_) => why_unloadable(&path),
+                ModelError::Unreadable(..) => CliError::new(format!(
+                    "{reason}. Name another file with --model, or get one with `adriaticum model fetch`."
+                )),
+                _ => CliError::new(format!("{reason}.")),
             };
-            CliError::new(format!("{reason}.{remedy}")).report();
+            log::report(&sentence);
             return Ok(match reason {
                 ModelError::NoMemory(..) => ExitCode::FAILURE,
                 _ => ExitCode::from(MODEL_ERROR_EXIT_CODE),

@@ -13,11 +13,26 @@ impl CliError {
         Self(sentence.into())
     }
 
+    /// One error with the sentences of all, if there are any.
+    pub(crate) fn from_all(errors: impl IntoIterator<Item = Self>) -> Result<(), Self> {
+        let sentences: Vec<_> = errors.into_iter().map(|error| error.0).collect();
+        match sentences.is_empty() {
+            true => Ok(()),
+            false => Err(Self(sentences.join("\n"))),
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Prints the sentence on standard error and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.0.is_empty() {
             // If standard error is closed, the exit code has to do.
-            let _ = writeln!(std::io::stderr(), "adriaticum: {self}");
+            for line in self.0.lines() {
+                let _ = writeln!(std::io::stderr(), "adriaticum: {line}");
+            }
         }
         ExitCode::FAILURE
     }

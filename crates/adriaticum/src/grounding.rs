@@ -1,22 +1,59 @@
-//! The grounder that the settings ask for, and the `grounding` commands.
+//! The grounder that the settings ask for, the index that the database expects, and the `grounding` commands.
 
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use chat::{Message, Role};
+use grounding::index::{IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
 use grounding::{Grounder, LocalSearch, Mode, Search, query};
 use serde::Serialize;
+use store::Store;
+use tokio::sync::watch;
 
 use crate::cli::GroundingCommand;
 use crate::error::CliError;
 use crate::settings::Settings;
 
+/// How often the database is asked which index it expects: a command on another machine may have made the first one.
+const EXPECTED_INDEX_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The index that the database expects. One that is there while none is expected is expected from then on.
+pub(crate) async fn expected_index(store: &Store, indexer: &Indexer) -> Result<Option<IndexId>, CliError> {
+    if let Some(id) = store.expected_index().await? {
+        return Ok(Some(id.into()));
+    }
+    match indexer.id() {
+        Ok(Some(id)) => Ok(Some(store.expect_index(id.as_str()).await?.into())),
+        // What cannot be read is reported by whoever searches it.
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+/// Keeps `expected` up to date. While the database does not answer, what it said last holds.
+pub(crate) async fn follow_expected_index(
+    store: Arc<Store>,
+    indexer: Indexer,
+    expected: watch::Sender<Option<IndexId>>,
+) {
+    loop {
+        tokio::time::sleep(EXPECTED_INDEX_INTERVAL).await;
+        if let Ok(id) = expected_index(&store, &indexer).await {
+            expected.send_if_modified(|known| std::mem::replace(known, id.clone()) != id);
+        }
+    }
+}
+
 /// None if `grounding` is off.
-pub(crate) fn grounder(settings: &Settings) -> Result<Option<Grounder>, CliError> {
+pub(crate) fn grounder(
+    settings: &Settings,
+    expected: watch::Receiver<Option<IndexId>>,
+) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
-    let local = || LocalSearch::new(settings.index_folder(), settings.search.timeout);
+    let local = || LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout);
     let search = match (&settings.search.url, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = RemoteSearch::new(url.clone(), settings.search.timeout);

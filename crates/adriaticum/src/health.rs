@@ -49,6 +49,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 async fn get_readiness(address: SocketAddr) -> Result<Readiness, String> {
-    let response = local_http::get(address, "/readyz", TIMEOUT).await.map_err(|error| root_cause(&error))?;
-    serde_json::from_slice(&response.body).map_err(|_| "another program listens there".into())
+    let body = local_http::get(address, "/readyz", TIMEOUT).await.map_err(|error| root_cause(&error))?;
+    serde_json::from_slice(&body).map_err(|_| "another program listens there".into())
 }

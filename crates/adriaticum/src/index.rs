@@ -1,9 +1,9 @@
-//! The `index` commands.
+//! The `index` commands. The database knows the id of the index before there is one, so that none is ever lost unnoticed.
 
 use std::path::{Path, PathBuf};
 
 use format::{count, number};
-use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, IndexError, Indexer};
+use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, IndexError, IndexId, Indexer};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
@@ -11,26 +11,66 @@ use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
-use crate::storage::create_folder;
+use crate::storage::open_store;
 use crate::table::Table;
 
 const MAX_SKIPPED_LISTED: usize = 20;
 
-pub(crate) fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliError> {
+pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<(), CliError> {
     let indexer = Indexer::new(settings.index_folder());
     match command {
         IndexCommand::Add { folders, url } => {
             if url.is_some() && folders.len() > 1 {
                 return Err(CliError::new("each folder has a URL of its own: add them one at a time with --url"));
             }
-            create_folder(&settings.data_dir)?;
+            let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
-            let indexer = indexer.with_extractor(Extractor::Child(own_program()));
+            let indexer = indexer.with_new_id(id).with_extractor(Extractor::Child(own_program()));
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
         IndexCommand::Extract => extract(),
-        IndexCommand::List { json } => list(&indexer, json),
+        IndexCommand::Forget => forget(settings).await,
+        IndexCommand::List { json } => {
+            check(settings, &indexer).await?;
+            list(&indexer, json)
+        }
         IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
+    }
+}
+
+/// The id of the index to add to, which the database expects from now on.
+async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliError> {
+    let found = indexer.id().map_err(cli_error)?;
+    let id = found.clone().unwrap_or_else(IndexId::random);
+    let expected = IndexId::from(open_store(settings).await?.expect_index(id.as_str()).await?);
+    match found {
+        Some(found) if found != expected => Err(cli_error(IndexError::Replaced)),
+        None if id != expected => {
+            print_note("this installation has had an index, which is not here: add every folder that it held");
+            Ok(expected)
+        }
+        _ => Ok(expected),
+    }
+}
+
+/// Fails if the index is not the one that the database expects.
+pub(crate) async fn check(settings: &Settings, indexer: &Indexer) -> Result<(), CliError> {
+    compare(open_store(settings).await?.expected_index().await?.map(IndexId::from), indexer)
+}
+
+/// Fails if the index is not the expected one.
+pub(crate) fn compare(expected: Option<IndexId>, indexer: &Indexer) -> Result<(), CliError> {
+    match (expected, indexer.id().map_err(cli_error)?) {
+        (Some(_), None) => Err(cli_error(IndexError::Gone)),
+        (Some(expected), Some(found)) if expected != found => Err(cli_error(IndexError::Replaced)),
+        _ => Ok(()),
+    }
+}
+
+async fn forget(settings: &Settings) -> Result<(), CliError> {
+    match open_store(settings).await?.forget_index().await? {
+        true => print_line("The index is given up. A running service follows within a second or two."),
+        false => print_line("No index was expected."),
     }
 }
 

@@ -56,6 +56,15 @@ impl Listeners {
         Ok(Self { api, console, ops })
     }
 
+    /// All addresses that are listened on.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let console = match &self.console {
+            ConsoleListener::Separate(listener) => Some(listener),
+            ConsoleListener::Disabled | ConsoleListener::Shared => None,
+        };
+        [Some(&self.api), console, self.ops.as_ref()].into_iter().flatten().map(|listener| listener.address).collect()
+    }
+
     /// `api.base_url`, with the port that was bound.
     pub(crate) fn api_base_url(&self, settings: &Settings) -> String {
         self.api.public_url(&settings.api.base_url)

@@ -3,20 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use reqwest::header::{HOST, HeaderMap};
+use reqwest::header::HOST;
 use reqwest::{Client, redirect};
 
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// A host that is neither the API's nor the console's.
 const HOST_NAME: &str = "localhost.invalid";
 
-pub(crate) struct LocalResponse {
-    pub(crate) headers: HeaderMap,
-    /// At least the first `MAX_BODY_BYTES`, if there are so many.
-    pub(crate) body: Vec<u8>,
-}
-
-pub(crate) async fn get(address: SocketAddr, path: &str, timeout: Duration) -> reqwest::Result<LocalResponse> {
+/// The body; at least its first `MAX_BODY_BYTES`, if it has as many.
+pub(crate) async fn get(address: SocketAddr, path: &str, timeout: Duration) -> reqwest::Result<Vec<u8>> {
     // Without the system's root certificates, which a container may not have.
     let client = Client::builder().no_proxy().tls_certs_only([]).redirect(redirect::Policy::none()).timeout(timeout);
     let request = client.build()?.get(format!("http://{address}{path}")).header(HOST, HOST_NAME);
@@ -27,5 +22,5 @@ pub(crate) async fn get(address: SocketAddr, path: &str, timeout: Duration) -> r
     {
         body.extend_from_slice(&chunk);
     }
-    Ok(LocalResponse { headers: std::mem::take(response.headers_mut()), body })
+    Ok(body)
 }

@@ -7,7 +7,7 @@
 //! Libraries log less than we do, and only so many lines a minute: what they say may depend on what a stranger sent.
 
 use std::cell::RefCell;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +17,8 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::error::CliError;
 
 /// The `target` of request lines.
 const TARGET: &str = "requests";
@@ -52,6 +54,7 @@ const LIBRARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Starts the log at a level.
 pub(crate) fn start(level: &str) {
+    log_panics();
     // A log that cannot be written must not cause a panic.
     let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let log = tracing_subscriber::registry().with(EnvFilter::new(directives(level)));
@@ -61,6 +64,60 @@ pub(crate) fn start(level: &str) {
     } else {
         log.with(lines.json().flatten_event(true)).init();
     }
+}
+
+/// Reports an error that ends a service, or a warning from before its log was started, in the log's format.
+pub(crate) fn report(error: &CliError) {
+    if io::stderr().is_terminal() {
+        error.report();
+    } else if !error.is_silent() {
+        error.to_string().lines().for_each(|line| write_json("ERROR", line));
+    }
+}
+
+pub(crate) fn warn_early(warning: &str) {
+    match io::stderr().is_terminal() {
+        true => drop(writeln!(io::stderr(), "adriaticum: {warning}")),
+        false => write_json("WARN", warning),
+    }
+}
+
+fn write_json(level: &str, message: &str) {
+    let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+    let line = serde_json::json!({
+        "timestamp": timestamp, "level": level, "message": message, "target": env!("CARGO_PKG_NAME"),
+    });
+    let _ = writeln!(io::stderr(), "{line}"); // there is nowhere to report it
+}
+
+/// For the standard error of a child process that logs like this one: what its libraries print is put into the log's
+/// format. `None` on a terminal, which the child may write to.
+pub(crate) fn child_stderr() -> Option<Arc<io::PipeWriter>> {
+    if io::stderr().is_terminal() {
+        return None;
+    }
+    let (reader, writer) = io::pipe().ok()?;
+    let relay = move || {
+        for line in io::BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+            match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&line) {
+                Ok(_) => drop(io::stderr().write_all(&[&line[..], b"\n"].concat())),
+                Err(_) if line.trim_ascii().is_empty() => {}
+                Err(_) => tracing::warn!(target: "engine", "{}", String::from_utf8_lossy(&line).trim()),
+            }
+        }
+    };
+    std::thread::Builder::new().name("engine-log".into()).spawn(relay).ok()?;
+    Some(Arc::new(writer))
+}
+
+/// Panics are lines of the log, too.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let location = panic.location().map(ToString::to_string);
+        let message = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(location, thread = thread.name(), "panicked: {message}");
+    }));
 }
 
 /// Libraries log warnings and errors, and what they do only at `debug`. llama.cpp and the parsers of documents, which

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod alerts;
+mod archive;
 mod backup;
 mod banner;
 mod check;
@@ -26,6 +27,7 @@ mod output;
 mod prices;
 mod progress;
 mod reload;
+mod running;
 mod serve;
 mod settings;
 mod shutdown;
@@ -53,8 +55,13 @@ fn main() -> ExitCode {
     // For libraries that use the process's default provider. It fails only if one is installed, and none can be yet.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
+    let is_service = cli.is_service();
     match run(cli) {
         Ok(code) => code,
+        Err(error) if is_service => {
+            log::report(&error);
+            ExitCode::FAILURE
+        }
         Err(error) => error.report(),
     }
 }
@@ -66,12 +73,19 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Index { command: IndexCommand::Extract } => return index::extract().map(|()| ExitCode::SUCCESS),
         _ => {} // everything else needs the configuration
     }
-    let (file, flags) = (cli.config.clone(), cli.overrides());
+    let (file, flags, is_service) = (cli.config.clone(), cli.overrides(), cli.is_service());
     let load = || Settings::load(file.as_deref(), &flags);
     let settings = load()?;
-    settings.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "adriaticum: {warning}")));
+    for warning in &settings.warnings {
+        match is_service {
+            true => log::warn_early(warning),
+            false => output::print_note(warning),
+        }
+    }
     match cli.command {
-        Command::Backup { file } => backup::run(&settings, &file)?,
+        Command::Backup { all: false, file } => backup::run(&settings, &file)?,
+        Command::Backup { all: true, file } => block_on(archive::back_up(&settings, &file))?,
+        Command::Restore { file } => archive::restore(&settings, &file)?,
         Command::Config { markdown: true } => write!(std::io::stdout(), "{}", docs::configuration_page())?,
         Command::Config { markdown: false } => write!(std::io::stdout(), "{settings}")?,
         Command::Completions { .. } | Command::Man { .. } => {}
@@ -81,7 +95,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
         Command::Grounding { command } => grounding::run(command)?,
-        Command::Index { command } => index::run(&settings, command)?,
+        Command::Index { command } => block_on(index::run(&settings, command))?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Limits { command } => block_on(limits::run(&settings, command))?,
         Command::Migrate(options) => block_on(migrate::run(&settings, options))?,

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::grounding::index::Indexer;
 use api::{Api, ApiAddress, ApiSettings};
 use console::SignInCounters;
 use ops::{AlertCounters, Ops};
@@ -19,6 +20,7 @@ use crate::error::CliError;
 use crate::listeners::{Listener, Listeners};
 use crate::log::RequestLogWriter;
 use crate::reload::{self, LoadSettings, pool_settings};
+use crate::running::RunningService;
 use crate::settings::Settings;
 use crate::shutdown::{StopSignals, catch};
 use crate::storage::open_store;
@@ -53,9 +55,15 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let webhook = Webhook::new(settings)?;
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
+    let _running = RunningService::announce(&settings.data_dir, &listeners.addresses()).inspect_err(
+        |error| tracing::warn!(%error, "the data folder cannot be written: `check` will not know this service"),
+    );
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
     let backend = start_backend(settings).await;
-    let grounder = grounding::grounder(settings)?;
+    let indexer = Indexer::new(settings.index_folder());
+    let (expected_index, expected) = watch::channel(grounding::expected_index(&store, &indexer).await?);
+    let grounder = grounding::grounder(settings, expected)?;
+    tokio::spawn(grounding::follow_expected_index(store.clone(), indexer, expected_index));
     let traces = Traces::start(settings)?;
     let banner = Banner::prepare(settings, &listeners, &store, first_key).await?;
     banner.print(settings, &listeners, &backend, grounder.as_ref());

@@ -1,9 +1,11 @@
 //! Opens the database in the data folder, for `serve` and for commands.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use rustix::fs::Access;
 use store::{Database, Store};
 
 use crate::error::CliError;
@@ -32,8 +34,32 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
             store::StoreError::Locked => "Close whatever has it open exclusively.",
             _ => remedy,
         };
-        CliError::new(format!("the database {database} cannot be opened: {error}. {remedy}"))
+        let reason = match &database {
+            Database::Sqlite(path) => unwritable(path).map(|error| format!(" ({})", os_error(&error))),
+            Database::Postgres(_) => None,
+        };
+        let reason = reason.unwrap_or_default();
+        CliError::new(format!("the database {database} cannot be opened: {error}{reason}. {remedy}"))
     })
+}
+
+/// Why neither the file nor others beside it can be written, as the system says. SQLite does not.
+fn unwritable(database: &Path) -> Option<std::io::Error> {
+    let opened = File::options().read(true).write(true).open(database);
+    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match opened {
+        Err(error) if error.kind() != ErrorKind::NotFound => Some(error),
+        _ => rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).err().map(std::io::Error::from),
+    }
+}
+
+/// With the name by which manuals know it.
+pub(crate) fn os_error(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!("{error}, EACCES"),
+        ErrorKind::ReadOnlyFilesystem => format!("{error}, EROFS"),
+        _ => error.to_string(),
+    }
 }
 
 /// Creates a folder that only this user can read, unless it exists.
@@ -45,7 +71,8 @@ pub(crate) fn create_folder(folder: &Path) -> Result<(), CliError> {
         };
         let (folder, variable) = (folder.display(), environment_name("data_dir"));
         CliError::new(format!(
-            "the data folder {folder} cannot be created: {error}. {remedy}, or set `data_dir` ({variable}) to another."
+            "the data folder {folder} cannot be created: {}. {remedy}, or set `data_dir` ({variable}) to another.",
+            os_error(&error)
         ))
     })
 }

@@ -33,6 +33,7 @@ impl<'w> RequestRecord<'w> {
             Availability::Available => {}
             Availability::Starting => return Err(ApiError::starting()),
             Availability::Unresponsive => return Err(ApiError::unresponsive()),
+            Availability::Unloadable => return Err(ApiError::unloadable()),
             Availability::Unconfigured => return Err(ApiError::unconfigured()),
         }
         if !worker.ledger.is_healthy() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use admission::Admission;
-use grounding::Grounder;
+use grounding::{Grounder, SearchOutage};
 use http::Request;
 use hyper::body::Incoming;
 use opentelemetry_sdk::trace::SdkTracer;
@@ -99,7 +99,7 @@ impl Api {
             runtimes: self.pool.as_ref().map_or_else(Vec::new, |pool| pool.status()),
             search: self.grounder.as_ref().filter(|grounder| grounder.is_configured()).map(|grounder| SearchStatus {
                 address: grounder.search_location(),
-                is_healthy: grounder.is_healthy(),
+                outage: grounder.outage(),
                 is_required: grounder.is_required(),
             }),
         }
@@ -169,7 +169,8 @@ pub struct Health {
 pub struct SearchStatus {
     /// A URL without secrets, or `local`.
     pub address: String,
-    pub is_healthy: bool,
+    /// Why requests that need facts fail, if they do.
+    pub outage: Option<SearchOutage>,
     /// Whether every request needs it.
     pub is_required: bool,
 }

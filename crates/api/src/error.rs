@@ -120,6 +120,10 @@ impl ApiError {
         Self::unavailable("No inference runtime is configured.").without_retry()
     }
 
+    pub(crate) fn unloadable() -> Self {
+        Self::unavailable("The model could not be loaded.").without_retry()
+    }
+
     /// The completion was run, and its row may yet be written: clients must not run it again by themselves.
     pub(crate) fn unrecorded(cause: impl Display) -> Self {
         Self::unavailable("The usage of this request could not be recorded.").without_retry().caused_by(cause)

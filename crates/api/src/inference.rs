@@ -69,8 +69,9 @@ impl RequestRecord<'_> {
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
         let found = Box::pin(grounder.search(chat.messages(), span.headers())).await;
-        self.timings.search = Some(began.elapsed());
-        span.end(found.is_ok());
+        let took = began.elapsed();
+        self.timings.search = Some(took);
+        span.end(found.is_ok(), took);
         self.worker.counters.search(match &found {
             Ok(passages) if passages.is_empty() => SearchOutcome::Nothing,
             Ok(_) => SearchOutcome::Found,
@@ -104,9 +105,10 @@ impl RequestRecord<'_> {
             }
             _ => self.run(inference).await.map(|completion| GroundedCompletion { completion, sources: Vec::new() }),
         };
-        self.timings.inference = Some(began.elapsed());
+        let took = began.elapsed();
+        self.timings.inference = Some(took);
         span.set_runtime(self.runtime.as_deref().unwrap_or_default());
-        span.end(result.is_ok());
+        span.end(result.is_ok(), took);
         result.map_err(|error| match error {
             InferenceError::PromptTooLong(overflow) => ApiError::invalid(too_long(overflow)),
             InferenceError::NoCapacity { retry_after_seconds } => ApiError::at_capacity_for(retry_after_seconds),

@@ -21,6 +21,7 @@ mod worker;
 pub use address::ApiAddress;
 pub use api::{Api, ApiSettings, Health, SearchStatus};
 pub use counters::{PHASE_NAMES, SEARCH_OUTCOMES, Totals};
+pub use grounding::SearchOutage;
 pub use handler::{handle_playground, reject, reject_foreign_host};
 pub use request_log::{Field, RequestLog};
 pub use worker::Worker;

@@ -66,9 +66,9 @@ impl<'w> RequestRecord<'w> {
     }
 
     pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let span = self.trace.span("authenticate");
+        let (began, span) = (Instant::now(), self.trace.span("authenticate"));
         let caller = authenticate(&self.worker.api.store, headers).await;
-        span.end(caller.is_ok());
+        span.end(caller.is_ok(), began.elapsed());
         caller
     }
 
@@ -135,8 +135,9 @@ impl<'w> RequestRecord<'w> {
         let began = Instant::now();
         let span = self.trace.span("persist");
         let recorded = self.worker.ledger.record(row, self.permit.take()).await;
-        self.persist = Some(began.elapsed());
-        span.end(recorded.is_ok());
+        let took = recorded.as_ref().map_or_else(|_| began.elapsed(), Receipt::persist);
+        self.persist = Some(took);
+        span.end(recorded.is_ok(), took);
         recorded
     }
 
@@ -161,11 +162,13 @@ impl<'w> RequestRecord<'w> {
     /// Tells counters, trace and log how the request ended.
     fn finish(&mut self, outcome: Outcome) {
         self.is_closed = true;
-        let total = self.arrived.elapsed();
-        self.worker.counters.end(outcome, total, &self.timings, self.persist);
+        let elapsed = self.arrived.elapsed();
+        self.worker.counters.end(outcome, elapsed, &self.timings, self.persist);
         self.worker.counters.tokens(&self.usage);
         self.trace.end(self.id, outcome, &self.usage);
         if let Some(log) = &self.worker.api.request_log {
+            // The time that is in the row, if there is one: a request has one set of timings wherever it is shown.
+            let total = self.row_outcome.map_or(elapsed, |_| self.timings.total);
             self.log(log.as_ref(), outcome, total);
         }
     }

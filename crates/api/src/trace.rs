@@ -3,6 +3,8 @@
 //! Without a collector nothing is recorded; the caller's context is passed on all the same. A span ends when it is
 //! dropped, so that a client that disconnects leaves a whole trace. Spans hold figures and names, never text.
 
+use std::time::{Duration, SystemTime};
+
 use chat::{MODEL, RequestId, TokenUsage};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -26,8 +28,8 @@ pub(crate) struct RequestTrace<'w> {
 
 /// The span of one step; ends when it is dropped.
 pub(crate) struct StepSpan {
-    /// Boxed, because most installations collect no spans, and futures hold it.
-    span: Option<Box<Span>>,
+    /// With its start. Boxed, because most installations collect no spans, and futures hold it.
+    span: Option<Box<(Span, SystemTime)>>,
     headers: HeaderMap,
 }
 
@@ -66,16 +68,17 @@ impl<'w> RequestTrace<'w> {
     pub(crate) fn client_span(&self, name: &'static str) -> StepSpan {
         let span = self.start(name, SpanKind::Client);
         let mut headers = HeaderMap::new();
-        let own = span.as_ref().map(|span| Context::new().with_remote_span_context(span.span_context().clone()));
+        let own = span.as_deref().map(|(span, _)| Context::new().with_remote_span_context(span.span_context().clone()));
         if let Some(context) = own.as_ref().or(self.context.as_ref()) {
             TraceContextPropagator::new().inject_context(context, &mut HeaderInjector(&mut headers));
         }
         StepSpan { span, headers }
     }
 
-    fn start(&self, name: &'static str, kind: SpanKind) -> Option<Box<Span>> {
-        let (tracer, context) = (self.tracer?, self.context.as_ref()?);
-        Some(Box::new(tracer.span_builder(name).with_kind(kind).start_with_context(tracer, context)))
+    fn start(&self, name: &'static str, kind: SpanKind) -> Option<Box<(Span, SystemTime)>> {
+        let (tracer, context, now) = (self.tracer?, self.context.as_ref()?, SystemTime::now());
+        let span = tracer.span_builder(name).with_kind(kind).with_start_time(now);
+        Some(Box::new((span.start_with_context(tracer, context), now)))
     }
 
     pub(crate) fn end(&self, id: RequestId, outcome: Outcome, usage: &TokenUsage) {
@@ -111,17 +114,20 @@ impl StepSpan {
     }
 
     pub(crate) fn set_runtime(&mut self, name: &str) {
-        if let Some(span) = self.span.as_mut().filter(|span| span.is_recording()) {
+        if let Some((span, _)) = self.span.as_deref_mut().filter(|(span, _)| span.is_recording()) {
             span.set_attribute(KeyValue::new("gen_ai.operation.name", "chat"));
             span.set_attribute(KeyValue::new("gen_ai.request.model", MODEL));
             span.set_attribute(KeyValue::new("server.address", name.to_owned()));
         }
     }
 
-    pub(crate) fn end(mut self, is_ok: bool) {
-        if let (Some(span), false) = (&mut self.span, is_ok) {
+    /// The span gets the duration that is recorded, so that a trace shows the same figures as the ledger.
+    pub(crate) fn end(mut self, is_ok: bool, took: Duration) {
+        let Some((span, began)) = self.span.as_deref_mut() else { return };
+        if !is_ok {
             span.set_status(Status::error(""));
         }
+        span.end_with_timestamp(*began + took);
     }
 }
 

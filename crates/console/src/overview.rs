@@ -1,6 +1,6 @@
 //! Status, the last 24 hours, where the API is, and a first request to copy.
 
-use api::Health;
+use api::{Health, SearchOutage};
 use maud::{Markup, html};
 use runtimes::Availability;
 
@@ -85,6 +85,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
         Availability::Available => (false, "unhealthy: requests get 502".into()),
         Availability::Starting => (false, "loading the model: requests get 503 until it is loaded".into()),
         Availability::Unresponsive => (false, "the engine does not respond: requests get 503".into()),
+        Availability::Unloadable => (false, "the model could not be loaded: requests get 503".into()),
         Availability::Unconfigured => (false, "not configured: requests get 503".into()),
     };
     let light = |good: bool| if good { "light good" } else { "light bad" };
@@ -93,7 +94,7 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
             h2 { "Status" }
             dl.status {
                 div { dt { "Runtime" } dd { span class=(light(good)) {} (runtime) } }
-                @if user.is_admin() && matches!(health.availability, Availability::Unconfigured) {
+                @if user.is_admin() && matches!(health.availability, Availability::Unconfigured | Availability::Unloadable) {
                     (next_step(html! { "Run " code { "adriaticum model fetch" } ", or set " code { "runtime.urls" } "." }))
                 }
                 @for member in health.runtimes.iter().filter(|_| all == 1) {
@@ -115,9 +116,8 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                         @match &health.search {
                             None => { span.light {} "not configured: answers are not grounded" }
                             Some(search) => {
-                                span class=(light(search.is_healthy)) {}
-                                @if search.is_healthy { "healthy: answers that need facts are grounded" }
-                                @else { "unhealthy: requests that need facts get 503" }
+                                span class=(light(search.outage.is_none())) {}
+                                (search_state(search.outage))
                                 @if user.is_admin() { " · " span.quiet { (search.address) } }
                             }
                         }
@@ -137,6 +137,16 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
                 }
             }
         }
+    }
+}
+
+fn search_state(outage: Option<SearchOutage>) -> &'static str {
+    match outage {
+        None => "healthy: answers that need facts are grounded",
+        Some(SearchOutage::NoAnswer) => "does not answer: requests that need facts get 503",
+        Some(SearchOutage::IndexGone) => "the index is gone: requests that need facts get 503",
+        Some(SearchOutage::IndexReplaced) => "not the index that was there: requests that need facts get 503",
+        Some(SearchOutage::IndexUnreadable) => "the index cannot be read: requests that need facts get 503",
     }
 }
 

@@ -10,6 +10,7 @@ use reqwest::header::HeaderMap;
 
 use crate::Passage;
 use crate::augment::{self, Augmentation};
+use crate::index::IndexError;
 use crate::local::LocalSearch;
 use crate::query;
 use crate::scorer::{self, Scorer};
@@ -43,6 +44,19 @@ pub struct Assessment {
     pub scorer: u16,
     /// By its score, or because all requests are.
     pub is_grounded: bool,
+}
+
+/// Why requests that need facts fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SearchOutage {
+    /// The search server does not answer.
+    NoAnswer,
+    /// There was an index.
+    IndexGone,
+    /// There is another index than before.
+    IndexReplaced,
+    /// The index is damaged, or not accessible.
+    IndexUnreadable,
 }
 
 pub struct Grounder {
@@ -106,11 +120,23 @@ impl Grounder {
         }
     }
 
-    /// Whether recent searches succeeded.
-    pub fn is_healthy(&self) -> bool {
+    /// Whether the built-in index can be searched, where it is used.
+    pub fn check_index(&self) -> Result<(), IndexError> {
         match &self.search {
-            Search::IfIndexed(local) | Search::Local(local) => local.is_readable(),
-            Search::Remote(remote) => remote.is_healthy(),
+            Search::IfIndexed(local) | Search::Local(local) => local.check(),
+            Search::Remote(_) => Ok(()),
+        }
+    }
+
+    /// Why searches fail: what is wrong with the index, or that a search server has failed lately.
+    pub fn outage(&self) -> Option<SearchOutage> {
+        match &self.search {
+            Search::Remote(remote) => (!remote.is_healthy()).then_some(SearchOutage::NoAnswer),
+            Search::IfIndexed(_) | Search::Local(_) => self.check_index().err().map(|error| match error {
+                IndexError::Gone => SearchOutage::IndexGone,
+                IndexError::Replaced => SearchOutage::IndexReplaced,
+                _ => SearchOutage::IndexUnreadable,
+            }),
         }
     }
 

@@ -16,6 +16,6 @@ pub mod query;
 pub mod scorer;
 pub mod search;
 
-pub use grounder::{Assessment, Grounder, Mode, Search};
+pub use grounder::{Assessment, Grounder, Mode, Search, SearchOutage};
 pub use local::LocalSearch;
 pub use passage::Passage;

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use crate::Passage;
-use crate::index::{Index, IndexError};
+use crate::index::{Index, IndexError, IndexId};
 use crate::search::SearchError;
 
 /// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
@@ -16,6 +18,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// The index may be created while the service runs.
 pub struct LocalSearch {
     folder: PathBuf,
+    /// The index that must be there. Without it, searching fails.
+    expected: watch::Receiver<Option<IndexId>>,
     deadline: Duration,
     index: OnceLock<Arc<Index>>,
     started: Instant,
@@ -24,27 +28,34 @@ pub struct LocalSearch {
 }
 
 impl LocalSearch {
-    pub fn new(folder: PathBuf, deadline: Duration) -> Self {
-        Self { folder, deadline, index: OnceLock::new(), started: Instant::now(), next_look: AtomicU64::new(0) }
-    }
-
-    /// Whether anything is indexed. An index that cannot be read counts: it is an outage, not an absence.
-    pub fn has_documents(&self) -> bool {
-        match self.open() {
-            Ok(Some(index)) => !index.is_empty().unwrap_or(false),
-            Ok(None) => false,
-            Err(_unreadable) => true,
+    pub fn new(folder: PathBuf, expected: watch::Receiver<Option<IndexId>>, deadline: Duration) -> Self {
+        Self {
+            folder,
+            expected,
+            deadline,
+            index: OnceLock::new(),
+            started: Instant::now(),
+            next_look: AtomicU64::new(0),
         }
     }
 
-    /// True also while there is no index.
-    pub fn is_readable(&self) -> bool {
-        self.open().is_ok()
+    /// Whether anything is indexed. An index that is gone or cannot be read counts: it is an outage, not an absence.
+    pub fn has_documents(&self) -> bool {
+        match self.index() {
+            Ok(Some(index)) => !index.is_empty().unwrap_or(false),
+            Ok(None) => false,
+            Err(_outage) => true,
+        }
+    }
+
+    /// Why a search would fail. There may be no index, unless one is expected.
+    pub fn check(&self) -> Result<(), IndexError> {
+        self.index().map(drop)
     }
 
     /// Best first. Nothing indexed is no error.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        let Some(index) = self.open().map_err(unreadable)? else { return Ok(Vec::new()) };
+        let Some(index) = self.index().map_err(unreadable)? else { return Ok(Vec::new()) };
         let query = query.to_owned();
         // A search takes milliseconds, which would hold up the other requests of this thread.
         let searched = tokio::task::spawn_blocking(move || index.search(&query, limit));
@@ -52,6 +63,21 @@ impl LocalSearch {
             Ok(Ok(found)) => found.map_err(unreadable),
             Ok(Err(_panicked)) => Err(SearchError::Index("searching it failed".into())),
             Err(_elapsed) => Err(SearchError::TimedOut(self.deadline)),
+        }
+    }
+
+    /// The index, if it is the expected one; `None` if there is none and none is expected.
+    fn index(&self) -> Result<Option<Arc<Index>>, IndexError> {
+        let index = self.open()?;
+        let id = match index.as_ref().map(|index| index.id()).transpose() {
+            Err(IndexError::Gone) => None,
+            id => id?,
+        };
+        match (&*self.expected.borrow(), id) {
+            (Some(_), None) => Err(IndexError::Gone),
+            (Some(expected), Some(id)) if *expected != id => Err(IndexError::Replaced),
+            (None, None) => Ok(None),
+            (_, Some(_)) => Ok(index),
         }
     }
 

@@ -65,7 +65,7 @@ impl Ops {
         let health = self.probe_search(health, lifecycle).await;
         let readiness = Readiness::new(&health, decodes, lifecycle);
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let parts = readiness.parts().iter().map(|part| (part.name, part.problem));
+        let parts = readiness.parts().iter().map(|part| (part.name, part.problem.as_deref()));
         respond(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
     }
 
@@ -85,7 +85,7 @@ impl Ops {
     /// Where every request needs Search, none is served while it is down, so no request would notice that it is back.
     async fn probe_search(&self, health: Health, lifecycle: Lifecycle) -> Health {
         if lifecycle != Lifecycle::Serving
-            || health.search.as_ref().is_none_or(|search| search.is_healthy || !search.is_required)
+            || health.search.as_ref().is_none_or(|search| search.outage.is_none() || !search.is_required)
         {
             return health;
         }

@@ -165,7 +165,8 @@ impl Collector for Scrape {
         family(encoder, "adriaticum_build_info", "The version that is running", MetricType::Gauge, [(version, 1.0)])?;
         table(encoder, PROCESS_METRICS, once(&self.process))?;
         table(encoder, SERVICE_METRICS, once(self))?;
-        let parts: Vec<_> = self.readiness.parts().iter().map(|part| ([("part", part.name)], part.problem)).collect();
+        let parts: Vec<_> =
+            self.readiness.parts().iter().map(|part| ([("part", part.name)], part.problem.as_deref())).collect();
         let parts = parts.iter().map(|(labels, problem)| (labels.as_slice(), problem.is_none().into()));
         let help = "Whether that part of the service is healthy";
         family(encoder, "adriaticum_part_ready", help, MetricType::Gauge, parts)?;

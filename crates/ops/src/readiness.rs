@@ -1,6 +1,8 @@
 //! Whether requests can be served, decided purely, part by part.
 
-use api::Health;
+use std::borrow::Cow;
+
+use api::{Health, SearchOutage};
 use runtimes::Availability;
 use transport::Lifecycle;
 
@@ -10,7 +12,7 @@ pub(crate) struct Readiness {
 
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    pub(crate) problem: Option<&'static str>,
+    pub(crate) problem: Option<Cow<'static, str>>,
     /// Whether no request can be served without it.
     is_required: bool,
 }
@@ -26,15 +28,16 @@ pub(crate) enum Decodes {
 
 impl Readiness {
     pub(crate) fn new(health: &Health, decodes: Decodes, lifecycle: Lifecycle) -> Self {
-        let required = |name, problem| Part { name, problem, is_required: true };
+        let required =
+            |name, problem: Option<&'static str>| Part { name, problem: problem.map(Cow::from), is_required: true };
         let mut parts = vec![required("ledger", ledger(health)), required("runtime", runtime(health, decodes))];
         if let Some(search) = &health.search {
-            let problem = match search.is_required {
-                true => "Search does not answer: requests get 503, because each of them needs facts.",
-                false => "Search does not answer: requests that need facts get 503.",
+            let consequence = match search.is_required {
+                true => "requests get 503, because each of them needs facts",
+                false => "requests that need facts get 503",
             };
             // Where Search is not required, requests that need no facts are served without it.
-            let problem = (!search.is_healthy).then_some(problem);
+            let problem = search.outage.map(|outage| format!("{}: {consequence}.", describe(outage)).into());
             parts.push(Part { name: "search", problem, is_required: search.is_required });
         }
         parts.push(required("stopping", stopping(lifecycle)));
@@ -47,6 +50,15 @@ impl Readiness {
 
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
+    }
+}
+
+fn describe(outage: SearchOutage) -> &'static str {
+    match outage {
+        SearchOutage::NoAnswer => "Search does not answer",
+        SearchOutage::IndexGone => "The search index is gone",
+        SearchOutage::IndexReplaced => "The search index is not the one that was there",
+        SearchOutage::IndexUnreadable => "The search index cannot be read",
     }
 }
 
@@ -68,9 +80,8 @@ fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
 /// Why no request would be sent to any runtime.
 pub(crate) fn no_runtime_available(health: &Health) -> Option<&'static str> {
     match health.availability {
-        Availability::Unconfigured => {
-            Some("There is no runtime, and no model that can be used: requests get 503. The log may say why.")
-        }
+        Availability::Unconfigured => Some("There is no runtime and no model: requests get 503."),
+        Availability::Unloadable => Some("The model could not be loaded: requests get 503. The log says why."),
         Availability::Starting => Some("The model is being loaded: requests get 503 until it is."),
         Availability::Unresponsive => {
             Some("The engine does not respond: requests get 503 until it does, or is restarted. The log says why.")
@@ -120,7 +131,7 @@ mod tests {
 
     #[test]
     fn ready_means_that_a_request_can_be_served() {
-        use Availability::{Available, Starting, Unconfigured, Unresponsive};
+        use Availability::{Available, Starting, Unconfigured, Unloadable, Unresponsive};
         use Lifecycle::{Draining, Serving, Stopping};
         let decided = |ledger, availability, members: &[bool], search: Option<(bool, bool)>, decodes, lifecycle| {
             let health = Health {
@@ -129,7 +140,7 @@ mod tests {
                 runtimes: members.iter().map(|&available| member(available)).collect(),
                 search: search.map(|(working, required)| SearchStatus {
                     address: "local".into(),
-                    is_healthy: working,
+                    outage: (!working).then_some(SearchOutage::NoAnswer),
                     is_required: required,
                 }),
             };
@@ -152,6 +163,7 @@ mod tests {
             (all(true, Starting, &[true], None, Serving), false, "runtime"),
             (all(true, Unresponsive, &[true], None, Serving), false, "runtime"),
             (all(true, Unconfigured, &[], None, Serving), false, "runtime"),
+            (all(true, Unloadable, &[true], None, Serving), false, "runtime"),
             (all(false, Available, &[true], None, Serving), false, "ledger"),
             (all(true, Available, &[true], None, Draining), false, "stopping"),
             (all(false, Unconfigured, &[], Some(false), Stopping), false, "ledger runtime search stopping"),

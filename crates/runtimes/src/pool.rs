@@ -78,6 +78,8 @@ pub enum Availability {
     Starting,
     /// The embedded runtime is suspended or hung. It is restarted if it does not come back.
     Unresponsive,
+    /// The embedded runtime cannot load its model.
+    Unloadable,
     /// There is no model for the embedded runtime.
     Unconfigured,
 }
@@ -111,6 +113,7 @@ impl Pool {
             available if available == Availability::Available as u8 => Availability::Available,
             starting if starting == Availability::Starting as u8 => Availability::Starting,
             unresponsive if unresponsive == Availability::Unresponsive as u8 => Availability::Unresponsive,
+            unloadable if unloadable == Availability::Unloadable as u8 => Availability::Unloadable,
             _ => Availability::Unconfigured,
         }
     }

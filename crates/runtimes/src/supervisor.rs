@@ -2,7 +2,7 @@
 //!
 //! It is a process of its own, so that a crash in native code costs only the requests that it works on. Its standard
 //! input is a pipe that we hold: when our process ends, however that happens, the engine reads end-of-file and exits.
-//! Its log goes where ours goes. `watchdog` decides whether it is hung.
+//! Its log goes where ours goes, or to a pipe. `watchdog` decides whether it is hung.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,8 @@ pub struct EngineCommand {
     pub program: PathBuf,
     pub arguments: Vec<std::ffi::OsString>,
     pub model: PathBuf,
+    /// Where it writes what it logs; our own standard error unless given.
+    pub stderr: Option<Arc<std::io::PipeWriter>>,
 }
 
 /// Keeps the engine running, which is the pool's only member. Never returns; dropping the future kills the engine.
@@ -59,7 +61,7 @@ async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
         match run_once(&command, &pool).await {
             Ok(status) if status.code() == Some(i32::from(MODEL_ERROR_EXIT_CODE)) => {
                 tracing::error!(model = %command.model.display(), "the model cannot be used; waiting for another file");
-                pool.set_availability(Availability::Unconfigured);
+                pool.set_availability(Availability::Unloadable);
                 wait_for_change(&command.model, version).await;
                 backoff = INITIAL_BACKOFF;
                 continue;
@@ -77,10 +79,12 @@ async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
 }
 
 async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
+    let stderr = command.stderr.as_ref().map(|pipe| pipe.try_clone()).transpose()?;
     let mut engine = Command::new(&command.program)
         .args(&command.arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
+        .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
         .kill_on_drop(true)
         .spawn()?;
     // The engine exits when this is closed.

@@ -233,6 +233,10 @@ pub(crate) const TABLES: &[Table] = &[
         columns: &[("project", Text), ("prompt", Number), ("completion", Number), ("currency", Text)],
     },
     Table {
+        name: "search_index",
+        columns: &[("id", Integer), ("index_id", Text)],
+    },
+    Table {
         name: "limits",
         columns: &[("scope", Text), ("kind", Text), ("amount", Number)],
     },

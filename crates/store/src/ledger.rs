@@ -18,6 +18,7 @@ use crate::limits::Permit;
 use crate::postgres::FoldThread;
 use crate::replies::{ReplyAddress, ReplyPort};
 use crate::rollup::Entry;
+use crate::usage::persist_us;
 use crate::writer::{LedgerBackend, Writer};
 
 /// More are refused.
@@ -29,11 +30,19 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Receipt {
     request_id: RequestId,
+    total: Duration,
+    persisted_at_micros: u64,
 }
 
 impl Receipt {
     pub fn request_id(&self) -> RequestId {
         self.request_id
+    }
+
+    /// How long it took until the row was durable, as every report of the request says.
+    pub fn persist(&self) -> Duration {
+        let total_us = self.total.as_micros() as u64;
+        Duration::from_micros(persist_us(self.request_id, total_us, self.persisted_at_micros).unwrap_or(0))
     }
 }
 
@@ -87,11 +96,11 @@ impl Ledger {
 
     /// Records a row and waits until it is durable. With it ends what the request had reserved.
     pub async fn record(&self, entry: Entry, permit: Option<Permit>) -> Result<Receipt, RecordError> {
-        let request_id = entry.request_id;
+        let (request_id, total) = (entry.request_id, entry.timings.total);
         let (sender, replied) = oneshot::channel();
         self.send(entry, permit, Some(ReplyAddress { sender, port: self.replies.clone() }))?;
         match tokio::time::timeout(RECORD_TIMEOUT, replied).await {
-            Ok(Ok(Ok(()))) => Ok(Receipt { request_id }),
+            Ok(Ok(Ok(persisted_at_micros))) => Ok(Receipt { request_id, total, persisted_at_micros }),
             Ok(Ok(Err(reason))) => Err(reason),
             Ok(Err(_gone)) => Err(RecordError::Stopped),
             Err(_elapsed) => Err(RecordError::TimedOut),

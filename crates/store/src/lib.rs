@@ -66,6 +66,7 @@ mod request_search;
 mod retention;
 mod rollup;
 mod scope;
+mod search_index;
 mod second_factors;
 mod sessions;
 mod sign_in_failures;
@@ -116,7 +117,7 @@ pub use second_factors::{
     AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
 };
 pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMethod, StartedSession};
-pub use sqlite::{BackupError, BackupSummary, back_up};
+pub use sqlite::{BackupError, BackupSummary, back_up, check_copy};
 pub use token::Token;
 pub use usage::{
     Grouping, KeyUsage, OutcomeUsage, Period, Person, PersonUsage, ProjectUsage, RecordedRequest, RequestPage,

@@ -40,11 +40,18 @@ pub struct Link {
     pub expires_at: Timestamp,
 }
 
+const NEEDS_SET_UP: &str = "SELECT count(*) = 0 FROM accounts WHERE role = 'admin'";
+
 impl Store {
+    /// Whether there is no administrator yet.
+    pub async fn needs_set_up(&self) -> Result<bool, StoreError> {
+        self.connection().await?.query_value(NEEDS_SET_UP, &[]).await
+    }
+
     /// `None` once there is an administrator. Several such links may be valid; the first administrator voids them all.
     pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
         self.change_without_viewer(async |transaction| {
-            if transaction.query_value("SELECT count(*) > 0 FROM accounts WHERE role = 'admin'", &[]).await? {
+            if !transaction.query_value::<bool>(NEEDS_SET_UP, &[]).await? {
                 return Ok(None);
             }
             let link = insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?;

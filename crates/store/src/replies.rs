@@ -9,9 +9,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::ledger::RecordError;
 
+/// When a row was durable, in microseconds since 1970.
+pub(crate) type Recorded = Result<u64, RecordError>;
+
 /// Where a reply goes.
 pub(crate) struct ReplyAddress {
-    pub(crate) sender: oneshot::Sender<Result<(), RecordError>>,
+    pub(crate) sender: oneshot::Sender<Recorded>,
     /// The thread that waits, if it is known.
     pub(crate) port: Option<ReplyPort>,
 }
@@ -35,8 +38,8 @@ impl ReplyPort {
 
 struct Reply {
     request_id: RequestId,
-    sender: Option<oneshot::Sender<Result<(), RecordError>>>,
-    result: Result<(), RecordError>,
+    sender: Option<oneshot::Sender<Recorded>>,
+    result: Recorded,
 }
 
 impl Reply {
@@ -57,7 +60,7 @@ impl Reply {
 pub(crate) struct Replies(Vec<(ReplyPort, Vec<Reply>)>);
 
 impl Replies {
-    pub(crate) fn add(&mut self, request_id: RequestId, to: Option<ReplyAddress>, result: Result<(), RecordError>) {
+    pub(crate) fn add(&mut self, request_id: RequestId, to: Option<ReplyAddress>, result: Recorded) {
         let (sender, port) = to.map(|to| (to.sender, to.port)).unzip();
         let reply = Reply { request_id, sender, result };
         let Some(port) = port.flatten() else { return reply.hand_out() };
@@ -81,7 +84,7 @@ impl Replies {
 mod tests {
     use super::*;
 
-    fn address(port: Option<&ReplyPort>) -> (ReplyAddress, oneshot::Receiver<Result<(), RecordError>>) {
+    fn address(port: Option<&ReplyPort>) -> (ReplyAddress, oneshot::Receiver<Recorded>) {
         let (sender, receiver) = oneshot::channel();
         (ReplyAddress { sender, port: port.cloned() }, receiver)
     }
@@ -93,10 +96,10 @@ mod tests {
         let mut waiting = Vec::new();
         for number in 0..9 {
             let (to, receiver) = address(ports.get(number % 3));
-            replies.add(RequestId::now(), Some(to), if number == 4 { Err(RecordError::RowRefused) } else { Ok(()) });
+            replies.add(RequestId::now(), Some(to), if number == 4 { Err(RecordError::RowRefused) } else { Ok(7) });
             waiting.push(receiver);
         }
-        replies.add(RequestId::now(), None, Ok(()));
+        replies.add(RequestId::now(), None, Ok(7));
         assert_eq!(replies.0.len(), 2, "one message for each thread");
         replies.send();
         for (number, receiver) in waiting.into_iter().enumerate() {
@@ -111,8 +114,8 @@ mod tests {
         drop(runtime);
         let (to, mut receiver) = address(Some(&port));
         let mut replies = Replies::default();
-        replies.add(RequestId::now(), Some(to), Ok(()));
+        replies.add(RequestId::now(), Some(to), Ok(7));
         replies.send();
-        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+        assert_eq!(receiver.try_recv(), Ok(Ok(7)));
     }
 }

@@ -187,6 +187,7 @@ impl Writer {
         self.counters.committed(self.group.len(), began.elapsed());
         self.counters.rows_lost(committed.refused.len());
         self.fold.rows_committed(self.group.len() - committed.refused.len());
+        let persisted_at_micros = self.clock.now_micros();
         let mut replies = Replies::default();
         for (at, row) in self.group.drain(..).enumerate() {
             let is_refused = committed.refused.contains(&at);
@@ -195,12 +196,12 @@ impl Writer {
                 Some(permit) if !is_refused => (*permit).settle(),
                 permit => drop(permit),
             }
-            let result = if is_refused { Err(RecordError::RowRefused) } else { Ok(()) };
+            let result = if is_refused { Err(RecordError::RowRefused) } else { Ok(persisted_at_micros) };
             replies.add(row.entry.request_id, row.reply, result);
         }
         replies.send();
         if let Some(commit) = committed.commit {
-            self.fold.add_time(CommitTime { commit, persisted_at_micros: self.clock.now_micros() });
+            self.fold.add_time(CommitTime { commit, persisted_at_micros });
         }
     }
 

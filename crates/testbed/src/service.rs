@@ -96,6 +96,13 @@ impl Service {
         line.split_whitespace().next().map(str::to_owned)
     }
 
+    /// A link that creates the first administrator's account.
+    pub fn set_up_link(&self) -> String {
+        let link = self.run_ok(&["accounts", "set-up"]);
+        let (_, token) = link.trim().split_once("/welcome/").expect("a link");
+        format!("{}/welcome/{token}", self.banner_value("Console").unwrap())
+    }
+
     /// The address of the ops listener.
     pub fn ops_address(&self) -> SocketAddr {
         self.banner_value("Ops").unwrap().strip_prefix("http://").unwrap().parse().unwrap()

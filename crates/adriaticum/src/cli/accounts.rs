@@ -16,6 +16,8 @@ pub(crate) enum AccountsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Prints a link that creates the first administrator's account, once.
+    SetUp,
     /// Prints a link that creates one account.
     Invite {
         /// Whom it is for, as a note.

@@ -44,6 +44,11 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Whether it runs until it is stopped, and writes a log.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self.command, Command::Serve { .. } | Command::Engine(_))
+    }
+
     /// Settings given as flags.
     pub(crate) fn overrides(&self) -> Vec<(String, String)> {
         let data_dir = self.data_dir.iter().map(|folder| ("data_dir".to_owned(), folder.clone()));
@@ -98,7 +103,15 @@ pub(crate) enum Command {
     Usage(UsageOptions),
     /// Copies the SQLite database to a file, even while the service runs, and checks the copy.
     Backup {
+        /// Writes an archive of database, index and settings instead, without secrets and without the model.
+        #[arg(long)]
+        all: bool,
         /// The file to create; it must not exist yet.
+        file: PathBuf,
+    },
+    /// Puts an archive of `backup --all` into the data folder, and checks it. Overwrites nothing.
+    Restore {
+        /// The archive.
         file: PathBuf,
     },
     /// Copies everything from SQLite to PostgreSQL, and checks that both agree.
@@ -210,6 +223,8 @@ pub(crate) enum IndexCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Gives up the index that this installation had. What is in the index folder now, if anything, is used from then on.
+    Forget,
     /// Reads documents from standard input under limits; `add` starts it.
     #[command(hide = true)]
     Extract,

@@ -90,6 +90,19 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
     }
 }
 
-fn inspect(path: &Path) -> Result<Summary, CliError> {
+/// Why the engine could not load a file: what is wrong with it, or else that it is of another architecture.
+pub(crate) fn why_unloadable(path: &Path) -> CliError {
+    match inspect(path) {
+        Err(error) => error,
+        Ok(summary) => CliError::new(format!(
+            "{} is a whole GGUF file, but the engine cannot load a model of the architecture {:?}. Take one of the Llama, \
+             Qwen, Gemma, Mistral or Phi families.",
+            path.display(),
+            summary.architecture
+        )),
+    }
+}
+
+pub(crate) fn inspect(path: &Path) -> Result<Summary, CliError> {
     gguf::inspect(path).map_err(|error| CliError::new(format!("{} {error}.", path.display())))
 }

@@ -75,6 +75,16 @@ macro_rules! settings {
         ];
 
         impl Settings {
+            /// What is wrong with the values, if anything is.
+            pub(super) fn faults(values: &Values) -> Vec<CliError> {
+                let mut faults = Vec::new();
+                $(faults.extend(values.parse::<$type>(stringify!($name), $parse).err());)*
+                $($(faults.extend(
+                    values.parse::<$in_type>(concat!(stringify!($section), ".", stringify!($in_name)), $in_parse).err(),
+                );)*)*
+                faults
+            }
+
             pub(super) fn parse(values: Values, warnings: Vec<String>) -> Result<Self, CliError> {
                 Ok(Self {
                     $($name: values.parse(stringify!($name), $parse)?,)*

@@ -29,22 +29,23 @@ pub(crate) const MODEL_FILE: &str = "model.gguf";
 
 impl Settings {
     pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Self, CliError> {
-        let mut values = Values::defaults();
+        let (mut values, mut faults) = (Values::defaults(), Vec::new());
         if let Some((path, text)) = file::read(file)? {
             for (name, text) in file::parse(&path, &text)? {
-                values.set(&name, text, Origin::File(path.clone()))?;
+                faults.extend(values.set(&name, text, Origin::File(path.clone())).err());
             }
         }
         let warnings = values.set_from_environment();
         for (name, text) in flags {
-            values.set(name, text.clone(), Origin::Flag)?;
+            faults.extend(values.set(name, text.clone(), Origin::Flag).err());
         }
         values.follow_port("api.base_url", "api.listen");
         values.follow_port("console.base_url", "console.listen");
+        faults.extend(Self::faults(&values));
+        CliError::from_all(faults)?;
         let settings = Self::parse(values, warnings)?;
-        settings.check_addresses()?;
-        settings.check_tls()?;
-        settings.check_sign_in()?;
+        let checks = [settings.check_addresses(), settings.check_tls(), settings.check_sign_in()];
+        CliError::from_all(checks.into_iter().filter_map(Result::err))?;
         Ok(settings)
     }
 
@@ -151,6 +152,21 @@ impl Settings {
                  but its base URL is {base_url}: set `api.base_url` ({variable}) to the URL that they use"
             )
         })
+    }
+}
+
+impl Settings {
+    /// What was set, in the form of a configuration file. Secrets, and where the data lies, are comments.
+    pub(crate) fn without_secrets(&self) -> String {
+        let mut text = String::new();
+        for setting in SETTINGS.iter().filter(|setting| !matches!(self.values.origin(setting.name), Origin::Default)) {
+            let (name, value) = (setting.name, self.values.text(setting.name));
+            let masked = setting.mask(value);
+            let value_as_toml = toml::Value::String(masked.clone());
+            let comment = if masked != value || ["data_dir", "database_url"].contains(&name) { "# " } else { "" };
+            text.push_str(&format!("{comment}{name} = {value_as_toml}\n"));
+        }
+        text
     }
 }
 

@@ -21,10 +21,15 @@ pub(crate) struct Span {
     pub(crate) id: String,
     pub(crate) parent: String,
     began: u64,
+    ended: u64,
     attributes: Vec<(String, String)>,
 }
 
 impl Span {
+    pub(crate) fn micros(&self) -> u64 {
+        (self.ended - self.began) / 1_000
+    }
+
     pub(crate) fn attribute(&self, name: &str) -> Option<String> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
@@ -82,6 +87,7 @@ impl From<opentelemetry_proto::tonic::trace::v1::Span> for Span {
             id: hex(&span.span_id),
             parent: hex(&span.parent_span_id),
             began: span.start_time_unix_nano,
+            ended: span.end_time_unix_nano,
             attributes: attributes.collect(),
         }
     }

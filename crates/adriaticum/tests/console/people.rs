@@ -42,7 +42,7 @@ impl Console {
 
     /// The path of the link for the first account.
     pub(crate) fn setup_link(&self) -> String {
-        let link = self.service.banner_value("Set up").unwrap();
+        let link = self.service.set_up_link();
         link.strip_prefix(&self.origin()).unwrap().to_owned()
     }
 

@@ -2,6 +2,7 @@
 //! archives hold.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod archive;
 mod backup;
 mod book;
 mod commands;

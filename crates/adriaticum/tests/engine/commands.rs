@@ -11,8 +11,10 @@ use crate::{ADRIATICUM, run_alone};
 fn assert_complaint(output: &Output, about: &str) {
     assert!(output.code.is_some_and(|code| code != 0), "{output:?}");
     // llama.cpp logs before it.
-    let complaints: Vec<_> = output.stderr.lines().filter_map(|line| line.strip_prefix("adriaticum: ")).collect();
-    let [complaint] = complaints[..] else { panic!("one sentence: {output:?}") };
+    let lines = output.stderr.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let complaints: Vec<_> = lines.filter(|line| line["level"] == "ERROR" && line["target"] == "adriaticum").collect();
+    let [complaint] = &complaints[..] else { panic!("one sentence: {output:?}") };
+    let complaint = complaint["message"].as_str().unwrap();
     assert!(complaint.contains(about) && complaint.ends_with('.'), "{output:?}");
     assert!(!output.stderr.contains("panicked") && output.stdout.is_empty(), "{output:?}");
 }

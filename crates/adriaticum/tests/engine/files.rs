@@ -31,23 +31,24 @@ fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
     fs::File::open(ADRIATICUM.default_model()).unwrap().take(1 << 20).read_to_end(&mut beginning).unwrap();
     let garbage: Vec<u8> = (0..100_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let cases = [
-        ("text", b"To whom it may concern: this is not a model.\n".to_vec()),
-        ("nothing", Vec::new()),
-        ("garbage", garbage),
-        ("the beginning of a model", beginning),
+        ("text", b"To whom it may concern: this is not a model.\n".to_vec(), "is not a GGUF file"),
+        ("nothing", Vec::new(), "is not a GGUF file"),
+        ("garbage", garbage, "is not a GGUF file"),
+        ("the beginning of a model", beginning, "is cut off or damaged"),
     ];
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     fs::write(&file, &cases[0].1).unwrap();
     let mut service = EmbeddedBuilder::serving(&file).start_unloaded();
     let key = service.key();
-    for (at, (what, bytes)) in cases.iter().enumerate() {
+    for (at, (what, bytes, fault)) in cases.iter().enumerate() {
         if at > 0 {
             replace(&file, |next| fs::write(next, bytes).unwrap());
         }
         ADRIATICUM.wait_for(&format!("a refusal of {what}"), || {
-            let complaint = format!("{} is not a model that can be loaded", file.display());
-            (service.log().matches(&complaint).count() == at + 1).then_some(())
+            let complaint = format!("{} {fault}", file.display());
+            let earlier = cases[..at].iter().filter(|(_, _, other)| other == fault).count();
+            (service.log().matches(&complaint).count() == earlier + 1).then_some(())
         });
         ADRIATICUM.wait_for("the supervisor's word", || {
             (service.log().matches("waiting for another file").count() == at + 1).then_some(())

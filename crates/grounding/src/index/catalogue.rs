@@ -1,5 +1,6 @@
 //! The folders that are indexed, as the payload of every commit: never older or newer than the passages.
-//! Format: a line with the version, then a line for each collection, six values between tabs, text percent-encoded.
+//! Format: a line with the version and the index's id, then a line for each collection, six values between tabs, text
+//! percent-encoded.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
-use super::IndexError;
 use super::schema::VERSION;
+use super::{IndexError, IndexId};
 
 const MAGIC: &str = "adriaticum index";
 
@@ -30,24 +31,31 @@ pub struct Collection {
     pub bytes: u64,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Catalogue {
+    pub(super) id: IndexId,
     pub(super) collections: Vec<Collection>,
 }
 
 impl Catalogue {
+    pub(super) fn new(id: IndexId) -> Self {
+        Self { id, collections: Vec::new() }
+    }
+
     pub(super) fn parse(payload: &str) -> Result<Self, IndexError> {
         let mut lines = payload.lines();
-        let version = lines.next().and_then(|line| line.strip_prefix(MAGIC)).map(str::trim);
-        if version != Some(VERSION.to_string().as_str()) {
-            return Err(IndexError::OtherVersion);
-        }
+        let first = lines.next().and_then(|line| line.strip_prefix(MAGIC)?.trim().split_once(' '));
+        let id = match first {
+            Some((version, id)) if version == VERSION.to_string() => IndexId::from(id.to_owned()),
+            _ => return Err(IndexError::OtherVersion),
+        };
         let collections: Option<_> = lines.map(parse_line).collect();
-        Ok(Self { collections: collections.ok_or_else(|| IndexError::Unreadable("its list of folders".into()))? })
+        let collections = collections.ok_or_else(|| IndexError::Unreadable("its list of folders".into()))?;
+        Ok(Self { id, collections })
     }
 
     pub(super) fn format(&self) -> String {
-        let mut payload = format!("{MAGIC} {VERSION}\n");
+        let mut payload = format!("{MAGIC} {VERSION} {}\n", self.id);
         for collection in &self.collections {
             payload.push_str(&format_line(collection));
         }
@@ -109,6 +117,7 @@ mod tests {
             bytes: 3,
         };
         let catalogue = Catalogue {
+            id: IndexId::random(),
             collections: vec![
                 collection("/srv/Doku\tmente\n€".as_bytes(), Some("https://docs.example/?p=")),
                 collection(b"/srv/not utf-8 \xFF", None),
@@ -119,10 +128,10 @@ mod tests {
 
     #[test]
     fn other_versions_and_damaged_payloads_are_told_apart() {
-        let other = format!("{MAGIC} {}\n", VERSION + 1);
+        let other = format!("{MAGIC} {} id\n", VERSION + 1);
         assert!(matches!(Catalogue::parse(&other), Err(IndexError::OtherVersion)));
         assert!(matches!(Catalogue::parse(""), Err(IndexError::OtherVersion)));
-        let cut_off = format!("{MAGIC} {VERSION}\n/srv\t\t1970");
+        let cut_off = format!("{MAGIC} {VERSION} id\n/srv\t\t1970");
         assert!(matches!(Catalogue::parse(&cut_off), Err(IndexError::Unreadable(_))));
     }
 }

@@ -13,12 +13,12 @@ use std::thread;
 
 use jiff::Timestamp;
 
-use super::IndexError;
 use super::catalogue::{Catalogue, Collection, encode_path};
 use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, prepare};
-use super::writer::{COMMIT_INTERVAL, CommitInterval, Writer};
+use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
+use super::{IndexError, IndexId, META_FILE};
 
 /// Documents read but not written yet; bounds memory.
 const MAX_READ_AHEAD: usize = 16;
@@ -30,6 +30,8 @@ pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
     extractor: Extractor,
+    /// What a new index gets; random unless given.
+    new_id: Option<IndexId>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -65,7 +67,7 @@ pub struct AddReport {
 impl Indexer {
     /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, extractor: Extractor::default() }
+        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, extractor: Extractor::default(), new_id: None }
     }
 
     /// Who reads the documents.
@@ -73,11 +75,30 @@ impl Indexer {
         Self { extractor, ..self }
     }
 
+    /// The id of the index, if it has to be made.
+    pub fn with_new_id(self, id: IndexId) -> Self {
+        Self { new_id: Some(id), ..self }
+    }
+
+    /// `None` if there is no index.
+    pub fn id(&self) -> Result<Option<IndexId>, IndexError> {
+        Ok(super::open(&self.folder)?.map(|(_, catalogue)| catalogue.id))
+    }
+
+    /// Keeps the index from being changed, so that it can be copied. `None` if there is none.
+    pub fn lock(&self) -> Result<Option<LockedIndex>, IndexError> {
+        let Some((index, _)) = super::open(&self.folder)? else { return Ok(None) };
+        let lock = lock_for_writing(&index)?;
+        let unreadable = |error: io::Error| IndexError::Unreadable(error.to_string());
+        let entries = fs::read_dir(&self.folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let mut files: Vec<_> = entries.map_err(unreadable)?.iter().map(fs::DirEntry::path).collect();
+        files.retain(|path| path.is_file() && path.extension().is_none_or(|extension| extension != "lock"));
+        files.sort();
+        Ok(Some(LockedIndex { files, _lock: lock }))
+    }
+
     pub fn list(&self) -> Result<Vec<Collection>, IndexError> {
-        match super::open(&self.folder)? {
-            Some(index) => Ok(super::catalogue(&index)?.collections),
-            None => Ok(Vec::new()),
-        }
+        Ok(super::open(&self.folder)?.map_or_else(Vec::new, |(_, catalogue)| catalogue.collections))
     }
 
     /// Adds or updates a folder's documents. What cannot be read is skipped and reported.
@@ -89,7 +110,8 @@ impl Indexer {
     ) -> Result<AddReport, IndexError> {
         let folder = real_folder(documents)?;
         let writer = Writer::open(&self.folder)?;
-        let catalogue = writer.catalogue()?;
+        let new = || Catalogue::new(self.new_id.clone().unwrap_or_else(IndexId::random));
+        let catalogue = writer.catalogue()?.unwrap_or_else(new);
         if let Some(other) = catalogue.collections.iter().find(|other| overlaps(&other.folder, &folder)) {
             return Err(IndexError::Overlaps { folder, indexed: other.folder.clone() });
         }
@@ -115,14 +137,14 @@ impl Indexer {
 
     /// `None` if the folder is not in the index.
     pub fn remove(&self, documents: &Path) -> Result<Option<Collection>, IndexError> {
-        if super::open(&self.folder)?.is_none() {
+        if !self.folder.join(META_FILE).exists() {
             return Ok(None);
         }
         // The folder itself may be gone.
         let folder = fs::canonicalize(documents).or_else(|_| std::path::absolute(documents));
         let folder = folder.map_err(|source| IndexError::NoSuchFolder { folder: documents.to_owned(), source })?;
         let mut writer = Writer::open(&self.folder)?;
-        let mut catalogue = writer.catalogue()?;
+        let Some(mut catalogue) = writer.catalogue()? else { return Ok(None) };
         let Some(at) = catalogue.collections.iter().position(|collection| collection.folder == folder) else {
             return Ok(None);
         };
@@ -131,6 +153,18 @@ impl Indexer {
         writer.commit(&catalogue)?;
         writer.close()?;
         Ok(Some(removed))
+    }
+}
+
+/// An index that no process changes while this lives.
+pub struct LockedIndex {
+    files: Vec<PathBuf>,
+    _lock: DirectoryLock,
+}
+
+impl LockedIndex {
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 }
 

@@ -21,18 +21,47 @@ mod stopwords;
 mod terms;
 mod writer;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tantivy::TantivyError;
 
+use catalogue::Catalogue;
 pub use catalogue::Collection;
 pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
-pub use indexer::{AddOptions, AddReport, Indexer, Progress};
+pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
 pub use reader::Index;
 
-/// Tantivy's list of segments, replaced by every commit. An index exists where this file does.
+/// Tantivy's list of segments, replaced by every commit.
 const META_FILE: &str = "meta.json";
+
+/// Identifies an index, and its copies on other machines. A new index has a random one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexId(String);
+
+impl IndexId {
+    pub fn random() -> Self {
+        let (high, low) = (getrandom::u64().unwrap_or_default(), getrandom::u64().unwrap_or_default());
+        Self(format!("{high:016x}{low:016x}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for IndexId {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for IndexId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
@@ -41,6 +70,18 @@ pub enum IndexError {
     Busy,
     #[error("the index was written by another version of this program: delete its folder and add your folders again")]
     OtherVersion,
+    /// There was one, or there must be one.
+    #[error(
+        "the index is gone: restore it from a backup, make it again with `adriaticum index add`, or give it up with \
+         `adriaticum index forget`"
+    )]
+    Gone,
+    /// Another than the one that must be there.
+    #[error(
+        "the index is not the one that this installation had: restore that one from a backup, or accept this one with \
+         `adriaticum index forget`"
+    )]
+    Replaced,
     /// Damaged, or not accessible.
     #[error("the index cannot be read: {0}")]
     Unreadable(String),
@@ -67,8 +108,8 @@ impl IndexError {
     }
 }
 
-/// `None` if there is no index. Never creates one.
-fn open(folder: &Path) -> Result<Option<tantivy::Index>, IndexError> {
+/// `None` if there is no index, or nothing was ever committed to it. Never creates one.
+fn open(folder: &Path) -> Result<Option<(tantivy::Index, Catalogue)>, IndexError> {
     let exists = folder.join(META_FILE).try_exists().map_err(|error| IndexError::Unreadable(error.to_string()))?;
     if !exists {
         return Ok(None);
@@ -77,17 +118,16 @@ fn open(folder: &Path) -> Result<Option<tantivy::Index>, IndexError> {
     if index.schema() != schema::schema().0 {
         return Err(IndexError::OtherVersion);
     }
-    catalogue(&index)?;
-    Ok(Some(index))
+    let catalogue = catalogue(&index)?;
+    Ok(catalogue.map(|catalogue| (index, catalogue)))
 }
 
-/// Of the last commit.
-fn catalogue(index: &tantivy::Index) -> Result<catalogue::Catalogue, IndexError> {
+/// Of the last commit; `None` if there is none.
+fn catalogue(index: &tantivy::Index) -> Result<Option<Catalogue>, IndexError> {
     let metas = index.load_metas().map_err(IndexError::reading)?;
     match metas.payload {
-        Some(payload) => catalogue::Catalogue::parse(&payload),
-        // Nothing committed yet.
-        None if metas.segments.is_empty() => Ok(catalogue::Catalogue::default()),
+        Some(payload) => Catalogue::parse(&payload).map(Some),
+        None if metas.segments.is_empty() => Ok(None),
         None => Err(IndexError::OtherVersion),
     }
 }

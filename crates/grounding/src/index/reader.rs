@@ -1,6 +1,7 @@
 //! Searching: BM25 over words and stems; the best candidates are ranked again by how many of the query terms they hold.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use tantivy::{DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, TERMINATE
 use super::panics::catch_panic;
 use super::schema::{Fields, schema};
 use super::terms::{TermField, query_terms};
-use super::{IndexError, META_FILE};
+use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
 
 /// The rarest terms of a question. More cost time and hardly change the ranking.
@@ -31,6 +32,7 @@ pub struct Index {
     meta: PathBuf,
     /// The commit that `reader` has loaded.
     loaded: Mutex<Commit>,
+    id: Mutex<IndexId>,
 }
 
 /// Identifies a commit by the metadata of its file.
@@ -51,13 +53,20 @@ struct WeightedTerm {
 impl Index {
     /// `None` if nothing was ever indexed in that folder; creates nothing.
     pub fn open(folder: &Path) -> Result<Option<Self>, IndexError> {
-        let Some(index) = super::open(folder)? else { return Ok(None) };
         let meta = folder.join(META_FILE);
         // Read before loading: a commit in between is loaded twice rather than missed.
-        let commit = Commit::read(&meta)?;
+        let commit = Commit::read(&meta);
+        let Some((index, catalogue)) = super::open(folder)? else { return Ok(None) };
         let reader = catch_panic(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
             .map_err(IndexError::reading)?;
-        Ok(Some(Self { reader, fields: schema().1, meta, loaded: Mutex::new(commit) }))
+        let (loaded, id) = (Mutex::new(commit?), Mutex::new(catalogue.id));
+        Ok(Some(Self { reader, fields: schema().1, meta, loaded, id }))
+    }
+
+    /// Of the newest commit: another index may have been put in its place.
+    pub fn id(&self) -> Result<IndexId, IndexError> {
+        self.searcher()?;
+        Ok(self.id.lock().clone())
     }
 
     pub fn is_empty(&self) -> Result<bool, IndexError> {
@@ -139,6 +148,8 @@ impl Index {
         let newest = Commit::read(&self.meta)?;
         if newest != *loaded {
             catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
+            let catalogue = super::catalogue(self.reader.searcher().index())?.ok_or(IndexError::Gone)?;
+            *self.id.lock() = catalogue.id;
             *loaded = newest;
         }
         Ok(self.reader.searcher())
@@ -147,7 +158,10 @@ impl Index {
 
 impl Commit {
     fn read(meta: &Path) -> Result<Self, IndexError> {
-        let metadata = fs::metadata(meta).map_err(|error| IndexError::Unreadable(error.to_string()))?;
+        let metadata = fs::metadata(meta).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => IndexError::Gone,
+            _ => IndexError::Unreadable(error.to_string()),
+        })?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Ok(Self { inode: metadata.ino(), modified, size: metadata.size() })
     }

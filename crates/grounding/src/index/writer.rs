@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tantivy::directory::MmapDirectory;
 use tantivy::directory::error::LockError;
+use tantivy::directory::{Directory, INDEX_WRITER_LOCK, MmapDirectory};
 use tantivy::schema::Value;
 use tantivy::{DocAddress, DocSet, IndexWriter, ReloadPolicy, TERMINATED, TantivyDocument, TantivyError, Term};
 
@@ -15,6 +15,8 @@ use super::IndexError;
 use super::catalogue::Catalogue;
 use super::files::FileRecord;
 use super::schema::{Fields, schema};
+
+pub(super) use tantivy::directory::DirectoryLock;
 
 /// What is not committed is lost when the process dies; but each commit takes a moment and leaves small segments.
 pub(super) const COMMIT_INTERVAL: CommitInterval = CommitInterval { passages: 50_000, time: Duration::from_secs(20) };
@@ -38,12 +40,20 @@ pub(super) struct Writer {
     committed: Instant,
 }
 
+/// Keeps other processes from writing while the lock lives.
+pub(super) fn lock_for_writing(index: &tantivy::Index) -> Result<DirectoryLock, IndexError> {
+    index.directory().acquire_lock(&INDEX_WRITER_LOCK).map_err(|error| match error {
+        LockError::LockBusy => IndexError::Busy,
+        error => IndexError::Unwritable(error.to_string()),
+    })
+}
+
 impl Writer {
     /// Creates the index if there is none.
     pub(super) fn open(folder: &Path) -> Result<Self, IndexError> {
         let (schema, fields) = schema();
         let index = match super::open(folder)? {
-            Some(index) => index,
+            Some((index, _)) => index,
             None => {
                 fs::create_dir_all(folder).map_err(|error| IndexError::Unwritable(error.to_string()))?;
                 let directory = MmapDirectory::open(folder).map_err(|error| IndexError::writing(error.into()))?;
@@ -58,8 +68,8 @@ impl Writer {
         Ok(Self { index, writer, fields, uncommitted: 0, committed: Instant::now() })
     }
 
-    /// Nobody else can change it while this writer lives.
-    pub(super) fn catalogue(&self) -> Result<Catalogue, IndexError> {
+    /// No other process can change it while this writer lives. `None` if the index is new.
+    pub(super) fn catalogue(&self) -> Result<Option<Catalogue>, IndexError> {
         super::catalogue(&self.index)
     }
 

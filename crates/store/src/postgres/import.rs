@@ -135,7 +135,7 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
 
 /// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
 /// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
-const LOCK_ORDER: [&str; 20] = [
+const LOCK_ORDER: [&str; 21] = [
     "commits",
     "requests",
     "spending",
@@ -156,6 +156,7 @@ const LOCK_ORDER: [&str; 20] = [
     "audit",
     "limits",
     "prices",
+    "search_index",
 ];
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests, 0 commits";

@@ -19,6 +19,8 @@ pub struct BackupSummary {
     pub bytes: u64,
     /// How many recorded requests it holds.
     pub requests: u64,
+    /// The search index that it expects.
+    pub index: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +50,21 @@ pub fn back_up(from: &Path, to: &Path) -> Result<BackupSummary, BackupError> {
     let partial = PartialFile::create(to)?;
     let original = open(from)?;
     original.execute("VACUUM INTO ?1", [partial.name()?])?;
-    let copy = open(&partial.path)?;
+    let summary = check_copy(&partial.path)?;
+    partial.persist(to)?;
+    Ok(summary)
+}
+
+/// Reads every page of a copy that no process uses.
+pub fn check_copy(path: &Path) -> Result<BackupSummary, BackupError> {
+    let copy = open(path)?;
     if let Some(fault) = faults(&copy)?.into_iter().next() {
         return Err(BackupError::Damaged(fault));
     }
     let requests = copy.query_row("SELECT count(*) FROM requests", [], |row| row.get(0))?;
-    drop(copy);
-    Ok(BackupSummary { bytes: partial.persist(to)?, requests })
+    let index = copy.query_row("SELECT max(index_id) FROM search_index", [], |row| row.get(0))?;
+    let bytes = path.metadata().map_err(|error| BackupError::File { path: path.to_owned(), error })?.len();
+    Ok(BackupSummary { bytes, requests, index })
 }
 
 fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
@@ -89,15 +99,14 @@ impl PartialFile {
         })
     }
 
-    /// Renames the copy once it is durable, and returns its size.
-    fn persist(&self, to: &Path) -> Result<u64, BackupError> {
+    /// Renames the copy once it is durable.
+    fn persist(&self, to: &Path) -> Result<(), BackupError> {
         let kept = || {
             let file = File::open(&self.path)?;
             file.sync_all()?;
             std::fs::rename(&self.path, to)?;
             let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(folder)?.sync_all()?;
-            Ok(file.metadata()?.len())
+            File::open(folder)?.sync_all()
         };
         kept().map_err(|error| BackupError::File { path: to.to_owned(), error })
     }

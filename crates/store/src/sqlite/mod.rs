@@ -31,7 +31,7 @@ use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
 use crate::sum_cache::SumCache;
 
-pub use backup::{BackupError, BackupSummary, back_up};
+pub use backup::{BackupError, BackupSummary, back_up, check_copy};
 pub(crate) use export::Export;
 use ledger::SqliteLedger;
 use limits::Reserved;

@@ -269,6 +269,10 @@ const MIGRATIONS: &[&str] = &[
         rule TEXT NOT NULL PRIMARY KEY,
         set_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE search_index (
+        id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+        index_id TEXT NOT NULL
+    ) STRICT;
     CREATE TABLE audit (
         number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
         at INTEGER NOT NULL,

@@ -257,6 +257,11 @@ CREATE TABLE public.rollups (
     latencies bigint[] NOT NULL
 )
 WITH (fillfactor='50');
+CREATE TABLE public.search_index (
+    id integer NOT NULL,
+    index_id text NOT NULL,
+    CONSTRAINT search_index_id_check CHECK ((id = 1))
+);
 CREATE TABLE public.sessions (
     digest bytea NOT NULL,
     id text NOT NULL COLLATE pg_catalog."C",
@@ -369,6 +374,8 @@ ALTER TABLE ONLY public.retention_clock
     ADD CONSTRAINT retention_clock_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.rollups
     ADD CONSTRAINT rollups_pkey PRIMARY KEY (party, start, status, code);
+ALTER TABLE ONLY public.search_index
+    ADD CONSTRAINT search_index_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.sessions
     ADD CONSTRAINT sessions_id_key UNIQUE (id);
 ALTER TABLE ONLY public.sessions

@@ -1,0 +1,53 @@
+//! Where the services of this installation listen: each has a locked file in the data folder, as long as it runs. By it
+//! `check` tells them from other programs, without a request.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The file of this process; removed on drop.
+pub(crate) struct RunningService {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl RunningService {
+    /// Removes files that crashed services have left.
+    pub(crate) fn announce(data_dir: &Path, addresses: &[SocketAddr]) -> std::io::Result<Self> {
+        for (path, file) in files(data_dir) {
+            if file.try_lock().is_ok() {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        let path = data_dir.join(format!("serve-{:016x}.addresses", getrandom::u64().map_err(std::io::Error::other)?));
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.lock()?;
+        addresses.iter().try_for_each(|address| writeln!(file, "{address}"))?;
+        Ok(Self { path, _locked: file })
+    }
+}
+
+impl Drop for RunningService {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Where services of this installation listen now.
+pub(crate) fn addresses(data_dir: &Path) -> Vec<SocketAddr> {
+    let is_locked = |file: &File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    let mut text = String::new();
+    for (_, mut file) in files(data_dir).filter(|(_, file)| is_locked(file)) {
+        let _ = file.read_to_string(&mut text); // what cannot be read is not ours
+    }
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+fn files(data_dir: &Path) -> impl Iterator<Item = (PathBuf, File)> {
+    let is_ours = |name: &str| name.starts_with("serve-") && name.ends_with(".addresses");
+    let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+    let paths = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_ours)).map(|entry| entry.path());
+    paths.filter_map(|path| File::open(&path).ok().map(|file| (path, file)))
+}

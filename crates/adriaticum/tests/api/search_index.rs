@@ -1,0 +1,133 @@
+//! An index that is lost, or not the one that was there, is an outage: requests that need facts are refused, and every
+//! report says why.
+
+use testbed::{Behaviour, FakeRuntime, Installation, Service, on_postgres};
+
+use crate::ADRIATICUM;
+
+const FACTUAL: &str = "How long is the Velebit tunnel in metres?";
+const CREATIVE: &str = "Write a short poem about the sea.";
+
+fn add_documents(installation: &Installation) {
+    let documents = installation.folder().join("handbook");
+    std::fs::create_dir_all(&documents).unwrap();
+    std::fs::write(documents.join("tunnel.md"), "# The Velebit tunnel\n\nThe Velebit tunnel is 5,821 m long.\n")
+        .unwrap();
+    installation.run_ok(&["index", "add", "handbook"]);
+}
+
+fn remove_index(installation: &Installation) {
+    std::fs::remove_dir_all(installation.data().join("index")).unwrap();
+}
+
+/// Refused for this reason, which `/readyz`, `check` and `index list` give, too.
+fn assert_outage(service: &Service, key: &str, reason: &str) {
+    // A running service asks the database every second which index it expects.
+    let refused = ADRIATICUM.wait_for("the outage", || Some(service.chat(key, FACTUAL)).filter(|it| it.status == 503));
+    assert_eq!(refused.error().code, "search_unavailable");
+    service.chat(key, CREATIVE).completion();
+    let (_, readiness) = service.get_ops("/readyz");
+    assert!(readiness.contains(&format!("The search index is {reason}")), "{readiness}");
+    for command in ["check", "index list"] {
+        let output = service.run(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.code, Some(1), "{output:?}");
+        let printed = output.stdout + &output.stderr;
+        assert!(printed.contains(&format!("the index is {reason}")), "{printed}");
+        assert!(printed.contains("adriaticum index forget"), "{printed}");
+    }
+}
+
+fn assert_grounded(service: &Service, key: &str) {
+    let response = service.chat(key, FACTUAL);
+    response.completion();
+    assert!(response.header("link").is_some_and(|link| link.contains("tunnel.md")), "{response:?}");
+    let (_, readiness) = service.get_ops("/readyz");
+    assert!(!readiness.contains("The search index"), "{readiness}");
+}
+
+#[test]
+fn an_index_that_is_lost_is_an_outage_until_it_is_back_or_given_up() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut service = ADRIATICUM.service_with(&[&runtime]).start();
+    let key = service.key();
+    service.chat(&key, FACTUAL).completion(); // there never was an index
+    add_documents(&service);
+    assert_grounded(&service, &key);
+
+    let (index, away) = (service.data().join("index"), service.folder().join("away"));
+    std::fs::rename(&index, &away).unwrap();
+    assert_outage(&service, &key, "gone");
+    service.kill();
+    service.start_again();
+    assert!(service.banner().contains("Warning   requests that need facts get 503: the index is gone"));
+    assert_outage(&service, &key, "gone");
+    std::fs::rename(&away, &index).unwrap();
+    assert_grounded(&service, &key);
+
+    remove_index(&service);
+    assert_outage(&service, &key, "gone");
+    add_documents(&service);
+    assert_grounded(&service, &key);
+
+    remove_index(&service);
+    service.run_ok(&["index", "forget"]);
+    ADRIATICUM.wait_for("an answer without an index", || (service.chat(&key, FACTUAL).status == 200).then_some(()));
+    assert!(service.run_ok(&["check"]).contains("nothing is indexed"));
+}
+
+#[test]
+fn another_index_is_an_outage_until_it_is_accepted() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let other = ADRIATICUM.install();
+    let key = service.key();
+    add_documents(&service);
+    add_documents(&other);
+    remove_index(&service);
+    std::fs::rename(other.data().join("index"), service.data().join("index")).unwrap();
+    assert_outage(&service, &key, "not the one that");
+    let refused = service.run(&["index", "add", "handbook"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("not the one"), "{refused:?}");
+
+    service.run_ok(&["index", "forget"]);
+    ADRIATICUM.wait_for("the other index", || (service.chat(&key, FACTUAL).status == 200).then_some(()));
+    assert_grounded(&service, &key);
+    remove_index(&service);
+    ADRIATICUM.wait_for("the outage", || (service.chat(&key, FACTUAL).status == 503).then_some(()));
+}
+
+#[test]
+fn a_database_restored_without_its_index_grounds_nothing() {
+    if on_postgres() {
+        return; // replicas below have a database without an index, too
+    }
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let service = ADRIATICUM.service_with(&[&runtime]).start();
+    let key = service.key();
+    add_documents(&service);
+    service.run_ok(&["backup", "copy.db"]);
+    let restored = service.folder().join("restored");
+    std::fs::create_dir(&restored).unwrap();
+    std::fs::copy(service.folder().join("copy.db"), restored.join("adriaticum.db")).unwrap();
+    let restored = ADRIATICUM.service_with(&[&runtime]).data(restored).start();
+    assert_outage(&restored, &key, "gone");
+}
+
+/// Each replica has an index folder of its own.
+#[test]
+fn a_replica_without_its_copy_of_the_index_grounds_nothing() {
+    if !on_postgres() {
+        return; // replicas share a PostgreSQL database
+    }
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let first = ADRIATICUM.service_with(&[&runtime]).start();
+    let folder = first.folder().join("second");
+    let second = ADRIATICUM.service_with(&[&runtime]).replica_of(&first).data(folder).start();
+    let key = first.key();
+    add_documents(&first);
+    assert_grounded(&first, &key);
+    assert_outage(&second, &key, "gone");
+    add_documents(&second);
+    assert_grounded(&second, &key);
+    assert_grounded(&first, &key);
+}

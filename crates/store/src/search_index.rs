@@ -1,0 +1,36 @@
+//! Which search index this installation has. The index itself is a folder, which can be lost without the database; its
+//! id is here, so that its loss is noticed.
+
+use crate::sql::{Row, params};
+use crate::{Store, StoreError};
+
+const FIND: &str = "SELECT index_id FROM search_index";
+
+impl Store {
+    /// The id of the index that must be there; `None` if there never was one, or it was given up.
+    pub async fn expected_index(&self) -> Result<Option<String>, StoreError> {
+        self.connection().await?.query_optional(FIND, &[], index_id).await
+    }
+
+    /// Expects this index, unless another is expected already. Returns the one that is.
+    pub async fn expect_index(&self, id: &str) -> Result<String, StoreError> {
+        self.change_without_viewer(async |transaction| {
+            let insert = "INSERT INTO search_index (id, index_id) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
+            transaction.execute(insert, params![id]).await?;
+            transaction.query_optional(FIND, &[], index_id).await?.ok_or(StoreError::Corrupt("index"))
+        })
+        .await
+    }
+
+    /// Gives the expected index up. Whether there was one.
+    pub async fn forget_index(&self) -> Result<bool, StoreError> {
+        self.change_without_viewer(async |transaction| {
+            Ok(transaction.execute("DELETE FROM search_index", &[]).await? > 0)
+        })
+        .await
+    }
+}
+
+fn index_id(row: &Row<'_>) -> Result<String, StoreError> {
+    row.get(0)
+}
