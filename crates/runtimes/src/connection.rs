@@ -1,62 +1,51 @@
-//! One connection to a runtime. The request that uses it reads and writes it in its own task: there is no switch
-//! between tasks, and dropping the future closes the socket, so that the runtime stops.
+//! One connection to a runtime. The request that uses it drives it in its own task: there is no switch between tasks, and
+//! dropping the future closes the socket, so that the runtime stops.
+//!
+//! It carries one request at a time. It is used again only if its last response ended beyond doubt: otherwise the rest of
+//! that would reach the next caller.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::StatusCode;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, Version, header};
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
 use rustix::net::RecvFlags;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use crate::http1::{self, BodyReader, HeadReader, ResponseHead};
 use crate::url::{RuntimeUrl, Target};
 
-/// Room for what arrives: most responses fit.
-const READ_BYTES: usize = 8 << 10;
-/// An idle connection keeps no more.
-const MAX_IDLE_BYTES: usize = 8 * READ_BYTES;
+/// Limits of a response: its head, and its body, far above 512 tokens of anything.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+const MAX_BODY_BYTES: usize = 4 << 20;
 /// For reading what has already arrived.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
-    stream: Box<dyn Stream>,
-    /// What has arrived and was not taken yet.
-    arrived: BytesMut,
+    requests: SendRequest<Full<Bytes>>,
+    /// Reads and writes the socket, until the connection ends.
+    driver: Result<Pin<Box<Driver>>, Ended>,
+    /// The same socket.
+    socket: OwnedFd,
     reuse: Reuse,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
-    fn socket(&self) -> BorrowedFd<'_>;
-}
+type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 
-impl Stream for TcpStream {
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
-}
-
-impl Stream for UnixStream {
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
-}
-
-impl Stream for TlsStream<TcpStream> {
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.get_ref().0.as_fd()
-    }
-}
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Whether another request may follow on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,18 +66,16 @@ pub(crate) enum IdleState {
     Spoke,
 }
 
-/// A request as it is sent. The id is empty if there is none.
-#[derive(Clone, Copy)]
-pub(crate) struct RuntimeRequest<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) id: &'a [u8],
+/// The id is empty if there is none.
+pub(crate) struct RuntimeRequest {
+    pub(crate) request: Request<Full<Bytes>>,
+    pub(crate) id: Bytes,
 }
 
 /// A complete response, whatever its status.
 pub(crate) struct RuntimeResponse {
     pub(crate) status: StatusCode,
-    /// In seconds.
-    pub(crate) retry_after: Option<u64>,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// Whether it carries the id of its request.
     pub(crate) has_id: bool,
@@ -101,9 +88,9 @@ pub(crate) struct RuntimeResponse {
 pub(crate) enum ExchangeError {
     /// No head of a final response has arrived.
     #[error("there is no response: {0}")]
-    BeforeResponse(#[source] io::Error),
+    BeforeResponse(#[source] hyper::Error),
     #[error("the response is not complete: {0}")]
-    WithinResponse(#[source] io::Error),
+    WithinResponse(#[source] Box<dyn Error + Send + Sync>),
     /// The connection's responses carry ids, and this one has another.
     #[error("the response is for another request")]
     Foreign,
@@ -112,34 +99,41 @@ pub(crate) enum ExchangeError {
 impl Connection {
     /// Connects to the given address of the host, or to any.
     pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, io::Error> {
-        let stream: Box<dyn Stream> = match &url.target {
-            Target::Unix(path, peer) => Box::new(unix_socket::connect(path, *peer).await?),
+        let (socket, stream): (OwnedFd, Box<dyn Stream>) = match &url.target {
+            Target::Unix(path, peer) => {
+                let socket = unix_socket::connect(path, *peer).await?;
+                (socket.as_fd().try_clone_to_owned()?, Box::new(socket))
+            }
             Target::Tcp { tls, host, port } => {
                 let socket = match address {
                     Some(address) => TcpStream::connect((address, *port)).await?,
                     None => TcpStream::connect((host.as_str(), *port)).await?,
                 };
                 socket.set_nodelay(true)?;
+                let copy = socket.as_fd().try_clone_to_owned()?;
                 if *tls {
                     let name = rustls::pki_types::ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                    Box::new(tls_connector()?.connect(name, socket).await?)
+                    (copy, Box::new(tls_connector()?.connect(name, socket).await?))
                 } else {
-                    Box::new(socket)
+                    (copy, Box::new(socket))
                 }
             }
         };
-        Ok(Self { stream, arrived: BytesMut::new(), reuse: Reuse::No })
+        let mut protocol = http1::Builder::new();
+        protocol.max_buf_size(MAX_HEAD_BYTES);
+        let (requests, driver) = protocol.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        Ok(Self { requests, driver: Ok(Box::pin(driver)), socket, reuse: Reuse::No })
     }
 
     /// Asks the socket itself, because tokio may not know yet of what has arrived.
     pub(crate) async fn idle_state(&mut self) -> IdleState {
-        match rustix::net::recv(self.stream.socket(), &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::WOULDBLOCK) => IdleState::Quiet,
             Err(_) | Ok((_, 0)) => IdleState::Closed,
             // Behind TLS it may be no more than the notice of the end.
-            Ok(_) => match tokio::time::timeout(READ_TIMEOUT, self.stream.read_u8()).await {
-                Ok(Ok(_)) => IdleState::Spoke,
-                Ok(Err(_)) | Err(_) => IdleState::Closed,
+            Ok(_) => match tokio::time::timeout(READ_TIMEOUT, poll_fn(|context| self.poll_driver(context))).await {
+                Ok(Ended::BySurplus) => IdleState::Spoke,
+                Ok(Ended::Closed) | Err(_) => IdleState::Closed,
             },
         }
     }
@@ -147,83 +141,88 @@ impl Connection {
     /// Sends a whole request, and receives its response. `begun` is set once the head of the final response is there.
     pub(crate) async fn exchange(
         &mut self,
-        request: RuntimeRequest<'_>,
+        request: RuntimeRequest,
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, ExchangeError> {
         let needs_id = std::mem::replace(&mut self.reuse, Reuse::No) == Reuse::Now;
-        let mut unsent = request.bytes;
-        let mut is_early = false;
-        let mut reader = HeadReader::default();
-        let head = loop {
-            if self.transfer(&mut unsent).await.map_err(ExchangeError::BeforeResponse)? == 0 {
-                return Err(ExchangeError::BeforeResponse(closed()));
-            }
-            is_early |= !unsent.is_empty();
-            let head = reader.take(&mut self.arrived, request.id);
-            if let Some(head) = head.map_err(|error| ExchangeError::WithinResponse(error.into()))? {
-                break head;
-            }
+        let RuntimeRequest { request, id } = request;
+        let response = self.requests.send_request(request);
+        let response = async {
+            let response = response.await.map_err(|error| match error.is_parse() {
+                true => ExchangeError::WithinResponse(error.into()),
+                false => ExchangeError::BeforeResponse(error),
+            })?;
+            begun.store(true, Ordering::Relaxed);
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(ExchangeError::WithinResponse)?;
+            Ok((head, body))
         };
-        begun.store(true, Ordering::Relaxed);
-        let mut reader = BodyReader::new(head.framing);
-        let body = loop {
-            let body = reader.take(&mut self.arrived);
-            if let Some(body) = body.map_err(|error| ExchangeError::WithinResponse(error.into()))? {
-                break body;
+        let mut response = pin!(response);
+        let (head, body) = poll_fn(|context| {
+            // The body is read once the head was taken.
+            for _ in 0..2 {
+                let _ = self.poll_driver(context);
+                if let Poll::Ready(response) = response.as_mut().poll(context) {
+                    return Poll::Ready(response);
+                }
             }
-            if self.transfer(&mut unsent).await.map_err(ExchangeError::WithinResponse)? == 0 {
-                break reader.end(&mut self.arrived).ok_or_else(|| ExchangeError::WithinResponse(closed()))?;
-            }
-        };
-        let has_id = head.has_id || http1::contains(&body, request.id);
+            Poll::Pending
+        })
+        .await?;
+        let keeps_alive = keeps_alive(&head, &body);
+        let body = body.to_bytes();
+        let has_id = contains(&body, &id) || head.headers.values().any(|value| contains(value.as_bytes(), &id));
         if needs_id && !has_id {
             return Err(ExchangeError::Foreign);
         }
-        let has_surplus = !self.arrived.is_empty();
-        // A runtime that responds before it has read the request may take the rest of it for the next one.
-        if head.keeps_alive && !reader.is_unusual() && !is_early && unsent.is_empty() && !has_surplus {
+        let ended = poll_fn(|context| Poll::Ready(self.poll_driver(context))).await;
+        if ended.is_pending() && keeps_alive {
             self.reuse = if has_id { Reuse::Now } else { Reuse::WhenSettled };
         }
-        if body.len() > MAX_IDLE_BYTES {
-            self.arrived = BytesMut::new();
-        }
-        let ResponseHead { status, retry_after, .. } = head;
-        Ok(RuntimeResponse { status, retry_after, body, has_id, has_surplus })
+        let has_surplus = ended == Poll::Ready(Ended::BySurplus);
+        Ok(RuntimeResponse { status: head.status, headers: head.headers, body, has_id, has_surplus })
     }
 
     pub(crate) fn reuse(&self) -> Reuse {
         self.reuse
     }
 
-    /// Sends what it can, and waits for something to arrive: how many bytes, 0 at the end of the connection. A runtime
-    /// may respond before it has read everything, and then stop reading; so what cannot be sent is no error yet.
-    async fn transfer(&mut self, unsent: &mut &[u8]) -> Result<usize, io::Error> {
-        poll_fn(|context| {
-            let sent = self.poll_send(context, unsent);
-            self.arrived.reserve(READ_BYTES);
-            let received = ready!(pin!(self.stream.read_buf(&mut self.arrived)).poll(context));
-            match (received, sent) {
-                (Ok(0) | Err(_), Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
-                (received, _) => Poll::Ready(received),
-            }
-        })
-        .await
-    }
-
-    fn poll_send(&mut self, context: &mut Context<'_>, unsent: &mut &[u8]) -> Poll<Result<(), io::Error>> {
-        let mut stream = Pin::new(&mut self.stream);
-        while !unsent.is_empty() {
-            match ready!(stream.as_mut().poll_write(context, unsent))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => *unsent = &unsent[sent..],
-            }
-        }
-        stream.poll_flush(context)
+    /// Ready once the connection has ended.
+    fn poll_driver(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        let driver = match &mut self.driver {
+            Ok(driver) => driver,
+            Err(ended) => return Poll::Ready(*ended),
+        };
+        let ended = ready!(driver.as_mut().poll(context));
+        // An error of the socket or of TLS has a source; something unexpected has none.
+        let is_surplus = ended.is_err_and(|error| error.source().is_none() && !error.is_incomplete_message());
+        let ended = if is_surplus { Ended::BySurplus } else { Ended::Closed };
+        self.driver = Err(ended);
+        Poll::Ready(ended)
     }
 }
 
-fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Closed,
+    /// Something arrived that no request had asked for.
+    BySurplus,
+}
+
+/// Whether another request may follow: this is a 200 with one length, or with chunks and no trailers.
+fn keeps_alive(head: &http::response::Parts, body: &Collected<Bytes>) -> bool {
+    let count = |name| head.headers.get_all(name).iter().count();
+    let is_framed = match (count(header::CONTENT_LENGTH), count(header::TRANSFER_ENCODING)) {
+        (1, 0) => true,
+        (0, 1) => head.headers[header::TRANSFER_ENCODING].as_bytes().eq_ignore_ascii_case(b"chunked"),
+        _ => false,
+    };
+    is_framed && head.status == StatusCode::OK && head.version == Version::HTTP_11 && body.trailers().is_none()
+}
+
+fn contains(bytes: &[u8], id: &[u8]) -> bool {
+    !id.is_empty() && memchr::memmem::find(bytes, id).is_some()
 }
 
 /// One configuration for all members, made at the first use.
@@ -245,12 +244,15 @@ fn tls_connector() -> Result<TlsConnector, io::Error> {
 mod tests {
     use std::io::Write;
 
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
 
-    const REQUEST: RuntimeRequest<'_> = RuntimeRequest { bytes: b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", id: b"id-7" };
+    fn request(body: Vec<u8>) -> RuntimeRequest {
+        let request = Request::post("/").header(header::HOST, "x").body(Full::from(body)).unwrap();
+        RuntimeRequest { request, id: Bytes::from_static(b"id-7") }
+    }
 
     /// A connection to a server that does what it is told.
     async fn connect() -> (Connection, TcpStream) {
@@ -260,26 +262,29 @@ mod tests {
         (connection.unwrap(), accepted.unwrap().0)
     }
 
-    async fn read_request(server: &mut TcpStream) {
-        let mut request = vec![0; REQUEST.bytes.len()];
-        server.read_exact(&mut request).await.unwrap();
+    async fn read_head(server: &mut TcpStream) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(server.read_u8().await.unwrap());
+        }
     }
 
-    /// What comes of a request to which the server responds with these pieces.
+    /// What comes of a request to which the server responds with these pieces, and whether it had begun.
     async fn exchange(
         connection: &mut Connection,
         server: &mut TcpStream,
         pieces: &[&str],
-    ) -> Result<RuntimeResponse, ExchangeError> {
+    ) -> (Result<RuntimeResponse, ExchangeError>, bool) {
         let respond = async {
-            read_request(server).await;
+            read_head(server).await;
             for piece in pieces {
                 server.write_all(piece.as_bytes()).await.unwrap();
                 tokio::task::yield_now().await;
             }
         };
         let begun = AtomicBool::default();
-        tokio::join!(connection.exchange(REQUEST, &begun), respond).0
+        let (response, ()) = tokio::join!(connection.exchange(request(Vec::new()), &begun), respond);
+        (response, begun.into_inner())
     }
 
     #[tokio::test]
@@ -288,20 +293,45 @@ mod tests {
         for (body, reuse) in [("one", Reuse::WhenSettled), ("three", Reuse::WhenSettled), ("id-7", Reuse::Now)] {
             let length = format!("{:x}\r\n", body.len());
             let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-            let response = exchange(&mut connection, &mut server, &[head, &length, body, "\r\n0", "\r\n\r\n"]).await;
-            assert_eq!(response.unwrap().body, body);
+            let pieces = [head, &length, body, "\r\n0", "\r\n\r\n"];
+            let (response, has_begun) = exchange(&mut connection, &mut server, &pieces).await;
+            assert!(has_begun && response.unwrap().body == body);
             assert_eq!((connection.reuse(), connection.idle_state().await), (reuse, IdleState::Quiet));
         }
         drop(server);
-        assert_eq!(connection.stream.read(&mut [0]).await.unwrap(), 0);
         assert_eq!(connection.idle_state().await, IdleState::Closed);
     }
 
     #[tokio::test]
-    async fn what_follows_a_response_makes_a_connection_useless() {
+    async fn a_connection_is_used_again_only_after_a_200_that_ended_beyond_doubt() {
+        let chunks = "2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+        let cases = [
+            ("1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", true),
+            (&format!("1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n{chunks}"), true),
+            ("1.1 204 None\r\n\r\nx", false),
+            ("1.1 101 Switching\r\n\r\nx", false),
+            ("1.1 429 Wait\r\nContent-Length: 1\r\n\r\nx", false),
+            ("1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", false),
+            ("1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx", false),
+            ("1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", false),
+            (&format!("1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"), false),
+            ("1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", false),
+            ("1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n", false),
+            ("1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n\r\n", false),
+            ("1.1 200 OK\r\nContent-Length: 1\r\n\r\nx\r\n", false),
+        ];
+        for (text, is_kept) in cases {
+            let (mut connection, mut server) = connect().await;
+            let _ = exchange(&mut connection, &mut server, &[&format!("HTTP/{text}")]).await;
+            assert_eq!(connection.reuse() != Reuse::No, is_kept, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_follows_a_response_is_reported() {
         let (mut connection, mut server) = connect().await;
         let pieces = ["HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n"];
-        let response = exchange(&mut connection, &mut server, &pieces).await.unwrap();
+        let response = exchange(&mut connection, &mut server, &pieces).await.0.unwrap();
         assert!(response.has_surplus && response.body == "x" && connection.reuse() == Reuse::No);
     }
 
@@ -310,7 +340,7 @@ mod tests {
     async fn what_arrives_on_an_idle_connection_is_seen_at_once() {
         let (mut connection, mut server) = connect().await;
         let response = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
-        exchange(&mut connection, &mut server, &[response]).await.unwrap();
+        exchange(&mut connection, &mut server, &[response]).await.0.unwrap();
         assert_eq!(connection.idle_state().await, IdleState::Quiet);
         server.into_std().unwrap().write_all(response.as_bytes()).unwrap();
         assert_eq!(connection.idle_state().await, IdleState::Spoke);
@@ -320,8 +350,8 @@ mod tests {
     async fn a_response_for_another_request_is_noticed_where_responses_carry_ids() {
         let (mut connection, mut server) = connect().await;
         let response = |id: &str| format!("HTTP/1.1 200 OK\r\nX-Request-Id: {id}\r\nContent-Length: 1\r\n\r\nx");
-        exchange(&mut connection, &mut server, &[&response("id-7")]).await.unwrap();
-        let other = exchange(&mut connection, &mut server, &[&response("id-6")]).await;
+        exchange(&mut connection, &mut server, &[&response("id-7")]).await.0.unwrap();
+        let other = exchange(&mut connection, &mut server, &[&response("id-6")]).await.0;
         assert!(matches!(other, Err(ExchangeError::Foreign)));
         assert_eq!(connection.reuse(), Reuse::No);
     }
@@ -331,53 +361,36 @@ mod tests {
     async fn a_response_counts_even_if_the_request_could_not_be_sent() {
         let (mut connection, mut server) = connect().await;
         let refuse = async {
-            read_request(&mut server).await;
+            read_head(&mut server).await;
             server.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno").await.unwrap();
             server.shutdown().await.unwrap();
         };
-        let long = vec![b'x'; 16 << 20];
-        let request = RuntimeRequest { bytes: &long, id: b"" };
         let begun = AtomicBool::default();
-        let (response, ()) = tokio::join!(connection.exchange(request, &begun), refuse);
+        let (response, ()) = tokio::join!(connection.exchange(request(vec![b'x'; 16 << 20]), &begun), refuse);
         assert_eq!((response.unwrap().status, connection.reuse()), (StatusCode::PAYLOAD_TOO_LARGE, Reuse::No));
-    }
-
-    /// Even a 200: the rest of the request would be read as the next one.
-    #[tokio::test]
-    async fn a_response_before_the_whole_request_was_sent_ends_the_connection() {
-        let (mut connection, mut server) = connect().await;
-        let long = vec![b'x'; 16 << 20];
-        let respond = async {
-            read_request(&mut server).await;
-            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n").await.unwrap();
-            let mut rest = vec![0; long.len() - REQUEST.bytes.len()];
-            server.read_exact(&mut rest).await.unwrap();
-            server.write_all(b"ok").await.unwrap();
-        };
-        let request = RuntimeRequest { bytes: &long, id: b"" };
-        let begun = AtomicBool::default();
-        let (response, ()) = tokio::join!(connection.exchange(request, &begun), respond);
-        assert_eq!((response.unwrap().status, connection.reuse()), (StatusCode::OK, Reuse::No));
     }
 
     #[tokio::test]
     async fn an_end_before_or_within_the_response_is_told_apart() {
-        for (sent, is_before, has_begun) in [
+        for (sent, is_before, begins) in [
             ("", true, false),
             ("HTTP/1.1 100 Continue\r\n\r\n", true, false),
             ("HTTP/1.1 200 OK\r\nContent-Le", true, false),
             ("garbage\r\n\r\n", false, false),
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", false, true),
+            (&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\nx", MAX_BODY_BYTES + 1), false, true),
+            (&format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MAX_HEAD_BYTES)), false, false),
         ] {
             let (mut connection, mut server) = connect().await;
             let respond = async move {
-                read_request(&mut server).await;
+                read_head(&mut server).await;
                 server.write_all(sent.as_bytes()).await.unwrap();
             };
             let begun = AtomicBool::default();
-            let (result, ()) = tokio::join!(connection.exchange(REQUEST, &begun), respond);
-            assert_eq!(matches!(result, Err(ExchangeError::BeforeResponse(_))), is_before, "{sent}");
-            assert_eq!(begun.into_inner(), has_begun, "{sent}");
+            let (result, ()) = tokio::join!(connection.exchange(request(Vec::new()), &begun), respond);
+            let shown = &sent[..sent.len().min(60)];
+            assert_eq!(matches!(result, Err(ExchangeError::BeforeResponse(_))), is_before, "{shown}");
+            assert!(result.is_err() && begun.into_inner() == begins, "{shown}");
         }
     }
 }

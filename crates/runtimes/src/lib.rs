@@ -1,7 +1,7 @@
 //! The pool of inference runtimes: OpenAI-shaped servers reached over HTTP.
 //!
-//! `balance` chooses a member, purely, by `affinity` and `pace` and with a breaker for each. `member`, `connection` and
-//! `http1` talk to one runtime, `guard` breaks control tokens in messages to it, `endpoints` resolves URLs to members, `pool`
+//! `balance` chooses a member, purely, by `affinity` and `pace` and with a breaker for each. `member` and `connection`
+//! talk to one runtime, `guard` breaks control tokens in messages to it, `endpoints` resolves URLs to members, `pool`
 //! holds the membership and checks health, `client` chooses, asks, retries once and moves requests away from members
 //! that hang. `supervisor` runs the embedded runtime, which is one more member, and `watchdog` says whether that is hung.
 //! Nothing here knows callers, keys of ours or the ledger, and no text of a runtime's own leaves this crate except to
@@ -14,7 +14,6 @@ mod connection;
 mod counters;
 mod endpoints;
 mod guard;
-mod http1;
 mod key;
 mod member;
 mod pace;

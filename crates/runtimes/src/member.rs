@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use breaker::Verdict;
+use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
-use http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::Full;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
@@ -15,7 +17,6 @@ use crate::balance::{MoveReason, Observation};
 use crate::connection::{Connection, ExchangeError, IdleState, Reuse, RuntimeRequest, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
-use crate::http1::RequestHead;
 use crate::key::RuntimeKey;
 
 /// How long a connection whose responses carry no ids stays unused, so that a spare response has arrived before the
@@ -31,6 +32,7 @@ const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
 /// Of our own engine. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
 const REQUEST_ID: HeaderName = HeaderName::from_static(wire::engine::REQUEST_ID_HEADER);
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const KEY: HeaderName = HeaderName::from_static(wire::engine::KEY_HEADER);
 const PERSON: HeaderName = HeaderName::from_static(wire::engine::PERSON_HEADER);
 /// What a member's `Retry-After` is clamped to.
@@ -54,8 +56,8 @@ pub(crate) struct Member {
     /// The endpoint as text, without a key.
     name: Arc<str>,
     key: RwLock<Option<RuntimeKey>>,
-    completions_path: String,
-    models_path: String,
+    completions_path: Uri,
+    models_path: Uri,
     /// Learned from `/models`.
     model: RwLock<Option<Model>>,
     counters: Arc<MemberCounters>,
@@ -279,11 +281,7 @@ impl Member {
         attribution: Attribution<'_>,
         begun: &AtomicBool,
     ) -> Result<Completion, MemberError> {
-        let bytes = self.completion_request(request, attribution);
-        let id = attribution.id.to_text();
-        let request = RuntimeRequest { bytes: &bytes, id: id.as_str().as_bytes() };
-        let response = self.send(connections, request, begun).await?;
-        drop(bytes);
+        let response = self.send(connections, || self.completion_request(request, attribution), begun).await?;
         match response.status {
             StatusCode::OK => Ok(wire::runtime::parse_completion(&response.body)?),
             status if is_about_the_request(status) => match wire::runtime::parse_context_overflow(&response.body) {
@@ -294,21 +292,24 @@ impl Member {
         }
     }
 
-    fn completion_request(&self, request: &ChatRequest, attribution: Attribution<'_>) -> Vec<u8> {
+    fn completion_request(&self, request: &ChatRequest, attribution: Attribution<'_>) -> RuntimeRequest {
         let body = {
             let model = self.model.read();
             wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name))
         };
-        let mut head = self.head(&Method::POST, &self.completions_path, body.len());
-        head.add(&REQUEST_ID, attribution.id.to_text().as_str().as_bytes());
-        if let Some(key) = attribution.key {
-            head.add(&KEY, key.as_str().as_bytes());
+        let id = Bytes::copy_from_slice(attribution.id.to_text().as_str().as_bytes());
+        let mut request = self.request(Method::POST, &self.completions_path, body.into());
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, JSON);
+        // What cannot stand in a header is left out.
+        let person = attribution.person.map(|person| Bytes::copy_from_slice(person.as_bytes()));
+        let key = attribution.key.map(|key| Bytes::copy_from_slice(key.as_str().as_bytes()));
+        for (name, value) in [(REQUEST_ID, Some(id.clone())), (KEY, key), (PERSON, person)] {
+            headers
+                .extend(value.and_then(|value| HeaderValue::from_maybe_shared(value).ok()).map(|value| (name, value)));
         }
-        if let Some(person) = attribution.person {
-            head.add(&PERSON, person.as_bytes());
-        }
-        head.add_all(attribution.trace);
-        head.with_json(&body)
+        headers.extend(attribution.trace.clone());
+        RuntimeRequest { request, id }
     }
 
     /// Checks the member's health, and learns its model. Our own engine passes if it decodes, however slowly.
@@ -326,8 +327,7 @@ impl Member {
     }
 
     async fn check_models(&self, idle: &IdleConnections) -> Result<(), MemberError> {
-        let request = self.head(&Method::GET, &self.models_path, 0).without_body();
-        let (request, begun) = (RuntimeRequest { bytes: &request, id: b"" }, AtomicBool::default());
+        let (request, begun) = (|| self.get(&self.models_path), AtomicBool::default());
         let response = self.send(Connections::Any(idle), request, &begun);
         let response = tokio::time::timeout(HEALTH_TIMEOUT, response).await;
         let response = response.unwrap_or(Err(MemberError::TimedOut))?;
@@ -352,8 +352,7 @@ impl Member {
         if !self.is_engine() {
             return None;
         }
-        let request = self.head(&Method::GET, STATUS_PATH, 0).without_body();
-        let request = RuntimeRequest { bytes: &request, id: b"" };
+        let request = || self.get(&Uri::from_static(STATUS_PATH));
         let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
         let response = self.send(Connections::New(&idle), request, &begun);
         let response = tokio::time::timeout(STATUS_TIMEOUT, response).await.ok()?.ok()?;
@@ -375,7 +374,7 @@ impl Member {
     async fn send(
         &self,
         connections: Connections<'_>,
-        request: RuntimeRequest<'_>,
+        request: impl Fn() -> RuntimeRequest,
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, MemberError> {
         let (idle, mut is_second) = match connections {
@@ -383,7 +382,7 @@ impl Member {
             Connections::New(idle) => (idle, true),
         };
         if !is_second && let Some(connection) = self.take_idle(idle).await {
-            match self.exchange(idle, connection, request, begun).await {
+            match self.exchange(idle, connection, request(), begun).await {
                 Ok(response) if response.status == StatusCode::OK || response.has_id => return Ok(response),
                 Ok(_) => {}
                 Err(_) => is_second = true,
@@ -395,7 +394,7 @@ impl Member {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, open).await;
         let connection =
             opened.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(MemberError::Connect)?;
-        self.exchange(idle, connection, request, begun).await.map_err(|error| match error {
+        self.exchange(idle, connection, request(), begun).await.map_err(|error| match error {
             ExchangeError::BeforeResponse(_) => MemberError::NoResponse { cause: error.to_string(), is_second },
             ExchangeError::WithinResponse(_) | ExchangeError::Foreign => {
                 MemberError::IncompleteResponse(error.to_string())
@@ -420,7 +419,7 @@ impl Member {
         &self,
         idle: &IdleConnections,
         mut connection: Connection,
-        request: RuntimeRequest<'_>,
+        request: RuntimeRequest,
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, ExchangeError> {
         let unexpected = self.counters.unexpected();
@@ -440,26 +439,34 @@ impl Member {
         tracing::warn!(runtime = self.name(), cause, "a runtime's idle connections are closed");
     }
 
-    fn head(&self, method: &Method, path: &str, body_bytes: usize) -> RequestHead {
-        let mut head = RequestHead::new(method, path, &self.endpoint.url.host_header, body_bytes);
+    fn get(&self, path: &Uri) -> RuntimeRequest {
+        RuntimeRequest { request: self.request(Method::GET, path, Bytes::new()), id: Bytes::new() }
+    }
+
+    fn request(&self, method: Method, path: &Uri, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.clone();
+        request.headers_mut().insert(header::HOST, self.endpoint.url.host_header.clone());
         if let Some(key) = &*self.key.read() {
-            head.add(&header::AUTHORIZATION, key.header().as_bytes());
+            request.headers_mut().insert(header::AUTHORIZATION, key.header().clone());
         }
-        head
+        request
     }
 }
 
 /// A 503 means a lack of capacity only if it says so. Other 503s come from broken servers.
 fn error_for(status: StatusCode, response: &RuntimeResponse) -> MemberError {
-    let retry_after = response.retry_after.unwrap_or(0).clamp(*RETRY_AFTER_SECONDS.start(), *RETRY_AFTER_SECONDS.end());
+    // A date, which no runtime sends, is 0.
+    let given =
+        response.headers.get(header::RETRY_AFTER).map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
+    let retry_after = given.flatten().unwrap_or(0).clamp(*RETRY_AFTER_SECONDS.start(), *RETRY_AFTER_SECONDS.end());
     match status {
         StatusCode::SERVICE_UNAVAILABLE if wire::runtime::is_no_capacity(&response.body) => {
             MemberError::NoCapacity { retry_after }
         }
         StatusCode::TOO_MANY_REQUESTS => MemberError::Saturated { status, retry_after },
-        StatusCode::SERVICE_UNAVAILABLE if response.retry_after.is_some() => {
-            MemberError::Saturated { status, retry_after }
-        }
+        StatusCode::SERVICE_UNAVAILABLE if given.is_some() => MemberError::Saturated { status, retry_after },
         _ => MemberError::Status(status),
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use http::HeaderValue;
+use http::{HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use unix_socket::Peer;
 use url::{Host, Url};
@@ -64,8 +64,9 @@ impl RuntimeUrl {
         }
     }
 
-    pub(crate) fn path_of(&self, below: &str) -> String {
-        format!("{}{below}", self.path)
+    pub(crate) fn path_of(&self, below: &str) -> Uri {
+        // The path is that of a URL, so this succeeds.
+        Uri::try_from(format!("{}{below}", self.path)).unwrap_or_default()
     }
 }
 
