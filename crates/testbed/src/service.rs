@@ -111,7 +111,9 @@ impl Service {
     /// Status and body of a path on the ops listener.
     pub fn get_ops(&self, path: &str) -> (u16, String) {
         let request = Request::chat("", "").without("Authorization").method("GET").target(path);
-        let response = Connection::connect(self.ops_address()).send(request.bytes()).response();
+        let mut connection = Connection::connect(self.ops_address());
+        let response = connection.send(request.header("Connection", "close").bytes()).response();
+        connection.read_to_end(); // so that it takes no slot from the next one
         (response.status, String::from_utf8(response.body).unwrap())
     }
 
