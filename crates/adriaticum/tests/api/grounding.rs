@@ -339,7 +339,9 @@ fn sources_leave_tokens_for_the_conversation() {
     let message = service.chat(&service.key(), FACTUAL).expect_error("invalid_request");
     assert!(message.contains("900") && message.contains("700"), "{message}");
     let tries = runtime.requests().split_off(asked);
-    let lengths: Vec<_> = tries.iter().map(|asked| asked["messages"][0]["content"].as_str().unwrap().len()).collect();
+    let mut lengths: Vec<_> =
+        tries.iter().map(|asked| asked["messages"][0]["content"].as_str().unwrap().len()).collect();
+    lengths.dedup(); // a refusal over a used connection is asked for again over a new one
     assert!(lengths.len() > 1 && lengths.is_sorted_by(|one, other| one > other), "{lengths:?}");
 }
 
