@@ -28,7 +28,7 @@ pub(crate) async fn expected_index(store: &Store, indexer: &Indexer) -> Result<O
     }
     match indexer.id() {
         Ok(Some(id)) => Ok(Some(store.expect_index(id.as_str()).await?.into())),
-        // What cannot be read is reported by whoever searches it.
+        // What cannot be read is reported by the search.
         Ok(None) | Err(_) => Ok(None),
     }
 }

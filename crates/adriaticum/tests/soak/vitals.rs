@@ -7,8 +7,8 @@ use rustix::process::Pid;
 /// Memory that may come and go: the allocator keeps what it was given back, and SQLite caches pages.
 const MEMORY_TOLERANCE: f64 = 1.25;
 const MEMORY_SLACK_KIB: u64 = 32 << 10;
-/// Kept-alive connections to runtimes and databases. Those to runtimes have two descriptors each, and rest for a while
-/// after each response.
+/// Kept-alive connections to runtimes and databases. Those to runtimes have two descriptors each and stay unused for a
+/// while after each response.
 const FILES_SLACK: u64 = 96;
 /// Threads for hashes, reports and searches, which start with the first one and then stay.
 const THREADS_SLACK: u64 = 8;

@@ -96,7 +96,7 @@ pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> R
             return Ok(None);
         }
         transaction.batch_execute(&format!("DROP TABLE {}", names.join(", "))).await?;
-        // Looked for while nobody can add any.
+        // Looked for while no commit can add any.
         let is_counted = !has_unfolded_before(transaction, first_id(first)).await?;
         Ok(is_counted.then_some(dropped))
     });

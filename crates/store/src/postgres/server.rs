@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// Runs what ends in a commit. From its beginning on nothing is cancelled: a commit that waits for a standby would
-    /// be visible without being safe. If somebody else cancels that wait, the server reports success with a warning,
+    /// be visible without being safe. If another session cancels that wait, the server reports success with a warning,
     /// in the server's language and under the code of all plain warnings; no other warning is to be expected here.
     pub(super) async fn commit<T, E>(&mut self, run: impl AsyncFnOnce(&Client) -> Result<T, E>) -> Result<T, StoreError>
     where
