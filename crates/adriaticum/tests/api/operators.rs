@@ -1,8 +1,7 @@
 //! What operators read is true: `check`, the log, and the timings of a request wherever they are shown.
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use testbed::{Behaviour, FakeRuntime, Output, Request, Service};
@@ -126,22 +125,29 @@ fn check_tells_its_own_service_from_another_and_leaves_no_request() {
     assert_eq!(request.len(), 1, "{request:?}");
 }
 
-/// As another user than root, who may write everywhere.
-fn run_without_rights(installation: &testbed::Installation, folder: &Path, arguments: &[&str]) -> Output {
-    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o555)).unwrap();
-    let mut command = installation.command(arguments);
-    if rustix::process::geteuid().is_root() {
-        std::fs::set_permissions(installation.folder(), PermissionsExt::from_mode(0o755)).unwrap();
-        command.uid(65_534);
+/// Permissions hold for root, too, once it has lost the capability to override them.
+fn run_without_override(installation: &testbed::Installation, arguments: &[&str]) -> Output {
+    let command = installation.command(arguments);
+    if !rustix::process::geteuid().is_root() {
+        return Output::of(&mut { command });
     }
-    Output::of(&mut command)
+    let mut confined = Command::new("setpriv");
+    confined.arg("--bounding-set=-dac_override").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => confined.env(name, value),
+            None => confined.env_remove(name),
+        };
+    }
+    Output::of(confined.current_dir(installation.folder()))
 }
 
 #[test]
 fn a_data_folder_without_permission_is_named_with_its_error() {
     let installation = ADRIATICUM.install();
     std::fs::create_dir(installation.data()).unwrap();
-    let output = run_without_rights(&installation, installation.data(), &["check"]);
+    std::fs::set_permissions(installation.data(), PermissionsExt::from_mode(0o555)).unwrap();
+    let output = run_without_override(&installation, &["check"]);
     assert_eq!(output.code, Some(1), "{output:?}");
     let failed = |line: &str| line.starts_with("FAIL") && line.contains("storage") && line.contains("EACCES");
     assert!(output.stdout.lines().any(failed), "{output:?}");
