@@ -33,13 +33,14 @@ pub(crate) async fn expected_index(store: &Store, indexer: &Indexer) -> Result<O
     }
 }
 
-/// Keeps `expected` up to date. While the database does not answer, what it said last holds.
+/// Keeps `expected` up to date, as long as anything reads it. While the database does not answer, what it said last
+/// holds.
 pub(crate) async fn follow_expected_index(
     store: Arc<Store>,
     indexer: Indexer,
     expected: watch::Sender<Option<IndexId>>,
 ) {
-    loop {
+    while !expected.is_closed() {
         tokio::time::sleep(EXPECTED_INDEX_INTERVAL).await;
         if let Ok(id) = expected_index(&store, &indexer).await {
             expected.send_if_modified(|known| std::mem::replace(known, id.clone()) != id);
