@@ -122,6 +122,7 @@ impl Engine {
             Some(placement) => (MAX_SEQUENCES_ON_GPU, DEFAULT_RUNNING_ON_GPU, placement.step),
             None => (MAX_SEQUENCES, DEFAULT_RUNNING, MAX_STEP_TOKENS),
         };
+        let sequences = sequences.min(self.model.max_sequences() - 1); // one is used to check that it decodes
         Limits {
             cells: self.cells(),
             sequences,

@@ -36,6 +36,8 @@ mod tuning;
 mod turns;
 mod weights;
 mod worker;
+#[cfg(test)]
+mod zoo;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -40,8 +40,8 @@ pub enum ModelError {
     NoTemplate(String),
     #[error("the chat template of {0} cannot be used: {1}")]
     BadTemplate(String, String),
-    #[error("{0} is a recurrent model; only models with attention alone are supported")]
-    Recurrent(String),
+    #[error("{0} is a model of another kind ({1}); only those are supported that write from left to right by attention")]
+    OtherKind(String, &'static str),
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
 }
@@ -53,9 +53,16 @@ pub(crate) struct Model {
     llama: LlamaModel,
     /// For error messages.
     file: String,
+    /// Of a cell in all layers, at 16 bits per number.
+    cell_bytes: usize,
     /// Whether all layers are on GPUs.
     is_on_gpu: bool,
+    /// Whether some layers see only the last tokens.
+    has_window: bool,
 }
+
+/// What the library can tell apart.
+const MAX_SEQUENCES: u16 = 256;
 
 impl Model {
     /// `progress` is called with the loaded part, from 0 to 1.
@@ -73,9 +80,6 @@ impl Model {
         let params = params.with_n_gpu_layers(layers);
         let params = params.with_devices(&devices).map_err(|_| ModelError::NotLoadable(path.display().to_string()))?;
         let model = Self::with_params(path, &params)?;
-        if model.llama.is_recurrent() || model.llama.is_hybrid() {
-            return Err(ModelError::Recurrent(model.file));
-        }
         Ok(Self { is_on_gpu: placement.is_some_and(Placement::is_whole), ..model })
     }
 
@@ -87,7 +91,7 @@ impl Model {
             bytes,
             parameters: model.llama.n_params(),
             layers: model.llama.n_layer(),
-            cell_bytes: model.cell_bytes() as u64,
+            cell_bytes: model.cell_bytes as u64,
             context: model.context(),
             vocabulary: usize::try_from(model.llama.n_vocab()).unwrap_or(0),
         })
@@ -98,7 +102,21 @@ impl Model {
         std::fs::File::open(path).map_err(|error| ModelError::Unreadable(file.clone(), error))?;
         let llama = LlamaModel::load_from_file(backend()?, path, params);
         let llama = llama.map_err(|_| ModelError::NotLoadable(file.clone()))?;
-        Ok(Self { llama, file, is_on_gpu: false })
+        let kind = kernels::model_kind(&llama);
+        let kind_name = match () {
+            () if kind.is_diffusion => Some("diffusion"),
+            () if kind.has_encoder => Some("encoder-decoder"),
+            () if llama.is_recurrent() || llama.is_hybrid() => Some("recurrent"),
+            () => None,
+        };
+        if let Some(kind) = kind_name {
+            return Err(ModelError::OtherKind(file, kind));
+        }
+        let heads = llama.n_head().max(1) as u64;
+        let estimate = || 2 * u64::from(llama.n_layer() * llama.n_head_kv()) * llama.n_embd().max(0) as u64 / heads;
+        let numbers = kernels::numbers_per_cell(path).unwrap_or_else(estimate);
+        let cell_bytes = usize::try_from(2 * numbers).unwrap_or(usize::MAX);
+        Ok(Self { llama, file, cell_bytes, is_on_gpu: false, has_window: kind.has_window })
     }
 
     /// Whether CPUs do nothing but sample.
@@ -127,9 +145,12 @@ impl Model {
 
     /// The size of a cell in all layers, at 16 bits per number.
     pub(crate) fn cell_bytes(&self) -> usize {
-        let (layers, heads) = (self.llama.n_layer() as usize, self.llama.n_head().max(1) as usize);
-        let head_size = self.llama.n_embd().max(0) as usize / heads;
-        2 * 2 * layers * self.llama.n_head_kv() as usize * head_size
+        self.cell_bytes
+    }
+
+    /// How many sequences a decoder can have at most.
+    pub(crate) fn max_sequences(&self) -> u16 {
+        if self.has_window { MAX_SEQUENCES / 2 } else { MAX_SEQUENCES }
     }
 
     /// How many heads of all layers read a cell for each token.
@@ -234,16 +255,18 @@ impl Model {
         // Without the hook the library's kernel computes, and there is no limit of threads beside the context's own.
         let _ = kernels::change(Changes { attention: choice.attention, max_threads: None });
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
+        let twins = self.has_window.then_some(shape.sequences);
+        let sequences = shape.sequences + twins.unwrap_or(0);
         // llama.cpp needs a batch that holds an output of every sequence.
-        let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(shape.sequences));
+        let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(sequences));
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(shape.cells).ok().and_then(NonZeroU32::new))
             .with_n_batch(step)
             .with_n_ubatch(step)
-            .with_n_seq_max(u32::from(shape.sequences))
+            .with_n_seq_max(u32::from(sequences))
             // Sequences can share cells only in a unified cache.
             .with_kv_unified(true)
-            // Keeps cells outside a sliding window, because another sequence may continue from there.
+            // Room for cells outside a sliding window, because another sequence may continue from there.
             .with_swa_full(true)
             .with_type_k(kv)
             .with_type_v(kv)
@@ -254,7 +277,7 @@ impl Model {
             .with_no_perf(true);
         let no_memory = || ModelError::NoMemory(self.file.clone(), shape.cells);
         let context = self.llama.new_context(backend()?, params).map_err(|_| no_memory())?;
-        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 1), attention: choice.attention })
+        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 2), attention: choice.attention, twins })
     }
 }
 
@@ -282,6 +305,9 @@ pub(crate) struct Decoder<'a> {
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
     attention: Attention,
+    /// The id of the first twin. With a sliding window every sequence has a twin that sees the same cells: the library
+    /// gives away what has left the window of its only sequence, though another one may share it later.
+    twins: Option<u16>,
 }
 
 /// The context rejected a batch: a bug of ours, or a hardware fault.
@@ -303,14 +329,18 @@ impl Decoder<'_> {
             match op {
                 CellOp::Share { from, to, positions } => {
                     let (start, end) = (bound(positions.start), bound(positions.end));
-                    let done = self.context.copy_kv_cache_seq(id(*from), id(*to), start, end);
-                    done.map_err(|error| failed(&error))?;
+                    for to in self.ids(*to) {
+                        let done = self.context.copy_kv_cache_seq(i32::from(from.0), to, start, end);
+                        done.map_err(|error| failed(&error))?;
+                    }
                 }
                 CellOp::Release { sequence, positions } => {
                     let (start, end) = (bound(positions.start), bound(positions.end));
-                    let done = self.context.clear_kv_cache_seq(Some(u32::from(sequence.0)), start, end);
-                    if !done.map_err(|error| failed(&error))? {
-                        return Err(failed(&"cells could not be released"));
+                    for id in self.ids(*sequence) {
+                        let done = self.context.clear_kv_cache_seq(u32::try_from(id).ok(), start, end);
+                        if !done.map_err(|error| failed(&error))? {
+                            return Err(failed(&"cells could not be released"));
+                        }
                     }
                 }
             }
@@ -323,7 +353,8 @@ impl Decoder<'_> {
         self.batch.clear();
         for entry in batch {
             let position = i32::try_from(entry.position).map_err(|error| DecodeError(error.to_string()))?;
-            let added = self.batch.add(LlamaToken(entry.token), position, &[id(entry.sequence)], entry.output);
+            let ids: Vec<i32> = self.ids(entry.sequence).collect();
+            let added = self.batch.add(LlamaToken(entry.token), position, &ids, entry.output);
             added.map_err(|error| DecodeError(error.to_string()))?;
         }
         self.context.decode(&mut self.batch).map_err(|error| DecodeError(error.to_string()))?;
@@ -335,8 +366,9 @@ impl Decoder<'_> {
     pub(crate) fn logits(&self, entry: usize) -> &[f32] {
         self.context.get_logits_ith(entry as i32)
     }
-}
 
-fn id(sequence: Sequence) -> i32 {
-    i32::from(sequence.0)
+    /// The library's ids of a sequence: its own, and that of its twin.
+    fn ids(&self, Sequence(id): Sequence) -> impl Iterator<Item = i32> + use<> {
+        [Some(id), self.twins.map(|twins| twins + id)].into_iter().flatten().map(i32::from)
+    }
 }

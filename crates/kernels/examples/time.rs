@@ -37,6 +37,7 @@ fn main() {
                 cells,
                 visible: (0..tokens).map(|token| (0..cells).map(|cell| visible(token, cell)).collect()).collect(),
                 bias: 0.0,
+                overflown: Vec::new(),
                 sinks: false,
                 number,
                 threads: 2,

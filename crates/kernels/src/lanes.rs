@@ -66,6 +66,8 @@ pub(crate) trait Vector: Copy {
     const COUNT: usize;
     /// Queries that are computed together at most, a multiple of `COUNT`: what the registers are used best with.
     const ROWS: usize;
+    /// `scale` by this is 0.
+    const VANISHING: f32;
 
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -77,17 +79,18 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// `self * factor + addend`
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// The other one if either is not a number.
     unsafe fn max(self, other: Self) -> Self;
     /// To the nearest whole number.
     unsafe fn round(self) -> Self;
-    /// `self * 2^exponent`, for whole numbers from -126 to 0.
+    /// `self * 2^exponent`, for whole numbers from `VANISHING` to 0.
     unsafe fn scale(self, exponent: Self) -> Self;
-    /// e to the power of each, of which none is above 0; those far below give about 0.
+    /// e to the power of each, of which none is above 0. Of minus infinity it is 0, not merely close to it.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // SAFETY: the caller's.
         unsafe {
-            let exponent = self.max(Self::splat(LOWEST)).mul(Self::splat(std::f32::consts::LOG2_E));
+            let exponent = Self::splat(Self::VANISHING).max(self.mul(Self::splat(std::f32::consts::LOG2_E)));
             let whole = exponent.round();
             let rest = exponent.sub(whole);
             let mut power = Self::splat(EXP2[0]);
@@ -118,8 +121,6 @@ pub(crate) const HIDDEN: u16 = 0xFC00;
 /// The coefficients of 2^x for x within half of 0, from the highest power down.
 const EXP2: [f32; 7] =
     [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, std::f32::consts::LN_2, 1.0];
-/// Below this e^x is taken as e^LOWEST, which is nearly the smallest normal number.
-const LOWEST: f32 = -87.0;
 
 /// Numbers of the cache.
 pub(crate) trait Source {

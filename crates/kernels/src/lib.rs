@@ -26,6 +26,6 @@ mod work;
 
 pub use hook::{Attention, Changes, NoHook, change};
 pub use lanes::{Instructions, limit_instructions};
-pub use library::{NotConverted, WeightsForm, convert, system_info};
+pub use library::{ModelKind, NotConverted, WeightsForm, convert, model_kind, numbers_per_cell, system_info};
 pub use loading::{NoKernels, Refused, RefusedBecause, load, load_for_gpus};
 pub use sampling::{largest, sum_of_exponentials};

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 /// Which instructions the kernels were compiled for, in the library's own words.
@@ -41,5 +42,60 @@ pub fn convert(model: &Path, copy: &Path, form: WeightsForm, threads: usize) -> 
     match unsafe { sys::llama_model_quantize(model.as_ptr(), copy.as_ptr(), &params) } {
         0 => Ok(()),
         _ => Err(NotConverted),
+    }
+}
+
+/// What a model's architecture says about how it can be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelKind {
+    /// Completions are not written from left to right.
+    pub is_diffusion: bool,
+    pub has_encoder: bool,
+    /// Whether some layers see only the last tokens.
+    pub has_window: bool,
+}
+
+pub fn model_kind(model: &LlamaModel) -> ModelKind {
+    const { assert!(size_of::<LlamaModel>() == size_of::<*const sys::llama_model>()) };
+    // SAFETY: the wrapper is transparent: it consists of the pointer, which is valid as long as it lives. The functions
+    // only read.
+    unsafe {
+        let model = *std::ptr::from_ref(model).cast::<*const sys::llama_model>();
+        ModelKind {
+            is_diffusion: sys::llama_model_is_diffusion(model),
+            has_encoder: sys::llama_model_has_encoder(model),
+            has_window: sys::llama_model_n_swa(model) > 0,
+        }
+    }
+}
+
+/// How many numbers of keys and values a cell has in all layers, by the file's tensors. `None` if these do not tell.
+pub fn numbers_per_cell(model: &Path) -> Option<u64> {
+    let path = CString::new(model.as_os_str().as_bytes()).ok()?;
+    let mut tensors = std::ptr::null_mut();
+    // SAFETY: the path lives until it returns; the tensors are of a context that is freed below, and have no data.
+    unsafe {
+        let file = sys::gguf_init_from_file(path.as_ptr(), sys::gguf_init_params { no_alloc: true, ctx: &mut tensors });
+        if file.is_null() {
+            return None;
+        }
+        let (mut numbers, mut tensor) = (0, sys::ggml_get_first_tensor(tensors));
+        while !tensor.is_null() {
+            let (name, columns) = (CStr::from_ptr((*tensor).name.as_ptr()).to_str().unwrap_or_default(), (*tensor).ne[1]);
+            numbers += match name.split_once("attn_") {
+                Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => columns,
+                // As many queries as the output has rows.
+                Some((layer, "qkv.weight")) => {
+                    let output = CString::new(format!("{layer}attn_output.weight")).ok();
+                    let output = output.map(|name| sys::ggml_get_tensor(tensors, name.as_ptr()));
+                    columns - output.filter(|output| !output.is_null()).map_or(0, |output| (*output).ne[0])
+                }
+                _ => 0,
+            };
+            tensor = sys::ggml_get_next_tensor(tensors, tensor);
+        }
+        sys::gguf_free(file);
+        sys::ggml_free(tensors);
+        u64::try_from(numbers).ok().filter(|numbers| *numbers > 0)
     }
 }

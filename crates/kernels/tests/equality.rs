@@ -27,11 +27,14 @@ fn cases() -> impl Strategy<Value = Case> {
     let number = prop_oneof![Just(Number::F32), Just(Number::F16), Just(Number::Bf16)];
     let bias = prop_oneof![4 => Just(0.0_f32), 1 => Just(-1.5)];
     let sizes = (1..700_usize, 1..80_usize, 1..9_usize, any::<bool>(), any::<u64>());
-    (heads, number, bias, sizes, 0..5_usize).prop_map(|((heads, key_size, value_size), number, bias, sizes, kind)| {
-        let (cells, tokens, threads, sinks, seed) = sizes;
+    let overflown = prop_oneof![2 => Just(0_usize), 1 => 1..9_usize];
+    let kinds = (0..5_usize, overflown);
+    (heads, number, bias, sizes, kinds).prop_map(|((heads, key_size, value_size), number, bias, sizes, kinds)| {
+        let ((cells, tokens, threads, sinks, seed), (kind, overflown)) = (sizes, kinds);
         let mut random = Random(seed);
         let visible = visibility(kind, cells, tokens, &mut random);
-        Case { heads, key_size, value_size, cells, visible, bias, sinks, number, threads, seed }
+        let overflown = (0..overflown).map(|_| random.below(cells)).collect();
+        Case { heads, key_size, value_size, cells, visible, bias, sinks, number, threads, overflown, seed }
     })
 }
 
@@ -54,15 +57,12 @@ fn visibility(kind: usize, cells: usize, tokens: usize, random: &mut Random) -> 
     rows.collect()
 }
 
-/// The largest error, relative to the size of values, which is 1.
+/// The largest error, relative to the size of values, which is 1. Who sees an overflown cell may get anything.
 fn error(computed: &[f32], exact: &[f64]) -> f64 {
     assert_eq!(computed.len(), exact.len());
-    computed.iter().zip(exact).map(|(computed, exact)| (f64::from(*computed) - exact).abs()).fold(
-        0.0,
-        |largest, error| {
-            if error.is_nan() { f64::INFINITY } else { f64::max(largest, error) }
-        },
-    )
+    let expected = computed.iter().zip(exact).filter(|(_, exact)| !exact.is_nan());
+    let errors = expected.map(|(computed, exact)| (f64::from(*computed) - exact).abs());
+    errors.fold(0.0, |largest, error| if error.is_nan() { f64::INFINITY } else { f64::max(largest, error) })
 }
 
 /// Rounding in sums of f32; the library's sums of f16 are off by far more.
@@ -78,6 +78,9 @@ fn check(case: &Case) {
     select(Attention::Own);
     let own = error(&case.computed(), &exact);
     assert!(own < TOLERANCE, "ours is off by {own}");
+    if !case.overflown.is_empty() {
+        return; // the library is less careful with who sees such a number
+    }
     select(Attention::Library);
     let library = error(&case.computed(), &exact);
     assert!(library < LIBRARY_TOLERANCE, "the library is off by {library}: the test is");

@@ -29,6 +29,7 @@ mod wait;
 
 pub mod file_server;
 pub mod gguf;
+pub mod zoo;
 
 pub use background::{Background, EndOnDrop};
 pub use client::{Connection, Request, chat_body, read_request};

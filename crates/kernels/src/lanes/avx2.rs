@@ -62,6 +62,7 @@ unsafe fn equal(mask: *const u16, value: u16) -> u64 {
 impl Vector for Lanes {
     const COUNT: usize = 8;
     const ROWS: usize = 48;
+    const VANISHING: f32 = -127.0;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -122,7 +123,7 @@ impl Vector for Lanes {
     #[inline(always)]
     unsafe fn scale(self, exponent: Self) -> Self {
         unsafe {
-            // Its bits. The lowest is above -126, so that it is a normal number.
+            // Its bits: those of a normal number, or for the lowest those of 0.
             let bits = _mm256_add_epi32(_mm256_cvtps_epi32(exponent.0), _mm256_set1_epi32(127));
             self.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))))
         }

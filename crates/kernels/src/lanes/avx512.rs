@@ -62,6 +62,7 @@ impl Lanes {
 impl Vector for Lanes {
     const COUNT: usize = 16;
     const ROWS: usize = 48;
+    const VANISHING: f32 = -1024.0;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {

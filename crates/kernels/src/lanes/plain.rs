@@ -19,6 +19,7 @@ impl Lanes {
 impl Vector for Lanes {
     const COUNT: usize = 4;
     const ROWS: usize = 48;
+    const VANISHING: f32 = -127.0;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -67,7 +68,7 @@ impl Vector for Lanes {
 
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
-        self.with(other, f32::max)
+        self.with(other, |a, b| if a > b { a } else { b })
     }
 
     #[inline(always)]

@@ -28,20 +28,23 @@ impl Tile {
         tokens: u64,
         (visible, is_biased): (Option<&[u64]>, bool),
     ) {
-        self.pack::<V>(tokens);
         let cells = BLOCK.min(operation.cells as usize - start);
         // SAFETY: the caller's; all buffers have room for a block.
         unsafe {
-            convert::<V, S>(
+            let finite_keys = convert::<V, S>(
                 operation.k.add(start * operation.k_cell + self.kv_head * operation.k_head),
                 (operation.k_cell, cells),
                 (&mut self.keys, self.key_size),
             );
-            convert::<V, S>(
+            let finite_values = convert::<V, S>(
                 operation.v.add(start * operation.v_cell + self.kv_head * operation.v_head),
                 (operation.v_cell, cells),
                 (&mut self.values, self.value_size),
             );
+            if !(finite_keys && finite_values) {
+                return self.see_one_by_one::<V, S>(operation, start, tokens, (visible, is_biased));
+            }
+            self.pack::<V>(tokens);
             self.weights.resize(BLOCK * self.packed.width, 0.0);
             self.multiply_keys::<V>();
             if is_biased {
@@ -51,6 +54,28 @@ impl Tile {
             }
             self.weigh::<V>(is_biased || visible.is_some());
             self.add_values::<V>();
+        }
+    }
+
+    /// Each token with just the cells that it sees: a weight of 0 does not hide what is infinite.
+    #[inline(always)]
+    unsafe fn see_one_by_one<V: Vector, S: Source>(
+        &mut self,
+        operation: &Operation,
+        start: usize,
+        tokens: u64,
+        (visible, is_biased): (Option<&[u64]>, bool),
+    ) {
+        self.unpack();
+        for (at, token) in (0..64).filter(|token| tokens >> token & 1 == 1).enumerate() {
+            let visible = visible.map_or(u64::MAX, |visible| visible[at]);
+            let (mut cells, mut count) = ([0_u32; BLOCK], 0);
+            for cell in (0..BLOCK).filter(|cell| visible >> cell & 1 == 1) {
+                cells[count] = (start + cell) as u32;
+                count += 1;
+            }
+            // SAFETY: the caller's.
+            unsafe { self.see_alone::<V, S>(operation, token, (&cells[..count], is_biased)) };
         }
     }
 
@@ -287,21 +312,25 @@ impl Tile {
     }
 }
 
-/// Converts the rows of a block. Those beyond the last cell are 0.
+/// Converts the rows of a block. Those beyond the last cell are 0. Returns whether all numbers are finite.
 #[inline(always)]
 unsafe fn convert<V: Vector, S: Source>(
     from: *const u8,
     (stride, cells): (usize, usize),
     (to, size): (&mut [f32], usize),
-) {
-    for cell in 0..cells {
-        // SAFETY: the cell is within the cache, and the buffer has room for a block.
-        unsafe {
+) -> bool {
+    // SAFETY: the cells are within the cache, and the buffer has room for a block.
+    unsafe {
+        let (mut odd, zero) = (V::splat(0.0), V::splat(0.0));
+        for cell in 0..cells {
             let (from, to) = (from.add(cell * stride), to.as_mut_ptr().add(cell * size));
             for at in (0..size).step_by(V::COUNT) {
-                S::load::<V>(from, at).store(to.add(at));
+                let numbers = S::load::<V>(from, at);
+                odd = numbers.mul_add(zero, odd);
+                numbers.store(to.add(at));
             }
         }
+        to[cells * size..].fill(0.0);
+        odd.sum() == 0.0
     }
-    to[cells * size..].fill(0.0);
 }

@@ -27,6 +27,8 @@ pub(crate) struct Case {
     pub(crate) sinks: bool,
     pub(crate) number: Number,
     pub(crate) threads: usize,
+    /// Cells with a number that is not finite in each head: of a request that overflowed.
+    pub(crate) overflown: Vec<usize>,
     pub(crate) seed: u64,
 }
 
@@ -67,11 +69,21 @@ impl Case {
     }
 
     fn keys(&self) -> Vec<f32> {
-        self.numbers(2, self.cells * self.heads.1 * self.key_size, 1.0)
+        let keys = self.numbers(2, self.cells * self.heads.1 * self.key_size, 1.0);
+        self.overflow(keys, self.key_size, &[f32::INFINITY, 0.5])
     }
 
     fn values(&self) -> Vec<f32> {
-        self.numbers(3, self.cells * self.heads.1 * self.value_size, 1.0)
+        let values = self.numbers(3, self.cells * self.heads.1 * self.value_size, 1.0);
+        self.overflow(values, self.value_size, &[f32::NAN, f32::NEG_INFINITY, 0.5])
+    }
+
+    fn overflow(&self, mut numbers: Vec<f32>, size: usize, odd: &[f32]) -> Vec<f32> {
+        for (at, cell) in self.overflown.iter().enumerate() {
+            let row = cell * self.heads.1 * size;
+            (0..self.heads.1).for_each(|head| numbers[row + head * size + at % size] = odd[at % odd.len()]);
+        }
+        numbers
     }
 
     fn sinks(&self) -> Vec<f32> {
@@ -82,7 +94,7 @@ impl Case {
         1.0 / (self.key_size as f32).sqrt()
     }
 
-    /// By the definition: a row for each token and head.
+    /// By the definition: a row for each token and head. Not a number for tokens that see an overflown cell.
     pub(crate) fn exact(&self) -> Vec<f64> {
         let (queries, keys, values, sinks) = (self.queries(), self.keys(), self.values(), self.sinks());
         let (heads, kv_heads) = self.heads;
@@ -106,8 +118,13 @@ impl Case {
                 for dimension in 0..self.value_size {
                     let value =
                         |cell: usize| f64::from(values[(cell * kv_heads + kv_head) * self.value_size + dimension]);
-                    let weighted: f64 = (0..self.cells).map(|cell| weights[cell] * value(cell)).sum();
-                    result.push(if sum > 0.0 { weighted / sum } else { 0.0 });
+                    let seen = (0..self.cells).filter(|cell| visible[*cell]);
+                    let weighted: f64 = seen.map(|cell| weights[cell] * value(cell)).sum();
+                    result.push(match sum > 0.0 {
+                        _ if self.overflown.iter().any(|cell| visible[*cell]) => f64::NAN,
+                        true => weighted / sum,
+                        false => 0.0,
+                    });
                 }
             }
         }
