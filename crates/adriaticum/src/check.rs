@@ -214,7 +214,7 @@ async fn embedded(settings: &Settings) -> Finding {
         pool.availability()
     });
     let finding = match started.await {
-        Ok(Availability::Available) => runtime(&model, pool).await,
+        Ok(Availability::Available) => with_unmarked_roles(runtime(&model, pool.clone()).await, &pool).await,
         Ok(_) => {
             let fault = crate::embedded::model_fault(settings).await;
             Fail(fault.unwrap_or_else(|| format!("{model} cannot be loaded. See the messages above.")))
@@ -224,6 +224,18 @@ async fn embedded(settings: &Settings) -> Finding {
     supervisor.abort();
     let _ = supervisor.await;
     finding
+}
+
+/// Adds which roles of the model's template can be forged.
+async fn with_unmarked_roles(finding: Finding, pool: &Pool) -> Finding {
+    let roles = pool.engines().await.into_iter().find_map(|(_, status)| status.unmarked_roles);
+    match (finding, roles) {
+        (Pass(found), Some(roles)) => Note(format!(
+            "{found}; but its template ends messages of these roles by text alone: {roles}. Whoever writes that text \
+             into a message can go on in another role's name: see docs/security.md"
+        )),
+        (finding, _) => finding,
+    }
 }
 
 async fn search(settings: &Settings) -> Finding {

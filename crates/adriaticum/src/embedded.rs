@@ -124,6 +124,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_running: settings.engine.requests,
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
+        sharing: settings.engine.sharing,
         attention: settings.engine.attention,
         gpu: settings.engine.gpu.clone(),
         weights: match settings.engine.weights {
@@ -150,6 +151,13 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         }
         Err(error) => return Err(CliError::new(format!("{error}."))),
     };
+    if let Some(roles) = engine.unmarked_roles() {
+        tracing::warn!(
+            %roles,
+            "the model's template ends messages of these roles by text alone: whoever writes that text into a message \
+             can go on in another role's name"
+        );
+    }
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
     if again {
         writeln!(std::io::stdout(), "Chosen: {choice} ({}).", format_speed(&speed))?;

@@ -6,12 +6,16 @@
 //! The tree decides what is shared and what is evicted; what the context has to do comes out as `CellOp`s. Nothing here
 //! knows llama.cpp.
 //!
+//! How long an answer takes tells whether its prompt's beginning was there. So prefixes are shared within a scope only:
+//! by everyone, or by a person's or a key's requests.
+//!
 //! A running sequence consists of a path and a tail. The path is its prompt without the last token; it lies in the tree
 //! and can be shared even before it is computed. The tail is the prompt's last token, which every request has to
 //! compute to get its logits, and the generated tokens. When the sequence ends, its tail is added to the tree.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use slab::Slab;
 
@@ -37,10 +41,14 @@ const END: usize = usize::MAX;
 type NodeId = usize;
 const ROOT: NodeId = 0;
 
+/// Who shares prefixes with each other. Opaque.
+pub(crate) type Scope = Arc<str>;
+
 /// A run of tokens that is common to all paths through it.
 #[derive(Default)]
 struct Node {
     parent: NodeId,
+    scope: Scope,
     /// The position of its first token.
     start: usize,
     tokens: Vec<Token>,
@@ -65,6 +73,7 @@ impl Node {
 }
 
 struct RunningSequence {
+    scope: Scope,
     /// The last node of its path.
     tip: NodeId,
     tail: Vec<Token>,
@@ -122,9 +131,15 @@ impl PrefixCache {
     }
 
     /// Starts a sequence and reserves cells for its prompt and completion. `None` if there are not enough now.
-    pub(crate) fn start(&mut self, prompt: &[Token], max_tokens: usize, ops: &mut Vec<CellOp>) -> Option<Started> {
+    pub(crate) fn start(
+        &mut self,
+        scope: &Scope,
+        prompt: &[Token],
+        max_tokens: usize,
+        ops: &mut Vec<CellOp>,
+    ) -> Option<Started> {
         let (last, body) = prompt.split_last()?;
-        let (node, shared) = self.longest_prefix(body);
+        let (node, shared) = self.longest_prefix(scope, body);
         let (new, reserved) = (body.len() - shared, 1 + max_tokens);
         if !self.free_cells(new + reserved, node, ops) {
             return None;
@@ -132,13 +147,14 @@ impl PrefixCache {
         let idle = |at: &NodeId| self.nodes[*at].running.is_empty();
         let revived = self.path(node).iter().filter(|at| idle(at)).map(|at| self.nodes[*at].tokens.len()).sum();
         let sequence = self.join(node, ops)?;
-        let tip = if new == 0 { node } else { self.insert(node, &body[shared..], 0) };
+        let tip = if new == 0 { node } else { self.insert(scope, node, &body[shared..], 0) };
         for at in self.path(tip) {
             self.nodes[at].running.push(sequence);
             self.nodes[at].last_used = self.clock;
         }
         self.used += new + reserved;
-        self.running.insert(sequence, RunningSequence { tip, tail: vec![*last], tail_computed: 0, reserved });
+        let (scope, tail) = (scope.clone(), vec![*last]);
+        self.running.insert(sequence, RunningSequence { scope, tip, tail, tail_computed: 0, reserved });
         Some(Started { sequence, shared, revived })
     }
 
@@ -200,7 +216,7 @@ impl PrefixCache {
 
     /// Ends a sequence. What it computed stays for others until it is evicted.
     pub(crate) fn finish(&mut self, sequence: Sequence, ops: &mut Vec<CellOp>) {
-        let Some(RunningSequence { tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else {
+        let Some(RunningSequence { scope, tip, tail, tail_computed, reserved }) = self.running.remove(&sequence) else {
             return;
         };
         self.used -= reserved;
@@ -209,7 +225,7 @@ impl PrefixCache {
             self.nodes[at].last_used = self.clock;
         }
         let end = if self.nodes[tip].is_complete() {
-            self.graft(tip, &tail[..tail_computed], sequence, ops)
+            self.graft((&scope, tip), &tail[..tail_computed], sequence, ops)
         } else {
             self.prune(tip)
         };
@@ -231,9 +247,9 @@ impl PrefixCache {
     }
 
     /// Finds the longest prefix in the tree. Splits a node if the prefix ends within it.
-    fn longest_prefix(&mut self, tokens: &[Token]) -> (NodeId, usize) {
+    fn longest_prefix(&mut self, scope: &Scope, tokens: &[Token]) -> (NodeId, usize) {
         let (mut node, mut matched) = (ROOT, 0);
-        while let Some(child) = tokens.get(matched).and_then(|first| self.child(node, *first)) {
+        while let Some(child) = tokens.get(matched).and_then(|first| self.child(scope, node, *first)) {
             let common = common_prefix(&self.nodes[child].tokens, &tokens[matched..]);
             matched += common;
             if common < self.nodes[child].tokens.len() {
@@ -277,16 +293,22 @@ impl PrefixCache {
 
     /// Adds a finished sequence's tail to the tree and returns the node where it ends now. Where another sequence holds
     /// cells with the same tokens, these replace its own.
-    fn graft(&mut self, tip: NodeId, tail: &[Token], sequence: Sequence, ops: &mut Vec<CellOp>) -> NodeId {
+    fn graft(
+        &mut self,
+        (scope, tip): (&Scope, NodeId),
+        tail: &[Token],
+        sequence: Sequence,
+        ops: &mut Vec<CellOp>,
+    ) -> NodeId {
         let (mut node, mut rest) = (tip, tail);
         while let Some(first) = rest.first() {
-            let Some(child) = self.child(node, *first) else {
+            let Some(child) = self.child(scope, node, *first) else {
                 // This sequence holds the cells of the former leaf from now on.
                 if let Some(holder) = self.nodes[node].holder.take() {
                     self.retire(holder, ops);
                 }
                 self.used += rest.len();
-                return self.insert(node, rest, rest.len());
+                return self.insert(scope, node, rest, rest.len());
             };
             let common = common_prefix(&self.nodes[child].tokens, rest);
             if common == rest.len() || !self.nodes[child].is_complete() {
@@ -357,9 +379,9 @@ impl PrefixCache {
         parent
     }
 
-    fn insert(&mut self, parent: NodeId, tokens: &[Token], computed: usize) -> NodeId {
-        let start = self.nodes[parent].end();
-        let node = Node { parent, start, tokens: tokens.to_vec(), computed, last_used: self.clock, ..Node::default() };
+    fn insert(&mut self, scope: &Scope, parent: NodeId, tokens: &[Token], computed: usize) -> NodeId {
+        let (start, tokens, scope) = (self.nodes[parent].end(), tokens.to_vec(), scope.clone());
+        let node = Node { parent, scope, start, tokens, computed, last_used: self.clock, ..Node::default() };
         let at = self.nodes.insert(node);
         self.nodes[parent].children.push(at);
         at
@@ -372,6 +394,7 @@ impl PrefixCache {
         let rest = node.tokens.split_off(length);
         let upper = Node {
             parent: node.parent,
+            scope: node.scope.clone(),
             start: node.start,
             tokens: std::mem::replace(&mut node.tokens, rest),
             computed: node.computed.min(length),
@@ -390,9 +413,12 @@ impl PrefixCache {
         upper
     }
 
-    fn child(&self, node: NodeId, first: Token) -> Option<NodeId> {
-        let children = &self.nodes[node].children;
-        children.iter().copied().find(|child| self.nodes[*child].tokens.first() == Some(&first))
+    fn child(&self, scope: &Scope, node: NodeId, first: Token) -> Option<NodeId> {
+        let mut children = self.nodes[node].children.iter().copied();
+        children.find(|child| {
+            let child = &self.nodes[*child];
+            child.tokens.first() == Some(&first) && child.scope == *scope
+        })
     }
 
     /// The nodes from below the root down to this one.

@@ -58,6 +58,12 @@ impl Engine {
         perplexity::perplexity(&self.model, self.tuning.choice, text)
     }
 
+    /// Roles whose messages are ended by text alone in a prompt, in words; none for most models.
+    pub fn unmarked_roles(&self) -> Option<String> {
+        let roles: Vec<_> = self.template.unmarked_roles().iter().map(|role| role.as_str()).collect();
+        (!roles.is_empty()).then(|| roles.join(", "))
+    }
+
     /// The name in the model's metadata, or else the file's.
     pub fn name(&self) -> String {
         self.model.name()
@@ -90,7 +96,8 @@ impl Engine {
         stats.threads.store(self.tuning.choice.threads, Relaxed);
         let (inbox, requests) = mpsc::channel();
         let limits = self.limits();
-        let (context, template) = (self.context(), Arc::new(self.template));
+        let (context, unmarked_roles) = (self.context(), self.unmarked_roles());
+        let template = Arc::new(self.template);
         let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
         let api = HttpApi {
             name: self.model.name(),
@@ -100,6 +107,7 @@ impl Engine {
             stats: stats.clone(),
             context,
             cells: limits.cells,
+            unmarked_roles,
             placement: self.placement,
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
@@ -131,6 +139,7 @@ impl Engine {
             max_step_tokens,
             // After so many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
+            sharing: self.settings.sharing,
         }
     }
 }

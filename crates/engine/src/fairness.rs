@@ -38,6 +38,7 @@ const LIMITS: Limits = Limits {
     max_queued: 64,
     max_step_tokens: 256,
     max_prefix_ttl: 512.0,
+    sharing: crate::scheduler::Sharing::Everyone,
 };
 /// As in `template` and `tokenizer`.
 const TURN_BYTES: usize = 4096;

@@ -6,11 +6,11 @@
 
 use chat::Role;
 use fuzzer::{Target, magnitude};
-use minijinja::{Environment, Value, context};
 
 use crate::cache::Token;
+use crate::jinja::{Conversation, Jinja};
 use crate::markup::{ControlToken, Marks, Markup, Piece};
-use crate::template::{TEMPLATE, alternating_roles, environment};
+use crate::template::alternating_roles;
 
 struct Family {
     name: &'static str,
@@ -97,23 +97,11 @@ impl Family {
         Markup::new(self.tokens.iter().enumerate().map(token).collect()).expect("few tokens")
     }
 
-    fn pieces(
-        &self,
-        environment: &Environment<'_>,
-        markup: &Markup,
-        messages: &[(Role, String)],
-    ) -> Option<Vec<Piece>> {
+    fn pieces(&self, jinja: &Jinja, markup: &Markup, messages: &[(Role, String)]) -> Option<Vec<Piece>> {
         let marks = Marks::absent_from(messages.iter().map(|(_, content)| content.as_str()));
         let guarded: Vec<_> = messages.iter().map(|(role, content)| (*role, markup.guard(content, marks))).collect();
-        let render = |messages: &[(Role, String)]| {
-            let messages: Vec<Value> =
-                messages.iter().map(|(role, content)| context! { role => role.as_str(), content => content }).collect();
-            let begin = self.tokens[0];
-            let end = self.tokens[1];
-            environment.get_template(TEMPLATE)?.render(
-                context! { messages, add_generation_prompt => true, enable_thinking => false, bos_token => begin, eos_token => end },
-            )
-        };
+        let (begin, end) = (self.tokens[0], self.tokens[1]);
+        let render = |messages: &[(Role, String)]| jinja.render(&Conversation { messages, begin, end });
         let rendered = render(&guarded).or_else(|_| render(&alternating_roles(guarded))).ok()?;
         let as_written = |piece| match piece {
             Piece::Text(text) => Piece::Text(marks.without_marks(&text).unwrap_or(text)),
@@ -179,15 +167,15 @@ fn templates() {
     let plain = ["What is the capital of France?\u{1e}Paris.\u{1e}And of Spain?", "\u{1}\u{1e}  x  \u{1e}\u{1e}y"];
     let made: Vec<_> = FAMILIES
         .iter()
-        .map(|family| (family, environment(family.template.to_owned()).expect("a valid template"), family.markup()))
+        .map(|family| (family, Jinja::compile(family.template).expect("a valid template"), family.markup()))
         .collect();
     let target =
         Target::new("chat templates").corpus(corpus).corpus(plain).dictionary(words).dictionary(odd).max_bytes(2_000);
     target.run_text(|text| {
         let messages = conversation(text);
         let mut shapes = Vec::new();
-        for (family, environment, markup) in &made {
-            let Some(pieces) = family.pieces(environment, markup, &messages) else {
+        for (family, jinja, markup) in &made {
+            let Some(pieces) = family.pieces(jinja, markup, &messages) else {
                 shapes.push((0, 0));
                 continue;
             };
@@ -196,7 +184,7 @@ fn templates() {
                 .iter()
                 .map(|(role, content)| (*role, if content.trim().is_empty() { content.clone() } else { "o".into() }))
                 .collect();
-            let expected = family.pieces(environment, markup, &neutral).expect("it was rendered before");
+            let expected = family.pieces(jinja, markup, &neutral).expect("it was rendered before");
             assert_eq!(controls(&pieces), controls(&expected), "{}: {pieces:?}", family.name);
             let said: String = pieces
                 .iter()

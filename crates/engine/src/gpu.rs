@@ -98,6 +98,14 @@ pub(crate) enum NotUsed {
     NotEnoughMemory(String),
 }
 
+impl Placement {
+    /// Leaves more room to everything else. False if there would be too few cells.
+    pub(crate) fn halve_cells(&mut self) -> bool {
+        self.max_cells /= 2;
+        self.max_cells >= LEAST_CELLS
+    }
+}
+
 /// What of a model counts here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModelSize {
@@ -144,6 +152,8 @@ const MAX_SCORES_FRACTION: u64 = 8;
 /// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 65_536;
 const MIN_CELLS: usize = 4096;
+/// A card with fewer than these is of no use.
+const LEAST_CELLS: usize = 1024;
 
 /// Decides what of a model goes where, in which form. `None` if there is no GPU, or none is to be used.
 pub(crate) fn place(

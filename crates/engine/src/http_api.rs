@@ -41,6 +41,8 @@ pub(crate) struct HttpApi {
     /// Tokens that a prompt and its completion may have together.
     pub(crate) context: usize,
     pub(crate) cells: usize,
+    /// Roles whose messages are ended by text alone, in words.
+    pub(crate) unmarked_roles: Option<String>,
     pub(crate) placement: Option<Placement>,
     pub(crate) queue_timeout: Duration,
     /// Counts completions, for their ids.
@@ -131,7 +133,8 @@ impl HttpApi {
                 response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
                 response
             }
-            Err(_) => json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error("The model has stopped.")),
+            Ok(Err(RefusalError::Overflow)) => server_error("The model has computed numbers that are not finite."),
+            Err(_) => server_error("The model has stopped."),
         }
     }
 
@@ -150,6 +153,7 @@ impl HttpApi {
         let status = wire::engine::Status {
             model: self.name.clone(),
             context: self.context,
+            unmarked_roles: self.unmarked_roles.clone(),
             running: stats.running.load(Ordering::Relaxed),
             waiting: stats.waiting.load(Ordering::Relaxed),
             tokenizing: stats.tokenizing.load(Ordering::Relaxed),
@@ -181,6 +185,10 @@ fn tag(headers: &HeaderMap) -> Tag {
 
 fn bad_request(message: &str) -> HttpResponse {
     json(StatusCode::BAD_REQUEST, wire::engine::invalid_request(message))
+}
+
+fn server_error(message: &str) -> HttpResponse {
+    json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error(message))
 }
 
 fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {

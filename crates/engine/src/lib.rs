@@ -19,12 +19,14 @@ mod fairness;
 mod fuzz;
 mod gpu;
 mod http_api;
+mod jinja;
 mod listen;
 mod loading;
 mod markup;
 mod model;
 mod perplexity;
 mod queue;
+mod reasoning;
 mod sampler;
 mod scheduler;
 mod template;
@@ -52,6 +54,7 @@ use crate::http_api::HttpApi;
 pub use crate::listen::{Address, Listener};
 pub use crate::model::{DecodeError, ModelError};
 pub use crate::perplexity::PerplexityError;
+pub use crate::scheduler::Sharing;
 use crate::tuning::Options;
 pub use crate::tuning::{DecoderSettings, KvType, NoSpeed, Speed, Trial, Tuning};
 pub use crate::weights::WeightsChoice;
@@ -69,6 +72,7 @@ pub struct Settings {
     pub max_queued: usize,
     /// How long a request may be queued.
     pub queue_timeout: Duration,
+    pub sharing: Sharing,
     pub attention: AttentionChoice,
     pub weights: WeightsChoice,
     pub gpu: GpuChoice,

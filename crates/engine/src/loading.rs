@@ -21,12 +21,18 @@ impl Engine {
         progress: impl Progress + Send + 'static,
     ) -> Result<Self, EngineError> {
         let progress = Arc::new(Mutex::new(progress));
-        if let Some(placement) = placement(&settings)? {
-            match Self::load_to(settings.clone(), Some(placement), again, &progress) {
-                Err(EngineError::Model(reason @ (ModelError::NoMemory(..) | ModelError::NotLoadable(..)))) => {
-                    tracing::warn!(%reason, "the GPU is not used");
+        if let Some(mut placement) = placement(&settings)? {
+            loop {
+                match Self::load_to(settings.clone(), Some(placement.clone()), again, &progress) {
+                    Err(EngineError::Model(reason @ ModelError::NoMemory(..))) if placement.halve_cells() => {
+                        tracing::warn!(%reason, cells = placement.max_cells, "fewer cells are tried");
+                    }
+                    Err(EngineError::Model(reason @ (ModelError::NoMemory(..) | ModelError::NotLoadable(..)))) => {
+                        tracing::warn!(%reason, "the GPU is not used");
+                        break;
+                    }
+                    loaded => return loaded,
                 }
-                loaded => return loaded,
             }
         }
         Self::load_to(settings, None, again, &progress)
@@ -40,7 +46,10 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let load = |path: &Path| {
             let report = progress.clone();
-            Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)
+            let model = Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)?;
+            let template = ChatTemplate::new(model.clone())?; // before anybody waits for more
+            model.try_cells()?;
+            Ok((model, template))
         };
         let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
         let mut file = TuningFile::read(&settings.data_dir);
@@ -51,7 +60,7 @@ impl Engine {
         let kept =
             file.find(&key).filter(|kept| !again && kept.copy.as_ref().is_none_or(Converted::is_intact)).cloned();
         let tuned_now = kept.is_none();
-        let (model, tuning) = match kept {
+        let ((model, template), tuning) = match kept {
             Some(tuning) => {
                 if *tuning.key() != key
                     && let Err(error) = file.store(tuning.clone().with_key(key))
@@ -68,7 +77,6 @@ impl Engine {
                 (model, tuning)
             }
         };
-        let template = ChatTemplate::new(model.clone())?;
         let engine = Self { settings, placement, model, template, tuning, tuned_now };
         if engine.placement.is_some() {
             engine.model.decoder(engine.limits().shape(), engine.tuning.choice)?; // while CPUs can still take over
@@ -76,6 +84,8 @@ impl Engine {
         Ok(engine)
     }
 }
+
+type Loaded = (Arc<Model>, ChatTemplate);
 
 /// Looks for GPUs, and says why if one is there but not used.
 fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
@@ -102,33 +112,33 @@ fn tune(
     settings: &Settings,
     key: Key,
     tried: WeightsForm,
-    load: &dyn Fn(&Path) -> Result<Arc<Model>, ModelError>,
+    load: &dyn Fn(&Path) -> Result<Loaded, ModelError>,
     progress: &Mutex<impl Progress>,
-) -> Result<(Arc<Model>, Tuning), EngineError> {
+) -> Result<(Loaded, Tuning), EngineError> {
     if let Some(form) = key.options().weights.wanted_form() {
         let copy = Converted::make(&settings.model, form).map_err(EngineError::Weights)?;
-        let model = load(&copy.path)?;
-        let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
-        return Ok((model, tuning.with_copy(Some(copy))));
+        let loaded = load(&copy.path)?;
+        let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+        return Ok((loaded, tuning.with_copy(Some(copy))));
     }
-    let model = load(&settings.model)?;
-    let tuning = tuning::tune(&model, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+    let loaded = load(&settings.model)?;
+    let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
     if tuning.key().options().weights == WeightsChoice::File {
-        return Ok((model, tuning));
+        return Ok((loaded, tuning));
     }
     let copy = match Converted::make(&settings.model, tried) {
         Ok(copy) => copy,
         Err(error) => {
             tracing::warn!(%error, "the weights were not tried in another form"); // as in a folder that is read-only
-            return Ok((model, tuning));
+            return Ok((loaded, tuning));
         }
     };
     let copied = load(&copy.path);
-    match copied.map(|copied| (tuning::with_faster(&copied, &tuning, &mut *progress.lock()), copied)) {
+    match copied.map(|copied| (tuning::with_faster(&copied.0, &tuning, &mut *progress.lock()), copied)) {
         Ok((Some(faster), copied)) => Ok((copied, faster.with_copy(Some(copy)))),
         _ => {
             copy.remove();
-            Ok((model, tuning))
+            Ok((loaded, tuning))
         }
     }
 }

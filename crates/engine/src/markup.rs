@@ -116,6 +116,30 @@ impl Markup {
         self.ids.binary_search(&token).is_ok()
     }
 
+    /// Which of some contents, each of which is one word, are followed by no control token before the next one or the end
+    /// of a rendered prompt.
+    pub(crate) fn unmarked_ends(&self, rendered: &str, contents: &[&str]) -> Vec<usize> {
+        let (mut unmarked, mut open) = (Vec::new(), None);
+        for piece in self.split_rendered(rendered, Marks::absent_from([rendered].into_iter())) {
+            match piece {
+                Piece::Control(_) => open = None,
+                Piece::Text(text) => {
+                    let mut found: Vec<_> = contents
+                        .iter()
+                        .enumerate()
+                        .filter_map(|(at, content)| Some((text.find(content)?, at)))
+                        .collect();
+                    found.sort_unstable();
+                    for (_, content) in found {
+                        unmarked.extend(open.replace(content));
+                    }
+                }
+            }
+        }
+        unmarked.extend(open);
+        unmarked
+    }
+
     /// Splits a rendered prompt into control tokens and text.
     pub(crate) fn split_rendered(&self, rendered: &str, marks: Marks) -> Vec<Piece> {
         let mut pieces = Vec::new();
@@ -198,6 +222,17 @@ mod tests {
         let other = "\u{F0001}\u{F0003}";
         let marks = Marks::absent_from([content.as_str(), other].into_iter());
         assert_eq!((marks.broken, marks.edge), ('\u{F0005}', '\u{F0007}'));
+    }
+
+    #[test]
+    fn what_marks_a_role_by_text_alone_is_found() {
+        let markup = chatml();
+        let marked = "<|im_start|>system\na1<|im_end|>\n<|im_start|>user\nb1<|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(markup.unmarked_ends(marked, &["a1", "b1"]), [0; 0]);
+        let text = "### System: a1\n### User: b1\n### Assistant:";
+        assert_eq!(markup.unmarked_ends(text, &["a1", "b1"]), [0, 1]);
+        let mixed = "<|im_start|>[INST] a1 [/INST] b1 <|im_end|><|im_start|>[INST] c1 [/INST]";
+        assert_eq!(markup.unmarked_ends(mixed, &["a1", "b1", "c1"]), [0, 2]);
     }
 
     /// Found by fuzzing: such a token in a message was the template's own.

@@ -40,8 +40,12 @@ pub enum ModelError {
     NoTemplate(String),
     #[error("the chat template of {0} cannot be used: {1}")]
     BadTemplate(String, String),
-    #[error("{0} is a model of another kind ({1}); only those are supported that write from left to right by attention")]
+    #[error(
+        "{0} is a model of another kind ({1}); only those are supported that write from left to right by attention"
+    )]
     OtherKind(String, &'static str),
+    #[error("{0} cannot be served: its memory of a conversation cannot be shared or released in part ({1})")]
+    NoCells(String, #[source] DecodeError),
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
 }
@@ -148,6 +152,22 @@ impl Model {
         self.cell_bytes
     }
 
+    /// Tries once what serving is made of: two sequences that share a beginning, of which one is released in part.
+    pub(crate) fn try_cells(&self) -> Result<(), ModelError> {
+        let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: 1 };
+        let mut decoder = self.decoder(Shape { cells: 256, sequences: 2, step: 8 }, settings)?;
+        let entry = |sequence, position| BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true };
+        let release = |sequence, positions| CellOp::Release { sequence: Sequence(sequence), positions };
+        let mut serve = || {
+            decoder.decode(&[entry(0, 0), entry(0, 1), entry(0, 2)])?;
+            decoder.apply(&[CellOp::Share { from: Sequence(0), to: Sequence(1), positions: 0..2 }])?;
+            decoder.decode(&[entry(0, 3), entry(1, 2)])?;
+            decoder.apply(&[release(0, 2..usize::MAX), release(1, 0..usize::MAX)])?;
+            decoder.decode(&[entry(0, 2)])
+        };
+        serve().map_err(|error| ModelError::NoCells(self.file.clone(), error))
+    }
+
     /// How many sequences a decoder can have at most.
     pub(crate) fn max_sequences(&self) -> u16 {
         if self.has_window { MAX_SEQUENCES / 2 } else { MAX_SEQUENCES }
@@ -242,9 +262,9 @@ impl Model {
         self.llama.vocab().is_eog(LlamaToken(token))
     }
 
-    /// Appends the bytes of a token; none for a control token.
-    pub(crate) fn add_bytes(&self, token: Token, bytes: &mut Vec<u8>) {
-        self.llama.vocab().token_to_piece_into(LlamaToken(token), bytes, false, None);
+    /// Appends the bytes of a token; none for a control token unless it is wanted, too.
+    pub(crate) fn add_bytes(&self, token: Token, with_control: bool, bytes: &mut Vec<u8>) {
+        self.llama.vocab().token_to_piece_into(LlamaToken(token), bytes, with_control, None);
     }
 
     pub(crate) fn decoder(&self, shape: Shape, choice: DecoderSettings) -> Result<Decoder<'_>, ModelError> {

@@ -38,8 +38,8 @@ impl Sampler {
         Self { threads: pool.and_then(Result::ok), ..self }
     }
 
-    /// Draws a token for each row.
-    pub(crate) fn sample(&mut self, rows: &[Row<'_>]) -> Vec<Token> {
+    /// Draws a token for each row; `None` if its logits are not finite.
+    pub(crate) fn sample(&mut self, rows: &[Row<'_>]) -> Vec<Option<Token>> {
         let points: Vec<f64> = rows.iter().map(|_| self.random.f64()).collect();
         let draw = |(row, point): (&Row<'_>, &f64)| draw(row, *point);
         match &self.threads {
@@ -50,15 +50,15 @@ impl Sampler {
 }
 
 /// The token at a point of the distribution, from 0 to 1.
-fn draw(row: &Row<'_>, point: f64) -> Token {
+fn draw(row: &Row<'_>, point: f64) -> Option<Token> {
     thread_local! {
         static SUMS: RefCell<Vec<f64>> = RefCell::default();
     }
     let Row { logits, temperature } = *row;
-    let best = largest(logits);
+    let best = Some(largest(logits)).filter(|best| best.is_finite())?;
     // No other token has a probability that a float can represent.
     if temperature < 1e-5 {
-        return position_of(logits, best);
+        return Some(position_of(logits, best));
     }
     let inverse_temperature = 1.0 / temperature;
     let (at, mut left) = SUMS.with_borrow_mut(|sums| {
@@ -77,11 +77,11 @@ fn draw(row: &Row<'_>, point: f64) -> Token {
     for (at, logit) in block.iter().enumerate() {
         left -= f64::from(weight(*logit, best, inverse_temperature));
         if left < 0.0 {
-            return (start + at) as Token;
+            return Some((start + at) as Token);
         }
     }
     // By rounding, the point may lie just beyond the last weight.
-    (start + position_of(block, largest(block)) as usize) as Token
+    Some((start + position_of(block, largest(block)) as usize) as Token)
 }
 
 fn position_of(logits: &[f32], value: f32) -> Token {
@@ -103,7 +103,19 @@ mod tests {
         for at in [0, 1, 15, 16, 255, 256, 49_151] {
             let mut logits = vec![-3.0; 49_152];
             logits[at] = 2.5;
-            assert_eq!(sampler.sample(&[Row { logits: &logits, temperature: 0.0 }]), [at as Token]);
+            assert_eq!(sampler.sample(&[Row { logits: &logits, temperature: 0.0 }]), [Some(at as Token)]);
+        }
+    }
+
+    #[test]
+    fn there_is_no_token_where_logits_are_not_finite() {
+        let mut sampler = Sampler::new(fastrand::Rng::with_seed(1));
+        for odd in [f32::NAN, f32::INFINITY] {
+            let mut logits = vec![-3.0; 1_000];
+            logits[700] = odd;
+            for temperature in [0.0, 1.0] {
+                assert_eq!(sampler.sample(&[Row { logits: &logits, temperature }]), [None]);
+            }
         }
     }
 
@@ -121,7 +133,7 @@ mod tests {
             let mut sampler = Sampler::new(fastrand::Rng::with_seed(11)).with_threads(threads);
             for _ in 0..DRAWS / ROWS {
                 let rows = [(); ROWS].map(|()| Row { logits: &logits, temperature });
-                sampler.sample(&rows).into_iter().for_each(|token| counts[token as usize] += 1);
+                sampler.sample(&rows).into_iter().flatten().for_each(|token| counts[token as usize] += 1);
             }
             let expected = weights.iter().map(|weight| weight / total * DRAWS as f64);
             let squares = counts.iter().zip(expected).map(|(got, expected)| {

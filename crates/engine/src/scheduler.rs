@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use chat::FinishReason;
 
-use crate::cache::{CellOp, PrefixCache, Sequence, Token};
+use crate::cache::{CellOp, PrefixCache, Scope, Sequence, Token};
 use crate::queue::{FairQueue, Tag};
 use crate::turns::Charges;
 
@@ -26,6 +26,26 @@ pub(crate) struct Limits {
     pub(crate) max_step_tokens: usize,
     /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
+    pub(crate) sharing: Sharing,
+}
+
+/// Who shares the beginnings of prompts with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    Everyone,
+    /// The requests of a person; of a key that belongs to nobody, those of the key.
+    Person,
+    Key,
+}
+
+impl Sharing {
+    fn scope(self, tag: &Tag) -> Scope {
+        match self {
+            Self::Everyone => Scope::default(),
+            Self::Person => tag.person.clone(),
+            Self::Key => tag.key.clone(),
+        }
+    }
 }
 
 pub(crate) struct Request<R> {
@@ -310,6 +330,14 @@ impl<R> Scheduler<R> {
         (ops, Some(finished))
     }
 
+    /// Ends a sequence without a completion.
+    pub(crate) fn remove(&mut self, sequence: Sequence) -> (Vec<CellOp>, Option<R>) {
+        let mut ops = Vec::new();
+        let at = self.running.iter().position(|running| running.sequence == sequence);
+        let payload = at.map(|at| self.end(at, &mut ops).payload);
+        (ops, payload)
+    }
+
     pub(crate) fn payload_mut(&mut self, sequence: Sequence) -> Option<&mut R> {
         self.running.iter_mut().find(|running| running.sequence == sequence).map(|running| &mut running.payload)
     }
@@ -322,7 +350,8 @@ impl<R> Scheduler<R> {
         if !self.may_start(tag, request) {
             return false;
         }
-        let Some(started) = self.cache.start(&request.prompt, request.max_tokens, ops) else { return false };
+        let scope = self.limits.sharing.scope(tag);
+        let Some(started) = self.cache.start(&scope, &request.prompt, request.max_tokens, ops) else { return false };
         let tag = tag.clone();
         let Some(request) = self.queue.pop(&tag) else { return false };
         if started.revived > request.prompt.len() / 4 {

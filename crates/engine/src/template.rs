@@ -4,17 +4,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use chat::{ChatRequest, Role};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::Error;
 
 use crate::cache::Token;
+use crate::jinja::{Conversation, Jinja};
 use crate::markup::{Marks, Markup, Piece};
 use crate::model::{Model, ModelError};
+use crate::reasoning::Reasoning;
 use crate::text::cut;
 
 pub(crate) struct ChatTemplate {
     model: Arc<Model>,
-    environment: Environment<'static>,
+    jinja: Jinja,
     markup: Markup,
     /// In bytes, if there is such a bound.
     longest_token: Option<usize>,
@@ -23,9 +24,10 @@ pub(crate) struct ChatTemplate {
     first_token: Option<Token>,
     begin: String,
     end: String,
+    /// Roles after which another one can be written by anyone: only text marks where they end.
+    unmarked: Vec<Role>,
+    reasoning: Reasoning,
 }
-
-pub(crate) const TEMPLATE: &str = "chat";
 
 /// Longer texts are tokenized in parts. Some vocabularies split a text into words by a regular expression that recurses
 /// for every character of a word.
@@ -62,20 +64,43 @@ impl UnfinishedPrompt {
 pub(crate) struct TemplateError(String);
 
 impl ChatTemplate {
-    /// Compiles the model's template and renders a short conversation to test it.
+    /// Compiles the model's template, and renders a short conversation to see what it makes of it.
     pub(crate) fn new(model: Arc<Model>) -> Result<Self, ModelError> {
-        let template = model.template()?;
+        let source = model.template()?;
         let bad = |reason: String| ModelError::BadTemplate(model.file().to_owned(), reason);
-        let markup = Markup::new(model.control_tokens(&template)).map_err(|error| bad(error.to_string()))?;
-        let environment = environment(template).map_err(|error| bad(error.to_string()))?;
+        let markup = Markup::new(model.control_tokens(&source)).map_err(|error| bad(error.to_string()))?;
+        let jinja = Jinja::compile(&source).map_err(|error| bad(error.to_string()))?;
         let (begin, end) = model.begin_and_end();
-        let (longest_token, tokenizes_words) = (model.longest_token(), model.tokenizes_words());
-        let first_token = model.first_token();
-        let template =
-            Self { model: model.clone(), environment, markup, longest_token, tokenizes_words, first_token, begin, end };
-        let hello = [(Role::User, "Hello!".to_owned())];
-        template.render(&hello).map_err(|error| bad(error.to_string()))?;
+        let mut template = Self {
+            longest_token: model.longest_token(),
+            tokenizes_words: model.tokenizes_words(),
+            first_token: model.first_token(),
+            model: model.clone(),
+            jinja,
+            markup,
+            begin,
+            end,
+            unmarked: Vec::new(),
+            reasoning: Reasoning::No,
+        };
+        let said = |role, content: &str| (role, content.to_owned());
+        let hello = template.render(&[said(Role::User, "Hello!")]).map_err(|error| bad(error.to_string()))?;
+        template.reasoning = Reasoning::of(&source, &hello);
+        let turns = ["first7", "second7", "third7", "last7"];
+        let roles = [Role::System, Role::User, Role::Assistant, Role::User];
+        let messages: Vec<_> = roles.into_iter().zip(turns).map(|(role, content)| said(role, content)).collect();
+        let rendered = template.render_or_rewrite(messages).map_err(|error| bad(error.to_string()))?;
+        template.unmarked = template.markup.unmarked_ends(&rendered, &turns).into_iter().map(|at| roles[at]).collect();
         Ok(template)
+    }
+
+    /// Roles whose end is marked by text alone, so that a message can go on in another role's name.
+    pub(crate) fn unmarked_roles(&self) -> &[Role] {
+        &self.unmarked
+    }
+
+    pub(crate) fn reasoning(&self) -> Reasoning {
+        self.reasoning
     }
 
     /// The least number of tokens that a conversation can have, by its size alone.
@@ -90,9 +115,7 @@ impl ChatTemplate {
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
         let guarded: Vec<_> =
             messages.iter().map(|message| (message.role(), self.markup.guard(message.content(), marks))).collect();
-        // Some templates have no system role, or require alternating roles. Then the conversation is rewritten.
-        let rendered =
-            self.render(&guarded).or_else(|refusal| self.render(&alternating_roles(guarded)).map_err(|_| refusal));
+        let rendered = self.render_or_rewrite(guarded);
         let rendered =
             rendered.map_err(|refusal| TemplateError(refusal.detail().unwrap_or("it cannot be rendered").into()))?;
         let mut pieces = VecDeque::new();
@@ -152,32 +175,14 @@ impl ChatTemplate {
         marks.split(text).map(|part| tokens.extend(self.model.tokenize(part))).count() + 1
     }
 
-    fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {
-        let messages: Vec<Value> = messages
-            .iter()
-            .map(|(role, content)| context! { role => role.as_str(), content => content.as_str() })
-            .collect();
-        self.environment.get_template(TEMPLATE)?.render(context! {
-            messages => messages,
-            add_generation_prompt => true,
-            // A completion of at most 512 tokens is too short for reasoning.
-            enable_thinking => false,
-            bos_token => self.begin.as_str(),
-            eos_token => self.end.as_str(),
-        })
+    /// Some templates have no system role, or require alternating roles. Then the conversation is rewritten.
+    fn render_or_rewrite(&self, messages: Vec<(Role, String)>) -> Result<String, Error> {
+        self.render(&messages).or_else(|refusal| self.render(&alternating_roles(messages)).map_err(|_| refusal))
     }
-}
 
-/// Configured like the Jinja environment that templates are written for: Python's, with trimmed blocks.
-pub(crate) fn environment(template: String) -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    environment.add_template_owned(TEMPLATE, template)?;
-    Ok(environment)
+    fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {
+        self.jinja.render(&Conversation { messages, begin: &self.begin, end: &self.end })
+    }
 }
 
 /// The same conversation with system messages turned into user messages and consecutive messages of one role merged.
@@ -210,18 +215,5 @@ mod tests {
             said(Role::Assistant, "a"),
         ]);
         assert_eq!(turns, [said(Role::User, "s\n\nu\n\nv"), said(Role::Assistant, "a")]);
-    }
-
-    #[test]
-    fn a_template_without_a_system_role_renders_and_rejects_one() {
-        let gemma = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}";
-        let environment = environment(gemma.into()).unwrap();
-        let template = environment.get_template(TEMPLATE).unwrap();
-        let say = |role: &str| vec![context! { role => role, content => " x " }];
-        let rendered =
-            template.render(context! { messages => say("user"), add_generation_prompt => true, bos_token => "<bos>" });
-        assert_eq!(rendered.unwrap(), "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n");
-        let refusal = template.render(context! { messages => say("system"), bos_token => "<bos>" }).unwrap_err();
-        assert_eq!(refusal.detail(), Some("System role not supported"));
     }
 }

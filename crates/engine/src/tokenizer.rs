@@ -183,6 +183,7 @@ impl TokenizerThread {
             deadline: job.deadline,
             payload: PendingCompletion {
                 temperature: job.request.temperature().get() as f32,
+                reasoning: self.template.reasoning(),
                 respond_to: job.respond_to,
                 bytes: Vec::new(),
             },

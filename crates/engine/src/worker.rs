@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::cache::{CellOp, Sequence, Token};
 use crate::clock::{CpuClock, MachineTime};
 use crate::model::{DecodeError, Decoder, Model};
+use crate::reasoning::Reasoning;
 use crate::sampler::{Row, Sampler};
 use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
 use crate::template::TemplateError;
@@ -28,6 +29,7 @@ pub(crate) enum Message {
 /// What a request carries besides its prompt.
 pub(crate) struct PendingCompletion {
     pub(crate) temperature: f32,
+    pub(crate) reasoning: Reasoning,
     pub(crate) respond_to: Respond,
     /// The text so far. A token may end within a character.
     pub(crate) bytes: Vec<u8>,
@@ -42,7 +44,7 @@ pub(crate) struct EngineCompletion {
 /// Where the client of a request waits. It is closed when the client is gone.
 pub(crate) type Respond = oneshot::Sender<Result<EngineCompletion, RefusalError>>;
 
-/// Why nothing was computed for a request.
+/// Why there is no completion.
 #[derive(Debug)]
 pub(crate) enum RefusalError {
     /// It could not start in time.
@@ -54,6 +56,8 @@ pub(crate) enum RefusalError {
         is_exact: bool,
     },
     Template(TemplateError),
+    /// The model has computed logits that are not finite.
+    Overflow,
 }
 
 /// Gauges and counters for `GET /status`.
@@ -327,7 +331,20 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         let tokens = self.sampler.sample(&rows);
         self.stats.sampling_micros.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
-        sequences.into_iter().zip(tokens).try_for_each(|(sequence, token)| self.add(sequence, token))
+        sequences.into_iter().zip(tokens).try_for_each(|(sequence, token)| match token {
+            Some(token) => self.add(sequence, token),
+            None => self.give_up(sequence),
+        })
+    }
+
+    /// Ends a request for which the model has no next token.
+    fn give_up(&mut self, sequence: Sequence) -> Result<(), DecodeError> {
+        let (ops, pending) = self.scheduler.remove(sequence);
+        if let Some(pending) = pending {
+            tracing::warn!("the model has computed logits that are not finite: a request has no completion");
+            let _ = pending.respond_to.send(Err(RefusalError::Overflow)); // the client may be gone
+        }
+        self.decoder.apply(&ops)
     }
 
     /// Adds a token to a sequence, which may be its last.
@@ -335,7 +352,7 @@ impl<'a> Worker<'a> {
         let Some(pending) = self.scheduler.payload_mut(sequence) else { return Ok(()) };
         let end = self.model.is_end(token);
         if !end {
-            self.model.add_bytes(token, &mut pending.bytes);
+            self.model.add_bytes(token, pending.reasoning == Reasoning::Channels, &mut pending.bytes);
         }
         self.stats.generated_tokens.fetch_add(1, Relaxed);
         let (ops, finished) = self.scheduler.generated(sequence, token, end);
@@ -384,6 +401,7 @@ fn respond(finished: Finished<PendingCompletion>) {
         completion: count(completion_tokens),
         total: count(prompt_tokens + completion_tokens),
     };
-    let completion = Completion { text: text_of(pending.bytes), finish_reason: reason, usage };
+    let text = pending.reasoning.answer(text_of(pending.bytes));
+    let completion = Completion { text, finish_reason: reason, usage };
     let _ = pending.respond_to.send(Ok(EngineCompletion { completion, cached_tokens: shared_tokens }));
 }

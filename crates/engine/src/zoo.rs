@@ -12,7 +12,7 @@ use testbed::zoo::{SPECIES, Species};
 use crate::cache::{Sequence, Token};
 use crate::model::{Decoder, Model, Shape};
 use crate::queue::Tag;
-use crate::scheduler::{BatchEntry, Limits, Request, Scheduler};
+use crate::scheduler::{BatchEntry, Limits, Request, Scheduler, Sharing};
 use crate::tuning::{DecoderSettings, KvType};
 
 /// Logits that are closer than this are equal: neighbours in a batch change how sums are rounded.
@@ -65,6 +65,7 @@ impl Schedule {
             max_queued: requests.len(),
             max_step_tokens: random.usize(1..100),
             max_prefix_ttl: [64.0, 1_000.0, 1e6][random.usize(..3)],
+            sharing: [Sharing::Everyone, Sharing::Key][usize::from(random.usize(..5) == 0)],
         };
         Self { limits, seconds_per_token: [1e-5, 1e-2][random.usize(..2)], requests }
     }
@@ -139,7 +140,6 @@ fn compare(model: &Model, settings: DecoderSettings, request: &Planned, answer: 
         let expected = best(logits);
         if expected != *token {
             let gap = logits[expected as usize] - logits[*token as usize];
-            println!("gap {gap} at {at} of {}", answer.len());
             return if gap < TIE { Comparison::Tie } else { Comparison::Different };
         }
         let ends = model.is_end(expected);
@@ -209,7 +209,10 @@ fn tally(species: Species, settings: DecoderSettings, schedules: u64) -> Tally {
 fn an_answer_is_the_same_as_alone() {
     let schedules = std::env::var("ZOO_SCHEDULES").ok().map_or(4, |count| count.parse().unwrap());
     let mut failed = Vec::new();
-    println!("{:16} {:>8} {:>10} {:>9} {:>7} {:>5} {:>9}", "family", "window", "attention", "schedules", "answers", "ties", "different");
+    println!(
+        "{:16} {:>8} {:>10} {:>9} {:>7} {:>5} {:>9}",
+        "family", "window", "attention", "schedules", "answers", "ties", "different"
+    );
     for species in SPECIES.into_iter().filter(Species::is_causal) {
         // With f16 the library rounds its sums so much that ties decide.
         for (attention, kv) in [(Attention::Own, KvType::F16), (Attention::Library, KvType::Bf16)] {
@@ -217,7 +220,10 @@ fn an_answer_is_the_same_as_alone() {
             let Tally { answers, ties, different } = tally(species, settings, schedules);
             let window = species.window.map_or("-".into(), |(window, _)| window.to_string());
             let kernel = format!("{attention:?}").to_lowercase();
-            println!("{:16} {window:>8} {kernel:>10} {schedules:>9} {answers:>7} {ties:>5} {different:>9}", species.name);
+            println!(
+                "{:16} {window:>8} {kernel:>10} {schedules:>9} {answers:>7} {ties:>5} {different:>9}",
+                species.name
+            );
             if different > 0 || ties * 100 > answers * MAX_TIES {
                 failed.push((species.name, attention));
             }

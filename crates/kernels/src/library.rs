@@ -81,7 +81,8 @@ pub fn numbers_per_cell(model: &Path) -> Option<u64> {
         }
         let (mut numbers, mut tensor) = (0, sys::ggml_get_first_tensor(tensors));
         while !tensor.is_null() {
-            let (name, columns) = (CStr::from_ptr((*tensor).name.as_ptr()).to_str().unwrap_or_default(), (*tensor).ne[1]);
+            let (name, columns) =
+                (CStr::from_ptr((*tensor).name.as_ptr()).to_str().unwrap_or_default(), (*tensor).ne[1]);
             numbers += match name.split_once("attn_") {
                 Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => columns,
                 // As many queries as the output has rows.

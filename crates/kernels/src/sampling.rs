@@ -2,7 +2,8 @@
 
 use crate::lanes::{self, Instructions, Vector};
 
-/// The largest of some numbers; NaN is ignored, and negative infinity is the largest of none.
+/// The largest of some numbers; NaN if any of them is that or infinite, and negative infinity is the largest of none.
+/// A number may be negative infinity: some models exclude tokens so.
 pub fn largest(numbers: &[f32]) -> f32 {
     match lanes::instructions() {
         // SAFETY: the CPU has the instructions.
@@ -35,14 +36,21 @@ pub fn sum_of_exponentials(numbers: &[f32], offset: f32, factor: f32) -> f32 {
 #[inline(always)]
 pub(crate) unsafe fn largest_with<V: Vector>(numbers: &[f32]) -> f32 {
     let chunks = numbers.chunks_exact(V::COUNT);
-    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, |largest, number| {
+        if largest.is_nan() || number <= largest { largest } else { number }
+    });
     // SAFETY: a chunk has as many numbers as a vector.
     unsafe {
-        let mut largest = V::splat(f32::NEG_INFINITY);
+        let (lowest, zero) = (V::splat(f32::MIN), V::splat(0.0));
+        let (mut largest, mut odd) = (V::splat(f32::NEG_INFINITY), zero);
         for chunk in chunks {
-            largest = V::load(chunk.as_ptr()).max(largest); // of a NaN and a number, this takes the second
+            // Of a NaN and a number, `max` takes the second.
+            let numbers = V::load(chunk.as_ptr());
+            largest = numbers.max(largest);
+            odd = lowest.max(numbers).mul_add(zero, odd);
         }
-        rest.max(largest.largest())
+        let largest = largest.largest();
+        if odd.sum() == 0.0 && rest < f32::INFINITY { rest.max(largest) } else { f32::NAN }
     }
 }
 
@@ -79,8 +87,14 @@ mod tests {
                 let mut numbers = vec![-3.0; count];
                 numbers[at] = 2.5;
                 assert_eq!(largest(&numbers), 2.5);
-                numbers[(at + 1) % count] = f32::NAN;
-                assert_eq!(largest(&numbers), if count == 1 { f32::NEG_INFINITY } else { 2.5 });
+                for odd in [f32::NAN, f32::INFINITY] {
+                    numbers[(at + 1) % count] = odd;
+                    assert!(largest(&numbers).is_nan());
+                }
+                if count > 1 {
+                    numbers[(at + 1) % count] = f32::NEG_INFINITY;
+                    assert_eq!(largest(&numbers), 2.5);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! One runtime: requests to it, and what its responses mean.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::key::RuntimeKey;
 
 /// How long a connection whose responses carry no ids stays unused, so that a spare response has arrived before the
 /// next request is sent.
-const SETTLE_TIME: Duration = Duration::from_millis(50);
+const SETTLE_TIME: Duration = Duration::from_millis(5);
 /// How long connections are kept for a rush that may come again.
 const MAX_IDLE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -178,13 +179,13 @@ pub(crate) enum Connections<'a> {
     New(&'a IdleConnections),
 }
 
-/// One thread's unused connections to one member, with the time since when they are. The latest is used first.
+/// One thread's unused connections to one member, with the time since when they are, from the longest to the latest.
 #[derive(Default)]
 pub(crate) struct IdleConnections(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
-    connections: Vec<(Instant, Connection)>,
+    connections: VecDeque<(Instant, Connection)>,
     /// How many unexpected responses the member had sent when they were put here.
     unexpected: u64,
 }
@@ -194,18 +195,23 @@ impl IdleConnections {
     fn lock(&self, unexpected: u64) -> MutexGuard<'_, Idle> {
         let mut idle = self.0.lock();
         if idle.unexpected != unexpected {
-            *idle = Idle { connections: Vec::new(), unexpected };
+            *idle = Idle { connections: VecDeque::new(), unexpected };
         }
         idle
     }
 
+    /// The latest, so that those which are too many are not used and end; or else the one that has settled longest.
     fn take(&self, unexpected: u64) -> Option<Connection> {
         let (mut idle, now) = (self.lock(unexpected), Instant::now());
         let is_ready = |(since, connection): &(Instant, Connection)| {
             connection.reuse() == Reuse::Now || now.duration_since(*since) >= SETTLE_TIME
         };
-        let latest = idle.connections.iter().rposition(is_ready)?;
-        Some(idle.connections.remove(latest).1)
+        let connections = &mut idle.connections;
+        let taken = match connections.back().is_some_and(is_ready) {
+            true => connections.pop_back(),
+            false => connections.pop_front_if(|idle| is_ready(idle)),
+        };
+        taken.map(|(_, connection)| connection)
     }
 
     /// Of a member that has sent unexpected responses, only connections whose responses carry ids are kept.
@@ -214,7 +220,7 @@ impl IdleConnections {
             let (mut idle, now) = (self.lock(unexpected), Instant::now());
             let outdated = idle.connections.partition_point(|(since, _)| now.duration_since(*since) > MAX_IDLE);
             idle.connections.drain(..outdated);
-            idle.connections.push((now, connection));
+            idle.connections.push_back((now, connection));
         }
     }
 }

@@ -30,8 +30,12 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// An engine that ran for this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// After so many crashes before a first answer, one after the other, the model is at fault.
+const MAX_CRASHES: u32 = 4;
 
 const SIGILL: i32 = 4;
+/// Signals of programs that crash; not those that others send, as the system does when memory is short.
+const CRASHES: [i32; 5] = [SIGILL, 6, 7, 8, 11];
 
 #[derive(Debug, Clone)]
 pub struct EngineCommand {
@@ -49,7 +53,7 @@ pub fn supervise(command: EngineCommand, pool: Arc<Pool>) -> impl Future<Output 
 }
 
 async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
-    let mut backoff = INITIAL_BACKOFF;
+    let (mut backoff, mut crashes) = (INITIAL_BACKOFF, 0);
     loop {
         if FileVersion::of(&command.model).is_none() {
             pool.set_availability(Availability::Unconfigured);
@@ -58,12 +62,18 @@ async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
         pool.set_availability(Availability::Starting);
         let version = FileVersion::of(&command.model);
         let began = Instant::now();
-        match run_once(&command, &pool).await {
-            Ok(status) if status.code() == Some(i32::from(MODEL_ERROR_EXIT_CODE)) => {
-                tracing::error!(model = %command.model.display(), "the model cannot be used; waiting for another file");
+        let mut has_answered = false;
+        let exit = run_once(&command, &pool, &mut has_answered).await;
+        let is_crash =
+            exit.as_ref().is_ok_and(|status| status.signal().is_some_and(|signal| CRASHES.contains(&signal)));
+        crashes = if is_crash && !has_answered { crashes + 1 } else { 0 };
+        match exit {
+            Ok(status) if crashes == MAX_CRASHES || status.code() == Some(i32::from(MODEL_ERROR_EXIT_CODE)) => {
+                let model = command.model.display();
+                tracing::error!(%model, %status, "the model cannot be used; waiting for another file");
                 pool.set_availability(Availability::Unloadable);
                 wait_for_change(&command.model, version).await;
-                backoff = INITIAL_BACKOFF;
+                (backoff, crashes) = (INITIAL_BACKOFF, 0);
                 continue;
             }
             Ok(status) => {
@@ -78,7 +88,8 @@ async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
     }
 }
 
-async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
+/// `has_answered` is set once the engine has decoded a token.
+async fn run_once(command: &EngineCommand, pool: &Arc<Pool>, has_answered: &mut bool) -> std::io::Result<ExitStatus> {
     let stderr = command.stderr.as_ref().map(|pipe| pipe.try_clone()).transpose()?;
     let mut engine = Command::new(&command.program)
         .args(&command.arguments)
@@ -98,6 +109,7 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>) -> std::io::Result<
     }
     // Its health check decodes a token, so it needs no further probe.
     pool.mark_ready();
+    *has_answered = true;
     tracing::info!(after_ms = started.elapsed().as_millis() as u64, "the engine answers");
     watch(&mut engine, pid, pool).await
 }

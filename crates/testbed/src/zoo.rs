@@ -312,8 +312,7 @@ impl Species {
     fn tensors(&self) -> Vec<(String, Vec<u64>)> {
         let Layout { query, norms, norms_before, norms_after, has_biases, inner, has_output, has_sinks } = self.layout;
         let (width, words) = (u64::from(self.width), WORDS as u64);
-        let (queries, keys) =
-            (u64::from(self.heads * self.head_size), u64::from(self.kv_heads * self.head_size));
+        let (queries, keys) = (u64::from(self.heads * self.head_size), u64::from(self.kv_heads * self.head_size));
         let mut tensors = vec![("token_embd.weight".to_owned(), vec![width, words])];
         let mut add = |name: String, shape: &[u64]| tensors.push((name, shape.to_vec()));
         let norm_kinds: &[&str] = if has_biases { &["weight", "bias"] } else { &["weight"] };
@@ -458,9 +457,7 @@ impl Vocabulary {
                 .text("tokenizer.ggml.model", "gpt2")
                 .text("tokenizer.ggml.pre", "llama-bpe")
                 .texts("tokenizer.ggml.merges", &merges),
-            Self::SentencePiece => {
-                file.text("tokenizer.ggml.model", "llama").reals("tokenizer.ggml.scores", &scores)
-            }
+            Self::SentencePiece => file.text("tokenizer.ggml.model", "llama").reals("tokenizer.ggml.scores", &scores),
         }
     }
 }
@@ -473,16 +470,6 @@ fn printable(byte: u8) -> char {
         false => {
             let before = (0..byte).filter(|other| !is_visible(*other)).count() as u32;
             char::from_u32(256 + before).unwrap()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn dump() {
-        for species in super::SPECIES {
-            std::fs::write(format!("/tmp/w/zoo-{}.gguf", species.name), species.model(1).bytes()).unwrap();
         }
     }
 }

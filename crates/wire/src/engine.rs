@@ -54,6 +54,9 @@ pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.
     pub context: usize,
+    /// Roles whose messages are ended by text alone in a prompt, in words.
+    #[serde(default)]
+    pub unmarked_roles: Option<String>,
     pub running: usize,
     pub waiting: usize,
     /// Requests whose prompts are being made, or wait for that.

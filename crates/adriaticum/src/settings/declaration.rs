@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AttentionChoice, GpuChoice, WeightsChoice};
+use engine::{AttentionChoice, GpuChoice, Sharing, WeightsChoice};
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
@@ -175,6 +175,8 @@ settings! {
     queue: usize = "256" => count;
     /// how long they may wait
     wait: Duration = "30s" => duration;
+    /// whose prompts share what they begin with, so that it is computed once: everyone's, those of a person, or of a key
+    sharing: Sharing = "everyone" => sharing;
     /// which kernel computes attention on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
     attention: AttentionChoice = "auto" => attention;
     /// which GPUs compute: auto (those that there are, as much as fits), off, a device such as CUDA0, or a number of layers

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::ApiAddress;
-use engine::{AttentionChoice, GpuChoice, WeightsChoice};
+use engine::{AttentionChoice, GpuChoice, Sharing, WeightsChoice};
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
@@ -132,6 +132,15 @@ pub(super) fn grounding_mode(text: &str) -> Parsed<Option<Mode>> {
         "auto" => Ok(Some(Mode::Auto)),
         "always" => Ok(Some(Mode::Always)),
         _ => Err("it must be off, auto or always".into()),
+    }
+}
+
+pub(super) fn sharing(text: &str) -> Parsed<Sharing> {
+    match text {
+        "everyone" => Ok(Sharing::Everyone),
+        "person" => Ok(Sharing::Person),
+        "key" => Ok(Sharing::Key),
+        _ => Err("it must be everyone, person or key".into()),
     }
 }
 

@@ -17,7 +17,7 @@ impl World {
 
     fn start(&mut self, prompt: &[Token], max_tokens: usize) -> Option<Started> {
         let mut ops = Vec::new();
-        let started = self.cache.start(prompt, max_tokens, &mut ops);
+        let started = self.cache.start(&Scope::default(), prompt, max_tokens, &mut ops);
         self.cells.apply(&ops);
         if let Some(started) = started {
             self.running.push((started.sequence, prompt.to_vec(), max_tokens));

@@ -5,8 +5,15 @@ use std::time::Duration;
 use super::*;
 use crate::cells::{Cells, digest_of};
 
-const LIMITS: Limits =
-    Limits { cells: 256, sequences: 16, max_running: 8, max_queued: 20, max_step_tokens: 64, max_prefix_ttl: 64.0 };
+const LIMITS: Limits = Limits {
+    cells: 256,
+    sequences: 16,
+    max_running: 8,
+    max_queued: 20,
+    max_step_tokens: 64,
+    max_prefix_ttl: 64.0,
+    sharing: Sharing::Everyone,
+};
 
 /// A request whose completion ends after that many tokens, unless `max_tokens` comes first.
 #[derive(Debug, Clone, PartialEq)]

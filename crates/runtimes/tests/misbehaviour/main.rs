@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 /// Scripts that run at the same time.
 const CONCURRENT_SCRIPTS: usize = 256;
 /// Longer than a connection without ids stays unused.
-const PAUSE: Duration = Duration::from_millis(60);
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Summary {

@@ -81,7 +81,7 @@ impl Behaviour {
     pub(crate) fn random(rng: &mut fastrand::Rng, ids: Ids) -> Self {
         let behaviours = if rng.bool() { &ALL[..4] } else { &ALL[4..] };
         match *rng.choice(behaviours).unwrap() {
-            TwiceLate(_) => TwiceLate(rng.u64(..if ids == Ids::None { 10 } else { 150 })),
+            TwiceLate(_) => TwiceLate(rng.u64(..if ids == Ids::None { 2 } else { 150 })),
             other => other,
         }
     }

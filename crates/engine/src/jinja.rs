@@ -1,0 +1,285 @@
+//! Chat templates as their authors write them: Jinja as Hugging Face configures it, with the functions that it adds.
+//!
+//! A template comes with a model from somewhere, so what it may compute and write is bounded.
+
+use std::io::{self, Write};
+
+use chat::Role;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+const TEMPLATE: &str = "chat";
+/// Steps of a template's program. A conversation of a thousand messages takes some 50,000.
+const MAX_STEPS: u64 = 5_000_000;
+/// What a template may write beside the contents.
+const MAX_MARKUP_BYTES: usize = 1 << 20;
+
+pub(crate) struct Jinja(Environment<'static>);
+
+impl Jinja {
+    pub(crate) fn compile(template: &str) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(MAX_STEPS));
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", |format: &str| strftime(format, today()));
+        environment.add_filter("tojson", to_json);
+        environment.add_template_owned(TEMPLATE, without_generation_tags(template))?;
+        Ok(Self(environment))
+    }
+
+    /// Renders a conversation, up to where the completion begins.
+    pub(crate) fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
+        let Conversation { messages, begin, end } = *conversation;
+        let bytes: usize = messages.iter().map(|(_, content)| content.len()).sum();
+        let messages: Vec<Value> = messages
+            .iter()
+            .map(|(role, content)| context! { role => role.as_str(), content => content.as_str() })
+            .collect();
+        let context = context! {
+            messages => messages,
+            add_generation_prompt => true,
+            // As Hugging Face passes them where there are none.
+            tools => (),
+            documents => (),
+            // A completion of at most 512 tokens is too short for reasoning.
+            enable_thinking => false,
+            reasoning_effort => "low",
+            bos_token => begin,
+            eos_token => end,
+        };
+        let mut bounded = Bounded { text: Vec::new(), left: 2 * bytes + MAX_MARKUP_BYTES };
+        self.0.get_template(TEMPLATE)?.render_captured_to(context, &mut bounded)?;
+        String::from_utf8(bounded.text).map_err(|_| Error::new(ErrorKind::WriteFailure, "it does not write text"))
+    }
+}
+
+/// What a template is rendered with.
+#[derive(Clone, Copy)]
+pub(crate) struct Conversation<'a> {
+    pub(crate) messages: &'a [(Role, String)],
+    /// The texts of the tokens that begin and end a sequence.
+    pub(crate) begin: &'a str,
+    pub(crate) end: &'a str,
+}
+
+/// A text that may grow only so far.
+struct Bounded {
+    text: Vec<u8>,
+    left: usize,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("it writes too much"))?;
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// For training, templates mark what the assistant generates. Here such a block is as good as its contents.
+fn without_generation_tags(template: &str) -> String {
+    let (mut plain, mut rest) = (String::with_capacity(template.len()), template);
+    while let Some(start) = rest.find("{%") {
+        let Some(end) = rest[start..].find("%}").map(|end| start + end) else { break };
+        let inside = &rest[start + 2..end];
+        let tag = inside.trim_matches(['-', '+']).trim();
+        let replacement = match tag {
+            "generation" => inside.replace(tag, "if true"),
+            "endgeneration" => inside.replace(tag, "endif"),
+            _ => inside.to_owned(),
+        };
+        plain.extend([&rest[..start + 2], &replacement, "%}"]);
+        rest = &rest[end + 2..];
+    }
+    plain + rest
+}
+
+/// The beginning of the day, so that prompts share their beginnings until its end.
+fn today() -> DateTime {
+    Timestamp::now().to_zoned(TimeZone::UTC).date().at(0, 0, 0, 0)
+}
+
+fn strftime(format: &str, time: DateTime) -> Result<String, Error> {
+    let text = jiff::fmt::strtime::format(format, time);
+    text.map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
+}
+
+/// As Python's `json.dumps` writes it, without escaping other letters unless it is asked to.
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let is_sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let is_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    options.assert_all_used()?;
+    let invalid = |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
+    // The maps of JSON values are sorted, those of a template are as they were written.
+    let value = match is_sorted {
+        true => Value::from(Serde(serde_json::to_value(value).map_err(|error| invalid(&error))?)),
+        false => value.clone(),
+    };
+    let mut written = Vec::new();
+    let done = match (indent, separators.as_deref()) {
+        (Some(indent), _) => {
+            let indent = " ".repeat(indent.min(MAX_INDENT));
+            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut written, formatter))
+        }
+        (None, Some([item, key])) => {
+            value.serialize(&mut Serializer::with_formatter(&mut written, Separated { item, key }))
+        }
+        (None, _) => {
+            value.serialize(&mut Serializer::with_formatter(&mut written, Separated { item: ", ", key: ": " }))
+        }
+    };
+    done.map_err(|error| invalid(&error))?;
+    let text = String::from_utf8(written).map_err(|error| invalid(&error))?;
+    Ok(Value::from_safe_string(if is_ascii { escape(&text) } else { text }))
+}
+
+const MAX_INDENT: usize = 16;
+
+fn escape(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c.is_ascii() {
+            true => escaped.push(c),
+            false => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}")),
+        }
+    }
+    escaped
+}
+
+/// On one line, with these texts between items, and between keys and values.
+struct Separated<'a> {
+    item: &'a str,
+    key: &'a str,
+}
+
+impl Formatter for Separated<'_> {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        writer.write_all(if is_first { b"" } else { self.item.as_bytes() })
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        writer.write_all(if is_first { b"" } else { self.item.as_bytes() })
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(self.key.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(template: &str, messages: &[(Role, &str)]) -> Result<String, String> {
+        let messages: Vec<_> = messages.iter().map(|(role, content)| (*role, (*content).to_owned())).collect();
+        let conversation = Conversation { messages: &messages, begin: "<s>", end: "</s>" };
+        let jinja = Jinja::compile(template).map_err(|error| error.to_string())?;
+        jinja.render(&conversation).map_err(|error| format!("{error:#}"))
+    }
+
+    const HELLO: [(Role, &str); 2] = [(Role::System, "Be <brief>."), (Role::User, "Grüezi!")];
+
+    /// What templates of well-known models use, one by one.
+    #[test]
+    fn templates_are_rendered_as_their_authors_mean_them() {
+        for (template, expected) in [
+            ("{{ messages[1].content }}{{ bos_token }}", "Grüezi!<s>"),
+            ("{% if tools is not none %}tools{% endif %}.", "."),
+            ("{% if tools %}tools{% elif documents %}documents{% else %}none{% endif %}", "none"),
+            ("{% if tools is defined and tools is none %}as passed{% endif %}", "as passed"),
+            ("a\n  {%- generation -%}  b  {%- endgeneration -%}\nc", "abc"),
+            ("{% generation %}{{ messages[0]['role'] }}{% endgeneration %}", "system"),
+            ("{{ messages[0] | tojson }}", r#"{"role": "system", "content": "Be <brief>."}"#),
+            ("{{ [1, 'ü'] | tojson(ensure_ascii=True) }}", r#"[1, "\u00fc"]"#),
+            ("{{ [1, 'ü'] | tojson(ensure_ascii=False) }}", r#"[1, "ü"]"#),
+            ("{{ {'b': [], 'a': [1]} | tojson(indent=2) }}", "{\n  \"b\": [],\n  \"a\": [\n    1\n  ]\n}"),
+            ("{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}", r#"{"a":2,"b":1}"#),
+            (
+                "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+                "2",
+            ),
+            (
+                "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content.upper() }}{% endfor %}",
+                "GRÜEZI!",
+            ),
+            ("{{ messages[0].content.split(' ')[-1].strip('.') }}", "<brief>"),
+            ("{% macro say(m) %}{{ m.role }}:{% endmacro %}{{ say(messages[1]) }}", "user:"),
+            ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join }}", "Grüezi!"),
+        ] {
+            assert_eq!(rendered(template, &HELLO).as_deref(), Ok(expected), "{template}");
+        }
+        let refusal = rendered("{{ raise_exception('No system role.') }}", &HELLO).unwrap_err();
+        assert!(refusal.contains("No system role."), "{refusal}");
+    }
+
+    #[test]
+    fn a_day_has_one_prompt() {
+        let time = jiff::civil::date(2026, 3, 7).at(0, 0, 0, 0);
+        for (format, expected) in
+            [("%d %b %Y", "07 Mar 2026"), ("%B %d, %Y", "March 07, 2026"), ("%Y-%m-%d %H:%M", "2026-03-07 00:00")]
+        {
+            assert_eq!(strftime(format, time).unwrap(), expected);
+        }
+        let date = rendered("{{ strftime_now('%Y-%m-%d') }}", &HELLO).unwrap();
+        assert!(date.starts_with("20") && date.len() == 10, "{date}");
+        assert!(rendered("{{ strftime_now('%Q') }}", &HELLO).is_err());
+    }
+
+    #[test]
+    fn templates_that_compute_or_write_for_ever_are_stopped() {
+        let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = a * b %}{% endfor %}{% endfor %}";
+        assert!(rendered(loops, &HELLO).unwrap_err().contains("fuel"));
+        let writes = "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}";
+        assert!(rendered(writes, &HELLO).unwrap_err().contains("too much"));
+    }
+
+    /// The templates of some seventy models, which come with llama.cpp's sources, and what becomes of a conversation.
+    #[test]
+    fn templates_of_well_known_models_are_rendered() {
+        let folder = llama_cpp_templates();
+        let turns = [(Role::User, "zebra"), (Role::Assistant, "yak"), (Role::User, "xerus")];
+        let mut tried = 0;
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "jinja") {
+                continue;
+            }
+            tried += 1;
+            let template = std::fs::read_to_string(&path).unwrap();
+            let prompt = rendered(&template, &turns).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(turns.iter().all(|(_, content)| prompt.contains(content)), "{}: {prompt}", path.display());
+        }
+        assert!(tried > 50, "{tried} in {}", folder.display());
+    }
+
+    fn llama_cpp_templates() -> std::path::PathBuf {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = std::process::Command::new(cargo)
+            .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut packages = metadata["packages"].as_array().unwrap().iter();
+        let package = packages.find(|package| package["name"] == "llama-cpp-sys-2").unwrap();
+        let manifest = std::path::Path::new(package["manifest_path"].as_str().unwrap());
+        manifest.with_file_name("llama.cpp/models/templates")
+    }
+}
