@@ -116,7 +116,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     }
     create_folder(&settings.data_dir)?; // the tuning is stored there
     let path = model.clone();
-    let is_own_model = model == settings.data_dir.join(MODEL_FILE);
+    let is_own_model = is_same_file(&model, &settings.data_dir.join(MODEL_FILE));
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
@@ -188,6 +188,12 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     decode_loop.run().map_err(|error| CliError::new(format!("{error}.")))?;
     server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// However they are named.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    real(one).is_some_and(|one| Some(one) == real(other))
 }
 
 async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {

@@ -1,5 +1,6 @@
 //! How much of the CPUs this process got, and how much nobody used.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -43,8 +44,28 @@ pub(crate) struct MachineTime {
 
 impl MachineTime {
     /// `None` where the system does not say.
+    /// Of the control group if that has a quota, as in a container; otherwise of the machine.
     pub(crate) fn now() -> Option<Self> {
-        Self::parse(&std::fs::read_to_string("/proc/stat").ok()?, rustix::param::clock_ticks_per_second())
+        Self::of_group().or_else(|| {
+            Self::parse(&std::fs::read_to_string("/proc/stat").ok()?, rustix::param::clock_ticks_per_second())
+        })
+    }
+
+    fn of_group() -> Option<Self> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let read = |file: &str| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join(file)).ok();
+        let uptime = clock_gettime(ClockId::Monotonic);
+        let uptime = Duration::new(uptime.tv_sec.try_into().ok()?, uptime.tv_nsec.try_into().ok()?);
+        Self::parse_group(&read("cpu.max")?, &read("cpu.stat")?, uptime)
+    }
+
+    fn parse_group(max: &str, stat: &str, uptime: Duration) -> Option<Self> {
+        let (quota, period) = max.trim().split_once(' ')?;
+        let quota = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?; // "max" is none
+        let busy = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        let busy = Duration::from_micros(busy.parse().ok()?);
+        Some(Self { idle: uptime.mul_f64(quota).saturating_sub(busy), busy, cpus: (quota.ceil() as usize).max(1) })
     }
 
     fn parse(stat: &str, ticks_per_second: u64) -> Option<Self> {
@@ -68,6 +89,14 @@ impl MachineTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_has_the_time_of_its_quota() {
+        let (stat, uptime) = ("usage_usec 3500000\nuser_usec 3000000\n", Duration::from_secs(10));
+        let time = MachineTime::parse_group("150000 100000\n", stat, uptime).unwrap();
+        assert_eq!((time.cpus, time.busy, time.idle), (2, Duration::from_millis(3500), Duration::from_millis(11_500)));
+        assert!(MachineTime::parse_group("max 100000\n", stat, uptime).is_none());
+    }
 
     #[test]
     fn the_kernels_figures_are_read() {

@@ -111,6 +111,8 @@ impl Model {
             () if kind.is_diffusion => Some("diffusion"),
             () if kind.has_encoder => Some("encoder-decoder"),
             () if llama.is_recurrent() || llama.is_hybrid() => Some("recurrent"),
+            () if llama.n_head() == 0 => Some("without heads"),
+            () if llama.n_ctx_train() == 0 => Some("without a context"),
             () => None,
         };
         if let Some(kind) = kind_name {

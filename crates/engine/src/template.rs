@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chat::{ChatRequest, Role};
 use minijinja::Error;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cache::Token;
 use crate::jinja::{Conversation, Jinja};
@@ -84,7 +85,8 @@ impl ChatTemplate {
             reasoning: Reasoning::No,
         };
         let said = |role, content: &str| (role, content.to_owned());
-        let hello = template.render(&[said(Role::User, "Hello!")]).map_err(|error| bad(error.to_string()))?;
+        let hello = with_memory_bound(|| template.render(&[said(Role::User, "Hello!")]));
+        let hello = hello.map_err(|error| bad(error.to_string()))?;
         template.reasoning = Reasoning::of(&source, &hello);
         let turns = ["first7", "second7", "third7", "last7"];
         let roles = [Role::System, Role::User, Role::Assistant, Role::User];
@@ -183,6 +185,24 @@ impl ChatTemplate {
     fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {
         self.jinja.render(&Conversation { messages, begin: &self.begin, end: &self.end })
     }
+}
+
+/// A template can double a text with each of its steps. If the first rendering takes more than this, the process ends, and
+/// not those beside it: the supervisor then takes the model for what it is.
+const TRIAL_MEMORY: u64 = 256 << 20;
+
+fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {
+    let before = getrlimit(Resource::As);
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|pages| pages.split(' ').next()?.parse::<u64>().ok());
+    let bound = pages.map(|pages| pages * rustix::param::page_size() as u64 + TRIAL_MEMORY);
+    let bound = bound.filter(|bound| before.current.is_none_or(|current| *bound < current));
+    let is_bounded = bound.is_some() && setrlimit(Resource::As, Rlimit { current: bound, ..before.clone() }).is_ok();
+    let result = work();
+    if is_bounded {
+        let _ = setrlimit(Resource::As, before); // it was that before
+    }
+    result
 }
 
 /// The same conversation with system messages turned into user messages and consecutive messages of one role merged.

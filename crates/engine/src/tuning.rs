@@ -192,8 +192,7 @@ impl TuningFile {
     /// One that cannot be read, as it may be from another version, counts as empty.
     pub(crate) fn read(data_dir: &Path) -> Self {
         let path = data_dir.join("tuning.json");
-        let tunings = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Self { path, tunings }
+        Self { tunings: Self::tunings(&path), path }
     }
 
     /// What a tuning of a model on this machine would be about, with the choice of weights made as far as it can be before.
@@ -221,15 +220,31 @@ impl TuningFile {
         self.tunings.iter().find(|tuning| tuning.key.is_same(key))
     }
 
-    /// Stores a tuning, in place of those that it supersedes: for the same model and CPU, but of another build.
+    /// Stores a tuning, in place of those that it supersedes: for the same model and CPU, but of another build. Their
+    /// copies of the weights are removed. Other processes may store theirs at the same time.
     pub(crate) fn store(&mut self, tuning: Tuning) -> std::io::Result<()> {
+        let lock = fs::File::create(self.path.with_extension("lock"))?;
+        lock.lock()?;
+        self.tunings = Self::tunings(&self.path);
         let key = &tuning.key;
-        self.tunings.retain(|Tuning { key: other, .. }| {
+        let is_kept = |Tuning { key: other, .. }: &mut Tuning| {
             let is_other_subject = (&other.model_sha256, &other.machine.cpu) != (&key.model_sha256, &key.machine.cpu);
             is_other_subject || (other.machine == key.machine && other.options != key.options)
-        });
+        };
+        let superseded: Vec<_> = self.tunings.extract_if(.., |tuning| !is_kept(tuning)).collect();
         self.tunings.push(tuning);
-        write(&self.path, &self.tunings)
+        write(&self.path, &self.tunings)?;
+        for copy in superseded.into_iter().filter_map(|tuning| tuning.copy) {
+            let is_used = |tuning: &Tuning| tuning.copy.as_ref().is_some_and(|other| other.path == copy.path);
+            if !self.tunings.iter().any(is_used) && copy.is_intact() {
+                copy.remove();
+            }
+        }
+        Ok(())
+    }
+
+    fn tunings(path: &Path) -> Vec<Tuning> {
+        fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 }
 

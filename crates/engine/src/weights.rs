@@ -55,6 +55,7 @@ impl Converted {
             WeightsForm::Q8_0 => "q8_0",
             WeightsForm::Bf16 => "bf16",
         };
+        let model = &fs::canonicalize(model)?; // the copy is found again from any folder
         let path = model.with_extension(format!("{form_name}.gguf"));
         let next = model.with_extension(format!("{form_name}.gguf.next"));
         let failed = |_| std::io::Error::other("llama.cpp could not convert it (its own words are in the log)");

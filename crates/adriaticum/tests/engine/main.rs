@@ -10,6 +10,7 @@ mod commands;
 mod completions;
 mod crashes;
 mod embedded;
+mod families;
 mod files;
 mod kernels;
 mod markup;

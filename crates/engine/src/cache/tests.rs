@@ -113,6 +113,13 @@ fn concurrent_requests_compute_a_common_prefix_once() {
 }
 
 #[test]
+fn nothing_is_shared_beyond_a_scope() {
+    let (mut cache, mut ops) = (PrefixCache::new(100, 8), Vec::new());
+    let mut start = |scope: &str| cache.start(&scope.into(), &[1, 2, 3, 4], 1, &mut ops).unwrap().shared;
+    assert_eq!([start("one"), start("other"), start("one"), start("other")], [0, 0, 3, 3]);
+}
+
+#[test]
 fn another_sequence_continues_where_the_first_was_cancelled() {
     let mut world = World::new(100, 4);
     world.start(&[1, 2, 3, 4, 5, 6], 1);
@@ -134,7 +141,7 @@ fn cells_are_reserved_at_the_start_and_the_least_recently_used_are_evicted() {
     assert!(world.start(&[3, 3, 3], 4).is_some());
     world.running.clear();
     assert_eq!(world.cells.used(), 4, "the older one had to go");
-    assert_eq!(world.cache.longest_prefix(&[2, 2, 2]).1, 3);
+    assert_eq!(world.cache.longest_prefix(&Scope::default(), &[2, 2, 2]).1, 3);
 }
 
 #[test]
