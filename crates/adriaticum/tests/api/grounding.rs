@@ -1,7 +1,7 @@
 //! Grounding: requests that need facts get them from search, or fail; all others are not searched for.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -441,6 +441,25 @@ fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
     assert!(skipped.iter().any(|line| line.contains("bomb.pdf: reading it takes too much memory")), "{added:?}");
     assert!(skipped.iter().all(|line| line.contains("bomb.pdf") || line.contains("deep.pdf")), "{added:?}");
     assert!(added.stdout.contains("21 documents") || added.stdout.contains("22 documents"), "{added:?}");
+}
+
+/// Before it is sent a file.
+#[test]
+fn a_process_that_reads_documents_cannot_raise_its_limits() {
+    let installation = ADRIATICUM.install();
+    let mut child = installation.command(&["index", "extract"]).stdin(Stdio::piped()).spawn().unwrap();
+    let path = format!("/proc/{}/limits", child.id());
+    wait_for("hard limits", || {
+        let limits = std::fs::read_to_string(&path).unwrap();
+        let is_hard = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let values: Vec<&str> = line.split_whitespace().collect();
+            values[0] == values[1] && values[0] != "unlimited"
+        };
+        ["Max address space", "Max cpu time", "Max core file size"].into_iter().all(is_hard).then_some(())
+    });
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
