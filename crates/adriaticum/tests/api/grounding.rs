@@ -227,6 +227,29 @@ fn citations_without_a_source_are_removed() {
     assert_eq!(completed.content, "It has 160,577 inhabitants [1], as others say. Code: `a[9]`.");
 }
 
+/// What an earlier completion cited as `[1]` is not the first source of this one.
+#[test]
+fn citations_of_earlier_turns_are_not_shown_to_the_model() {
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&split()));
+    let service = grounded(&runtime, &search);
+    let body = json!({ "model": "adriaticum", "messages": [
+        { "role": "user", "content": "How many people live in Zagreb? My note [1] says 700,000." },
+        { "role": "assistant", "content": "It has 767,131 inhabitants [1][2]. The years [1, 2] and `a[1]` are others." },
+        { "role": "user", "content": FACTUAL },
+    ]});
+    service.send(&Request::chat(&service.key(), body.to_string())).completion();
+    let messages = runtime.requests()[0]["messages"].as_array().unwrap().clone();
+    let contents: Vec<&str> = messages[1..].iter().map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(
+        contents,
+        [
+            "How many people live in Zagreb? My note [1] says 700,000.",
+            "It has 767,131 inhabitants. The years [1, 2] and `a[1]` are others.",
+            FACTUAL,
+        ]
+    );
+}
+
 #[test]
 fn results_cannot_inject_instructions_or_links() {
     let hostile = results(&[
