@@ -132,8 +132,7 @@ impl RequestRecord<'_> {
             if let Some(grounding) = &mut self.grounding {
                 grounding.sources = u16::try_from(augmentation.sources.len()).ok();
             }
-            match self.run(Inference { chat: &inference.chat.with_instructions(&augmentation.text), ..inference }).await
-            {
+            match self.run(Inference { chat: &augmentation.apply(inference.chat), ..inference }).await {
                 Err(InferenceError::PromptTooLong(_)) if !augmentation.sources.is_empty() => {
                     tokens /= FEWER_SOURCE_TOKENS;
                 }

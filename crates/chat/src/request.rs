@@ -63,8 +63,13 @@ impl ChatRequest {
     /// The same request with other contents, for a runtime.
     #[must_use]
     pub fn map_contents(&self, change: impl Fn(&str) -> String) -> Self {
-        let changed = |message: &Message| Message::for_runtime(message.role, change(&message.content));
-        Self { messages: self.messages.iter().map(changed).collect(), ..*self }
+        self.map_messages(|message| Message::for_runtime(message.role, change(&message.content)))
+    }
+
+    /// The same request with other messages, for a runtime.
+    #[must_use]
+    pub fn map_messages(&self, change: impl Fn(&Message) -> Message) -> Self {
+        Self { messages: self.messages.iter().map(change).collect(), ..*self }
     }
 
     /// Oldest first; never empty.

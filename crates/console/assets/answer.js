@@ -30,13 +30,20 @@ export function sourceItems(sources, idOf) {
   return sources.map((source, at) => sourceItem(source, idOf(at + 1)));
 }
 
-/** The text, in which each `[n]` that is a source's number leads to it. */
+/** Code, or a citation: behind a word and a space, a sentence or a bracket, and not in an expression or a link. The
+ *  service knows citations by the same rule. */
+const CODE_OR_CITATION = new RegExp(
+  /`[^`]*(?:`|$)|(?<=[^\s+\-*/^=<>]\S*[^\S\n]+|[.,;!?。，；！？]|(\]))\[(\d{1,3})\]/.source +
+  /(?![\p{L}\p{N}_(\]+\-*/^=<>]|[^\S\n]+[+\-*/^=<>]+(?!\S))/u.source, "gu");
+
+/** The text, in which each citation leads to its source. */
 export function withMarks(text, sources, idOf) {
   const parts = document.createDocumentFragment();
   let end = 0;
-  for (const mark of text.matchAll(/\[(\d{1,3})\]/g)) {
-    const number = Number(mark[1]);
-    if (number < 1 || number > sources.length) continue;
+  for (const mark of text.matchAll(CODE_OR_CITATION)) {
+    const number = Number(mark[2]);
+    // A bracket before it must be that of another citation.
+    if (!(number >= 1 && number <= sources.length) || mark[1] && mark.index !== end) continue;
     const link = make("a", mark[0], { href: `#${idOf(number)}`, title: sources[number - 1].title });
     parts.append(text.slice(end, mark.index), link);
     end = mark.index + mark[0].length;

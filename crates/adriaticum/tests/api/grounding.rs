@@ -1,7 +1,7 @@
 //! Grounding: requests that need facts get them from search, or fail; all others are not searched for.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -227,6 +227,29 @@ fn citations_without_a_source_are_removed() {
     assert_eq!(completed.content, "It has 160,577 inhabitants [1], as others say. Code: `a[9]`.");
 }
 
+/// What an earlier completion cited as `[1]` is not the first source of this one.
+#[test]
+fn citations_of_earlier_turns_are_not_shown_to_the_model() {
+    let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&split()));
+    let service = grounded(&runtime, &search);
+    let body = json!({ "model": "adriaticum", "messages": [
+        { "role": "user", "content": "How many people live in Zagreb? My note [1] says 700,000." },
+        { "role": "assistant", "content": "It has 767,131 inhabitants [1][2]. The years [1, 2] and `a[1]` are others." },
+        { "role": "user", "content": FACTUAL },
+    ]});
+    service.send(&Request::chat(&service.key(), body.to_string())).completion();
+    let messages = runtime.requests()[0]["messages"].as_array().unwrap().clone();
+    let contents: Vec<&str> = messages[1..].iter().map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(
+        contents,
+        [
+            "How many people live in Zagreb? My note [1] says 700,000.",
+            "It has 767,131 inhabitants. The years [1, 2] and `a[1]` are others.",
+            FACTUAL,
+        ]
+    );
+}
+
 #[test]
 fn results_cannot_inject_instructions_or_links() {
     let hostile = results(&[
@@ -441,6 +464,25 @@ fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
     assert!(skipped.iter().any(|line| line.contains("bomb.pdf: reading it takes too much memory")), "{added:?}");
     assert!(skipped.iter().all(|line| line.contains("bomb.pdf") || line.contains("deep.pdf")), "{added:?}");
     assert!(added.stdout.contains("21 documents") || added.stdout.contains("22 documents"), "{added:?}");
+}
+
+/// Before it is sent a file.
+#[test]
+fn a_process_that_reads_documents_cannot_raise_its_limits() {
+    let installation = ADRIATICUM.install();
+    let mut child = installation.command(&["index", "extract"]).stdin(Stdio::piped()).spawn().unwrap();
+    let path = format!("/proc/{}/limits", child.id());
+    wait_for("hard limits", || {
+        let limits = std::fs::read_to_string(&path).unwrap();
+        let is_hard = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let values: Vec<&str> = line.split_whitespace().collect();
+            values[0] == values[1] && values[0] != "unlimited"
+        };
+        ["Max address space", "Max cpu time", "Max core file size"].into_iter().all(is_hard).then_some(())
+    });
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

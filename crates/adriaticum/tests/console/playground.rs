@@ -272,7 +272,8 @@ fn a_playground_request_beyond_the_stop_timeout_is_aborted_by_the_service_not_by
 
 #[test]
 fn a_grounded_answer_shows_its_sources_and_its_marks_lead_to_them() {
-    let mut ada = Playground::open(Behaviour::completion("From 9 to 13 [1], not [7].", "stop", None), &[]);
+    let said = "From 9 to 13 [1][1], not [7]. Then a[1], a[0][1], `x = [1]`, [1, 2] and [1] * 3.";
+    let mut ada = Playground::open(Behaviour::completion(said, "stop", None), &[]);
     let folder = ada.console.service.folder().join("handbook");
     std::fs::create_dir(&folder).unwrap();
     let text = "# Öffnungszeiten\n\nThe library of Zadar is open on Saturday from 9 to 13.\n";
@@ -290,7 +291,7 @@ fn a_grounded_answer_shows_its_sources_and_its_marks_lead_to_them() {
         "rel": "noopener noreferrer", "target": "_blank" });
     assert_eq!(source, expected);
     let marks = "[...document.querySelectorAll('.text a')].map(mark => [mark.textContent, !!document.querySelector(mark.hash)])";
-    assert_eq!(ada.page.eval(marks), json!([["[1]", true]]), "[7] is no source");
+    assert_eq!(ada.page.eval(marks), json!([["[1]", true], ["[1]", true]]), "the others are no citations");
     if let Ok(pictures) = std::env::var("CONSOLE_PICTURES") {
         ada.page.screenshot(&std::path::Path::new(&pictures).join("sources.png"));
     }

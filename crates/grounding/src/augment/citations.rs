@@ -1,62 +1,67 @@
 //! Citations such as `[1]` in a completion, checked against the sources: those that name no source are removed.
+//!
+//! A citation is one number in brackets behind a statement, as the model was told to put it. Other brackets are the
+//! text's own: in code, behind a name (`list[7]`), with several numbers (`[1, 2]`), in an expression (`[7] * 3`), at the
+//! beginning of a line, before a round bracket as in a Markdown link.
 
-/// Numbers in brackets that are no citations stay: in code, behind a name (`list[7]`), or followed by a round bracket
-/// as in a Markdown link.
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// Code, or a number in brackets.
+static CODE_OR_MARK: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"`[^`]*(?:`|$)|\[([0-9]{1,3})\]").expect("the pattern is a constant"));
+
+/// With 0 sources, all citations are removed.
 pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
     let mut kept = String::with_capacity(text.len());
-    for (index, piece) in text.split_inclusive('`').enumerate() {
-        // Every second piece between backticks is code.
-        match index % 2 {
-            0 => strip_piece(piece, sources, &mut kept),
-            _ => kept.push_str(piece),
+    let mut copied = 0;
+    // Where the last citation that stays ends: the next one may follow it without a space.
+    let mut last_citation = None;
+    for found in CODE_OR_MARK.captures_iter(text) {
+        let Some(number) = found.get(1).and_then(|number| number.as_str().parse().ok()) else { continue };
+        let mark = found.get_match();
+        let after = &text[mark.end()..];
+        kept.push_str(&text[copied..mark.start()]);
+        copied = mark.end();
+        let is_citation = (last_citation == Some(kept.len()) || is_behind_statement(&kept)) && !goes_on(after);
+        if !is_citation || (1..=sources).contains(&number) {
+            kept.push_str(mark.as_str());
+            last_citation = is_citation.then_some(kept.len());
+        } else if kept.ends_with(' ') && !after.starts_with('[') {
+            // The space before it belongs to it.
+            kept.pop();
         }
     }
+    kept.push_str(&text[copied..]);
     kept
 }
 
-fn strip_piece(piece: &str, sources: usize, kept: &mut String) {
-    let piece_start = kept.len();
-    // Where a citation was removed: what follows there follows the removed one, not the name before it.
-    let mut removed_at = None;
-    let mut rest = piece;
-    while let Some(close) = rest.find(']') {
-        let after = &rest[close + 1..];
-        kept.push_str(&rest[..=close]);
-        rest = after;
-        // From the end, so that what was removed within brackets is not between them any more.
-        let tail = &kept[piece_start..kept.len() - 1];
-        let open = tail.trim_end_matches(|c: char| c.is_ascii_digit() || c.is_whitespace() || c == ',');
-        let Some(open) = open.strip_suffix('[').map(|before| piece_start + before.len()) else { continue };
-        let Some(numbers) = cited_numbers(&kept[open + 1..kept.len() - 1]) else { continue };
-        let follows_name =
-            removed_at != Some(open) && kept[..open].ends_with(|last: char| last.is_alphanumeric() || last == '_');
-        let known: Vec<String> =
-            numbers.iter().filter(|number| (1..=sources).contains(*number)).map(usize::to_string).collect();
-        if follows_name || after.starts_with('(') || known.len() == numbers.len() {
-            continue;
-        }
-        kept.truncate(open);
-        if !known.is_empty() {
-            kept.push_str(&format!("[{}]", known.join(", ")));
-            continue;
-        }
-        // The space before it belongs to it.
-        if kept[piece_start..].ends_with(' ') {
-            kept.pop();
-        }
-        removed_at = Some(kept.len());
-    }
-    kept.push_str(rest);
+/// Whether a text ends with a word and a space, or with a sentence.
+fn is_behind_statement(before: &str) -> bool {
+    let statement = before.trim_end_matches(is_space);
+    let mut last_word = statement.chars().rev().take_while(|character| !character.is_whitespace()).peekable();
+    let is_apart =
+        statement.len() < before.len() || statement.ends_with(['.', ',', ';', '!', '?', '。', '，', '；', '！', '？']);
+    is_apart && last_word.peek().is_some() && !last_word.all(is_operator)
 }
 
-/// The numbers of `[1]` or `[1, 2]`; `None` if it is no citation.
-fn cited_numbers(inside: &str) -> Option<Vec<usize>> {
-    let number = |text: &str| {
-        let text = text.trim();
-        let is_number = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| text.parse().ok())?
-    };
-    inside.split(',').map(number).collect()
+/// Whether an expression or a link goes on behind a bracket.
+fn goes_on(after: &str) -> bool {
+    let next = after.trim_start_matches(is_space);
+    let mut next_word = next.chars().take_while(|character| !character.is_whitespace()).peekable();
+    match next.len() == after.len() {
+        true => next.starts_with(|next| is_operator(next) || next.is_alphanumeric() || "_(]".contains(next)),
+        false => next_word.peek().is_some() && next_word.all(is_operator),
+    }
+}
+
+fn is_space(character: char) -> bool {
+    character.is_whitespace() && character != '\n'
+}
+
+fn is_operator(character: char) -> bool {
+    "+-*/^=<>".contains(character)
 }
 
 #[cfg(test)]
@@ -69,15 +74,34 @@ mod tests {
             ("It is 12 [1].", "It is 12 [1]."),
             ("It is 12 [7].", "It is 12."),
             ("It is 12 [1][7] and [0] more [2]", "It is 12 [1] and more [2]"),
-            ("list[7] and `x = [9]` and [5](https://a.example)", "list[7] and `x = [9]` and [5](https://a.example)"),
-            ("so [1, 7] and [1,2] and [8, 9]", "so [1] and [1,2] and"),
-            ("[a] [] [12345] [", "[a] [] [12345] ["),
-            ("日本 [3]。", "日本。"),
             ("as others say [9][8].", "as others say."),
-            ("[[7]9] and [[1]]", " and [[1]]"),
+            ("It was 11 [7][1], and 12 [8] [2].", "It was 11 [1], and 12 [2]."),
+            ("**It is 12** [7]. Or 13.[8] Or 12 % [9]", "**It is 12**. Or 13. Or 12 %"),
+            ("- It is 12 [7]\n- It is 13 [8] – or so", "- It is 12\n- It is 13 – or so"),
+            ("日本 [3]。", "日本。"),
         ];
         for (text, expected) in cases {
             assert_eq!(strip_dangling_citations(text, 2), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_and_indexes_stay() {
+        let texts = [
+            "list[7] and `x = [9]` and [5](https://a.example)",
+            "the list [1, 2], or [8, 9], or [1,7]",
+            "[7] * 3 is [7, 7, 7]",
+            "Then y = [7], and [7] + [8] is [7] * 2, but a [7]*2 is not.",
+            "f(a)[7], a[0][7], print([7]), [[7], [8]], [[7]9]",
+            "x <- [7]",
+            "```python\nsorted([9]) + [7]\n```",
+            "[7]: a footnote\n[8] Another",
+            "[a] [] [12345] [ 7 ] [",
+        ];
+        for text in texts {
+            for sources in [0, 2] {
+                assert_eq!(strip_dangling_citations(text, sources), text);
+            }
         }
     }
 }

@@ -3,13 +3,13 @@
 //! A child knows nothing but the file that it reads: it gets no environment and no other open file.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -17,10 +17,8 @@ use super::message::{read_outcome, write_file};
 use super::{DAMAGED, EXTRACT_TIMEOUT, Format, SkipReason, TOO_LONG};
 use crate::index::document::Document;
 
-const TOO_MUCH_MEMORY: &str = "reading it takes too much memory";
-const TOO_DEEP: &str = "it is nested too deeply";
-/// Of what a child says when it dies.
-const MAX_LAST_WORDS: u64 = 4096;
+/// Rust aborts the process in both cases.
+const TOO_LARGE: &str = "reading it takes too much memory, or it is nested too deeply";
 
 /// A program that calls `serve`.
 #[derive(Debug, Clone)]
@@ -47,17 +45,17 @@ impl ChildProgram {
         command.envs(std::env::var_os("LD_LIBRARY_PATH").map(|folders| ("LD_LIBRARY_PATH", folders)));
         // Each further thread, and its heap, would take address space.
         command.envs([("RAYON_NUM_THREADS", "1"), ("MALLOC_ARENA_MAX", "1")]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A pipe that no one reads would stall what writes to it.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (files, next_file) = mpsc::channel();
         let (done, outcomes) = mpsc::channel();
         // A pipe has no timeout. This thread may wait for it; it ends with the child.
         thread::Builder::new().name("documents".into()).spawn(move || exchange(input, output, next_file, done))?;
-        Ok(Process { child, errors, files, outcomes })
+        Ok(Process { child, files, outcomes, busy: Duration::ZERO })
     }
 }
 
@@ -73,15 +71,18 @@ impl<'a> ChildSession<'a> {
     }
 
     pub(super) fn extract(&mut self, format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
-        let process = match self.process.take() {
+        let mut process = match self.process.take() {
             Some(process) => process,
             None => self.program.start().map_err(|error| format!("no process could be started to read it: {error}"))?,
         };
+        let began = Instant::now();
         // The thread is gone only if the child is, and then there is no outcome.
         let _ = process.files.send((format, bytes));
         match process.outcomes.recv_timeout(self.program.timeout) {
             Ok(outcome) => {
-                self.process = Some(process);
+                process.busy += began.elapsed();
+                // After that, what is left of its CPU time could be too little for one file.
+                self.process = Some(process).filter(|process| process.busy < self.program.timeout);
                 outcome
             }
             Err(mpsc::RecvTimeoutError::Timeout) => Err(TOO_LONG.into()),
@@ -93,19 +94,20 @@ impl<'a> ChildSession<'a> {
 /// Killed when it is dropped.
 struct Process {
     child: Child,
-    errors: ChildStderr,
     files: mpsc::Sender<(Format, Vec<u8>)>,
     outcomes: mpsc::Receiver<Result<Document, SkipReason>>,
+    /// No less than the CPU time that it has used.
+    busy: Duration,
 }
 
 impl Process {
     fn reason_of_death(mut self) -> &'static str {
         // One that still runs has sent nonsense.
         let _ = self.child.kill();
-        let mut last_words = Vec::new();
-        let _ = (&mut self.errors).take(MAX_LAST_WORDS).read_to_end(&mut last_words);
-        let status = self.child.wait().ok();
-        death_reason(status, &String::from_utf8_lossy(&last_words))
+        match self.child.wait().ok().and_then(|status| status.signal()) {
+            Some(signal) if signal == Signal::ABORT.as_raw() => TOO_LARGE,
+            _ => DAMAGED,
+        }
     }
 }
 
@@ -129,19 +131,5 @@ fn exchange(
         if done.send(outcome).is_err() {
             return;
         }
-    }
-}
-
-/// Rust's own words say why a process aborted.
-fn death_reason(status: Option<ExitStatus>, last_words: &str) -> &'static str {
-    let signal = status.and_then(|status| status.signal());
-    if last_words.contains("memory allocation of") || last_words.contains("capacity overflow") {
-        TOO_MUCH_MEMORY
-    } else if last_words.contains("overflowed its stack") {
-        TOO_DEEP
-    } else if signal == Some(Signal::XCPU.as_raw()) {
-        TOO_LONG
-    } else {
-        DAMAGED
     }
 }

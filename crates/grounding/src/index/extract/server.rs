@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::message::{read_file, write_outcome};
 use super::{EXTRACT_TIMEOUT, STACK_BYTES, read_caught};
@@ -16,6 +15,8 @@ const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 /// Reads documents until the input ends. A document that exceeds a limit ends the process.
 pub fn serve() -> io::Result<()> {
     limit(Resource::As, MAX_MEMORY_BYTES)?;
+    // The parent has a timeout, and replaces a process that has read for as long; this holds even if the parent is gone.
+    limit(Resource::Cpu, 2 * EXTRACT_TIMEOUT.as_secs())?;
     limit(Resource::Core, 0)?;
     let reader = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
     let reader = reader.spawn(|| answer(&mut io::stdin().lock(), &mut io::stdout().lock()))?;
@@ -24,17 +25,13 @@ pub fn serve() -> io::Result<()> {
 
 fn answer(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     while let Some((format, bytes)) = read_file(input)? {
-        // The parent has a timeout, too; this one holds even if the parent is gone.
-        let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec.try_into().unwrap_or(0_u64);
-        limit(Resource::Cpu, used + EXTRACT_TIMEOUT.as_secs())?;
         write_outcome(output, &read_caught(format, &bytes))?;
     }
     Ok(())
 }
 
-/// Never above what is in force already.
+/// For good: the process cannot raise it. Never above what is in force already.
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
-    let Rlimit { maximum, .. } = getrlimit(resource);
-    let current = Some(maximum.map_or(value, |maximum| maximum.min(value)));
-    Ok(setrlimit(resource, Rlimit { current, maximum })?)
+    let value = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
+    Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)
 }
