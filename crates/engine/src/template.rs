@@ -197,7 +197,7 @@ fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {
     let pages = pages.and_then(|pages| pages.split(' ').next()?.parse::<u64>().ok());
     let bound = pages.map(|pages| pages * rustix::param::page_size() as u64 + TRIAL_MEMORY);
     let bound = bound.filter(|bound| before.current.is_none_or(|current| *bound < current));
-    let is_bounded = bound.is_some() && setrlimit(Resource::As, Rlimit { current: bound, ..before.clone() }).is_ok();
+    let is_bounded = bound.is_some() && setrlimit(Resource::As, Rlimit { current: bound, ..before }).is_ok();
     let result = work();
     if is_bounded {
         let _ = setrlimit(Resource::As, before); // it was that before
