@@ -1,5 +1,6 @@
 //! Admission, once a request can start: a runtime, a healthy ledger, a key that is still accepted, a free slot, and every
-//! limit of its caller. What was decided when the head arrived may be a minute old, and counts for nothing here.
+//! limit of its caller. What was decided when the head arrived may be a minute old, and counts for nothing here, unless the
+//! body had arrived with it.
 
 use admission::Permit;
 use chat::ChatRequest;
@@ -26,7 +27,8 @@ pub(crate) struct Admitted<'w> {
 }
 
 impl<'w> RequestRecord<'w> {
-    pub(crate) async fn admit(&mut self, chat: &ChatRequest) -> Result<Admitted<'w>, ApiError> {
+    /// `is_fresh` if all of the request had arrived when its caller was looked up.
+    pub(crate) async fn admit(&mut self, chat: &ChatRequest, is_fresh: bool) -> Result<Admitted<'w>, ApiError> {
         let worker = self.worker;
         let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
         match runtimes.availability() {
@@ -39,7 +41,8 @@ impl<'w> RequestRecord<'w> {
         if !worker.ledger.is_healthy() {
             return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
         }
-        let client = self.authorize_again().await?.client(); // 401, 403
+        let authorized = if is_fresh { self.authorized() } else { self.authorize_again().await }?; // 401, 403
+        let client = authorized.client();
         let slot = worker.api.admission.enter(client).ok_or_else(ApiError::at_capacity)?;
         let is_grounded = self.assess(chat);
         let tokens = most_tokens(chat, self.max_source_bytes(is_grounded), runtimes.largest_context());

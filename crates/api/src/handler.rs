@@ -17,12 +17,13 @@ use crate::worker::Worker;
 pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, request: Request<Incoming>) -> Response {
     let (head, incoming) = request.into_parts();
     let mut record = RequestRecord::open(worker, Some(&head.headers));
-    let upload = Upload::new(incoming, &head.headers);
+    let mut upload = Upload::new(incoming, &head.headers);
     let result = worker
         .supervise(pin!(async {
             let (api, head) = (&worker.api, head);
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
+            let is_whole = upload.has_arrived();
             let caller = record.authenticate(&head.headers).await?; // 401, 503
             connection.identify();
             let caller = record.authorize(caller)?; // 403
@@ -30,7 +31,7 @@ pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, reque
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
             drop(head); // it is not small enough to keep it for as long as a completion takes
-            complete(&mut record, bytes).await
+            complete(&mut record, bytes, is_whole).await
         }))
         .await;
     record.close(result).await
@@ -42,17 +43,18 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
     let result = worker
         .supervise(pin!(async {
             record.authorize(caller)?;
-            complete(&mut record, body).await
+            complete(&mut record, body, false).await
         }))
         .await;
     record.close(result).await
 }
 
-/// The steps that every completion takes, wherever the request came from.
-async fn complete(record: &mut RequestRecord<'_>, body: Bytes) -> Result<Response, ApiError> {
+/// The steps that every completion takes, wherever the request came from. `is_fresh` if all of it had arrived when its caller
+/// was looked up.
+async fn complete(record: &mut RequestRecord<'_>, body: Bytes, is_fresh: bool) -> Result<Response, ApiError> {
     let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     drop(body);
-    let admitted = record.admit(&chat).await?; // 503, 401, 403
+    let admitted = record.admit(&chat, is_fresh).await?; // 503, 401, 403
     let facts = record.ground(&admitted, &chat).await?; // 503 search_unavailable, 401, 403
     let completion = record.complete(&admitted, &chat, &facts).await?; // 502, 400, 503
     record.persist(&completion).await // 503, or the receipt that a 200 is made of

@@ -77,6 +77,10 @@ impl<'w> RequestRecord<'w> {
         authorize(self.caller.insert(caller))
     }
 
+    pub(crate) fn authorized(&self) -> Result<Authorized, ApiError> {
+        self.caller.as_ref().ok_or_else(|| ApiError::internal("no caller")).and_then(authorize)
+    }
+
     /// By what the database says now. A request whose key is no longer accepted has no caller.
     pub(crate) async fn authorize_again(&mut self) -> Result<Authorized, ApiError> {
         let caller = self.caller.take().ok_or_else(|| ApiError::internal("no caller"))?;

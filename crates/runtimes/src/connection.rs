@@ -16,10 +16,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use memchr::memmem;
 use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -171,7 +172,11 @@ impl Connection {
         .await?;
         let keeps_alive = keeps_alive(&head, &body);
         let body = body.to_bytes();
-        let has_id = contains(&body, &id) || head.headers.values().any(|value| contains(value.as_bytes(), &id));
+        let has_id = !id.is_empty() && {
+            let finder = memmem::Finder::new(&id);
+            let mut texts = head.headers.values().map(HeaderValue::as_bytes).chain([&body[..]]);
+            texts.any(|text| finder.find(text).is_some())
+        };
         if needs_id && !has_id {
             return Err(ExchangeError::Foreign);
         }
@@ -219,10 +224,6 @@ fn keeps_alive(head: &http::response::Parts, body: &Collected<Bytes>) -> bool {
         _ => false,
     };
     is_framed && head.status == StatusCode::OK && head.version == Version::HTTP_11 && body.trailers().is_none()
-}
-
-fn contains(bytes: &[u8], id: &[u8]) -> bool {
-    !id.is_empty() && memchr::memmem::find(bytes, id).is_some()
 }
 
 /// One configuration for all members, made at the first use.

@@ -9,6 +9,8 @@
 //! would invite the body that was just refused.
 
 use std::io::ErrorKind;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use admission::{Admission, Client, Permit};
@@ -76,12 +78,31 @@ pub struct Body<C: Client> {
 /// A body that has not been read yet.
 pub struct Upload {
     incoming: Option<Incoming>,
+    /// What has been taken of it.
+    first: Bytes,
     expects_continue: bool,
 }
 
 impl Upload {
     pub fn new(incoming: Incoming, headers: &HeaderMap) -> Self {
-        Self { incoming: Some(incoming), expects_continue: headers.contains_key(header::EXPECT) }
+        let expects_continue = headers.contains_key(header::EXPECT);
+        Self { incoming: Some(incoming), first: Bytes::new(), expects_continue }
+    }
+
+    /// Whether all of a small body has arrived already.
+    pub fn has_arrived(&mut self) -> bool {
+        let Some(incoming) = &mut self.incoming else { return false };
+        let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= STEP_BYTES as u64);
+        if is_small
+            && !self.expects_continue
+            && self.first.is_empty()
+            && !incoming.is_end_stream()
+            && let Poll::Ready(Some(Ok(frame))) =
+                Pin::new(&mut *incoming).poll_frame(&mut Context::from_waker(Waker::noop()))
+        {
+            self.first = frame.into_data().unwrap_or_default();
+        }
+        incoming.is_end_stream()
     }
 
     /// Reads the whole body for a client; fails as soon as it is too large, too slow or more than its share of the
@@ -108,8 +129,9 @@ impl Upload {
         limits: BodyLimits,
         mut reserve: impl FnMut(usize) -> bool,
     ) -> Result<Bytes, UploadError> {
+        let mut first = std::mem::take(&mut self.first);
         let declared = self.incoming.as_ref().map_or(Some(0), |incoming| incoming.size_hint().exact());
-        let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(first.len()));
         if declared.is_some_and(|bytes| bytes > limits.max_bytes) {
             return Err(UploadError::TooLarge);
         }
@@ -120,7 +142,6 @@ impl Upload {
         let Some(incoming) = &mut self.incoming else { return Ok(Bytes::new()) };
         self.expects_continue = false;
         let total_deadline = Instant::now() + limits.total_timeout;
-        let mut first = Bytes::new();
         let mut gathered = Vec::new();
         loop {
             let deadline = total_deadline.min(Instant::now() + limits.idle_timeout);
