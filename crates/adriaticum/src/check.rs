@@ -231,8 +231,8 @@ async fn with_unmarked_roles(finding: Finding, pool: &Pool) -> Finding {
     let roles = pool.engines().await.into_iter().find_map(|(_, status)| status.unmarked_roles);
     match (finding, roles) {
         (Pass(found), Some(roles)) => Note(format!(
-            "{found}; but its template ends messages of these roles by text alone: {roles}. Whoever writes that text \
-             into a message can go on in another role's name: see docs/security.md"
+            "{found}; but its template ends messages of these roles by text alone: {roles}. A message that \
+             contains that text can continue in another role's name: see docs/security.md"
         )),
         (finding, _) => finding,
     }

@@ -154,8 +154,8 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     if let Some(roles) = engine.unmarked_roles() {
         tracing::warn!(
             %roles,
-            "the model's template ends messages of these roles by text alone: whoever writes that text into a message \
-             can go on in another role's name"
+            "the model's template ends messages of these roles by text alone: a message that contains that text can \
+             continue in another role's name"
         );
     }
     let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);

@@ -23,7 +23,7 @@ pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, reque
             let (api, head) = (&worker.api, head);
             api.address.require_host(&head)?; // 404
             api.address.require_route(&head)?; // 404
-            let is_whole = upload.has_arrived();
+            let is_fresh = upload.has_arrived();
             let caller = record.authenticate(&head.headers).await?; // 401, 503
             connection.identify();
             let caller = record.authorize(caller)?; // 403
@@ -31,7 +31,7 @@ pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, reque
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
             drop(head); // it is not small enough to keep it for as long as a completion takes
-            complete(&mut record, bytes, is_whole).await
+            complete(&mut record, bytes, is_fresh).await
         }))
         .await;
     record.close(result).await

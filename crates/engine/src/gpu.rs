@@ -64,6 +64,12 @@ impl Placement {
         self.layers == self.all_layers
     }
 
+    /// Leaves more room to everything else. False if there would be too few cells.
+    pub(crate) fn halve_cells(&mut self) -> bool {
+        self.max_cells /= 2;
+        self.max_cells >= LEAST_CELLS
+    }
+
     /// Of all cards, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.cards.iter().map(|card| card.total).sum()
@@ -96,14 +102,6 @@ pub(crate) enum NotUsed {
     NoSuchDevice { wanted: String, there: Vec<String> },
     #[error("not one layer of the model fits into what is free on {0}")]
     NotEnoughMemory(String),
-}
-
-impl Placement {
-    /// Leaves more room to everything else. False if there would be too few cells.
-    pub(crate) fn halve_cells(&mut self) -> bool {
-        self.max_cells /= 2;
-        self.max_cells >= LEAST_CELLS
-    }
 }
 
 /// What of a model counts here.

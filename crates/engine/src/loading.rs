@@ -48,7 +48,6 @@ impl Engine {
             let report = progress.clone();
             let model = Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)?;
             let template = ChatTemplate::new(model.clone())?; // before anybody waits for more
-            model.try_cells()?;
             Ok((model, template))
         };
         let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
@@ -118,10 +117,12 @@ fn tune(
     if let Some(form) = key.options().weights.wanted_form() {
         let copy = Converted::make(&settings.model, form).map_err(EngineError::Weights)?;
         let loaded = load(&copy.path)?;
+        loaded.0.try_cells()?;
         let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
         return Ok((loaded, tuning.with_copy(Some(copy))));
     }
     let loaded = load(&settings.model)?;
+    loaded.0.try_cells()?;
     let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
     if tuning.key().options().weights == WeightsChoice::File {
         return Ok((loaded, tuning));

@@ -20,7 +20,7 @@ use crate::cache::{CellOp, Sequence, Token};
 use crate::gpu::{ModelSize, Placement};
 use crate::markup::ControlToken;
 use crate::scheduler::BatchEntry;
-use crate::tuning::{DecoderSettings, KvType};
+use crate::tuning::{DecoderSettings, KvType, cpus};
 
 /// Why a model file cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -154,9 +154,9 @@ impl Model {
         self.cell_bytes
     }
 
-    /// Tries once what serving is made of: two sequences that share a beginning, of which one is released in part.
+    /// Tries what serving needs, before a first tuning: two sequences that share a beginning, of which one is released in part.
     pub(crate) fn try_cells(&self) -> Result<(), ModelError> {
-        let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: 1 };
+        let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
         let mut decoder = self.decoder(Shape { cells: 256, sequences: 2, step: 8 }, settings)?;
         let entry = |sequence, position| BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true };
         let release = |sequence, positions| CellOp::Release { sequence: Sequence(sequence), positions };

@@ -33,7 +33,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     Everyone,
-    /// The requests of a person; of a key that belongs to nobody, those of the key.
+    /// The requests of a person; of a key without an owner, those of the key.
     Person,
     Key,
 }

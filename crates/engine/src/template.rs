@@ -85,13 +85,15 @@ impl ChatTemplate {
             reasoning: Reasoning::No,
         };
         let said = |role, content: &str| (role, content.to_owned());
-        let hello = with_memory_bound(|| template.render(&[said(Role::User, "Hello!")]));
-        let hello = hello.map_err(|error| bad(error.to_string()))?;
-        template.reasoning = Reasoning::of(&source, &hello);
         let turns = ["first7", "second7", "third7", "last7"];
         let roles = [Role::System, Role::User, Role::Assistant, Role::User];
         let messages: Vec<_> = roles.into_iter().zip(turns).map(|(role, content)| said(role, content)).collect();
-        let rendered = template.render_or_rewrite(messages).map_err(|error| bad(error.to_string()))?;
+        let rendered = with_memory_bound(|| {
+            let hello = template.render(&[said(Role::User, "Hello!")])?;
+            Ok((hello, template.render_or_rewrite(messages)?))
+        });
+        let (hello, rendered) = rendered.map_err(|error: Error| bad(error.to_string()))?;
+        template.reasoning = Reasoning::of(&source, &hello);
         template.unmarked = template.markup.unmarked_ends(&rendered, &turns).into_iter().map(|at| roles[at]).collect();
         Ok(template)
     }
@@ -187,8 +189,8 @@ impl ChatTemplate {
     }
 }
 
-/// A template can double a text with each of its steps. If the first rendering takes more than this, the process ends, and
-/// not those beside it: the supervisor then takes the model for what it is.
+/// A template can double a text with each of its steps. If the first renderings take more than this, only this process
+/// ends, and the supervisor finds the model at fault.
 const TRIAL_MEMORY: u64 = 256 << 20;
 
 fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {

@@ -153,7 +153,7 @@ fn compare(model: &Model, settings: DecoderSettings, request: &Planned, answer: 
     Comparison::Different
 }
 
-/// One sequence in a context of its own.
+/// One sequence, alone in its context.
 struct Alone<'a> {
     decoder: Decoder<'a>,
     position: usize,

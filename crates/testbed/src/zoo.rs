@@ -43,7 +43,7 @@ struct Layout {
     /// Layers normalize by mean and deviation and have biases everywhere.
     has_biases: bool,
     inner: Inner,
-    /// Whether there is a matrix of its own for the output.
+    /// Whether the output has another matrix than the embedding.
     has_output: bool,
     has_sinks: bool,
 }
@@ -102,6 +102,19 @@ const LLAMA: Species = Species {
         has_sinks: false,
     },
     numbers: &[],
+};
+
+const OLMO2: Species = Species {
+    name: "olmo2",
+    architecture: "olmo2",
+    layout: Layout {
+        norms: HeadNorms::OfAllHeads,
+        norms_before: 0,
+        norms_after: true,
+        has_output: true,
+        ..LLAMA.layout
+    },
+    ..LLAMA
 };
 
 /// One for each family and option.
@@ -166,32 +179,8 @@ pub const SPECIES: [Species; 19] = [
         numbers: &[("logit_scale", 8.0), ("residual_scale", 0.5), ("embedding_scale", 2.0), ("attention.scale", 0.1)],
         ..LLAMA
     },
-    Species {
-        name: "olmo2",
-        architecture: "olmo2",
-        layout: Layout {
-            norms: HeadNorms::OfAllHeads,
-            norms_before: 0,
-            norms_after: true,
-            has_output: true,
-            ..LLAMA.layout
-        },
-        ..LLAMA
-    },
-    Species {
-        name: "olmo3",
-        architecture: "olmo2",
-        layers: 4,
-        window: Some((40, 4)),
-        layout: Layout {
-            norms: HeadNorms::OfAllHeads,
-            norms_before: 0,
-            norms_after: true,
-            has_output: true,
-            ..LLAMA.layout
-        },
-        ..LLAMA
-    },
+    OLMO2,
+    Species { name: "olmo3", layers: 4, window: Some((40, 4)), ..OLMO2 },
     Species {
         name: "cohere2",
         architecture: "cohere2",

@@ -78,31 +78,31 @@ pub struct Body<C: Client> {
 /// A body that has not been read yet.
 pub struct Upload {
     incoming: Option<Incoming>,
-    /// What has been taken of it.
-    first: Bytes,
+    /// What has been taken of it, or why that failed.
+    first: Result<Bytes, UploadError>,
     expects_continue: bool,
 }
 
 impl Upload {
     pub fn new(incoming: Incoming, headers: &HeaderMap) -> Self {
         let expects_continue = headers.contains_key(header::EXPECT);
-        Self { incoming: Some(incoming), first: Bytes::new(), expects_continue }
+        Self { incoming: Some(incoming), first: Ok(Bytes::new()), expects_continue }
     }
 
-    /// Whether all of a small body has arrived already.
+    /// Whether all of a small body has arrived already. Asked once, before it is read.
     pub fn has_arrived(&mut self) -> bool {
         let Some(incoming) = &mut self.incoming else { return false };
         let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= STEP_BYTES as u64);
         if is_small
             && !self.expects_continue
-            && self.first.is_empty()
             && !incoming.is_end_stream()
-            && let Poll::Ready(Some(Ok(frame))) =
+            && let Poll::Ready(Some(frame)) =
                 Pin::new(&mut *incoming).poll_frame(&mut Context::from_waker(Waker::noop()))
         {
-            self.first = frame.into_data().unwrap_or_default();
+            let data = frame.map(|frame| frame.into_data().unwrap_or_default());
+            self.first = data.map_err(|error| read_error(&error));
         }
-        incoming.is_end_stream()
+        self.first.is_ok() && incoming.is_end_stream()
     }
 
     /// Reads the whole body for a client; fails as soon as it is too large, too slow or more than its share of the
@@ -129,7 +129,7 @@ impl Upload {
         limits: BodyLimits,
         mut reserve: impl FnMut(usize) -> bool,
     ) -> Result<Bytes, UploadError> {
-        let mut first = std::mem::take(&mut self.first);
+        let mut first = std::mem::replace(&mut self.first, Ok(Bytes::new()))?;
         let declared = self.incoming.as_ref().map_or(Some(0), |incoming| incoming.size_hint().exact());
         let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(first.len()));
         if declared.is_some_and(|bytes| bytes > limits.max_bytes) {

@@ -40,7 +40,7 @@ fn a_request_that_overflows_the_model_fails_alone() {
     let _alone = run_alone();
     const ROW: usize = 64;
     const TILDE: usize = 4 + b'~' as usize;
-    // Whoever writes a tilde gets numbers beyond all bounds.
+    // A tilde in a message makes its numbers overflow.
     let model = tiny("olmo2").change("token_embd.weight", |at, weight| if at / ROW == TILDE { 3e38 } else { weight });
     let file = ModelFile::new(&model);
     let service = file.serve().start();
