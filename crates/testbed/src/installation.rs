@@ -1,8 +1,9 @@
 //! An installation of the program: its binary, settings and data folder, and the commands that work on it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -89,6 +90,7 @@ pub struct Output {
 
 impl Installation {
     fn new(program: Program) -> Self {
+        show_panics_at_once();
         let folder = tempfile::tempdir().unwrap();
         // The system chooses the ports, so that tests can run at once.
         let settings = [
@@ -101,7 +103,9 @@ impl Installation {
         settings.into_iter().for_each(|(name, value)| installation.set(name, value));
         installation.set_data(installation.folder.path().join("data"));
         if on_postgres() {
-            installation.set("database_url", &Cluster::shared().create_database());
+            // A machine that many share may stand still for seconds.
+            installation.set("database_url", &format!("{}?connect_timeout=15", Cluster::shared().create_database()));
+            installation.set("database.timeout", "15s");
         }
         installation
     }
@@ -220,6 +224,19 @@ impl Installation {
     pub(crate) fn log_path(&self) -> PathBuf {
         self.folder().join("log")
     }
+}
+
+/// The test runner shows why tests failed when all have ended. A run whose output is cut off should say it, too.
+fn show_panics_at_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let _ = writeln!(std::io::stderr(), "{}: {panic}", thread.name().unwrap_or("a thread"));
+            usual(panic);
+        }));
+    });
 }
 
 /// The environment variable of a setting.
