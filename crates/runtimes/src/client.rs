@@ -17,7 +17,8 @@ use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Lease, MoveReason, Observation, WaitingRequest};
 use crate::guard;
-use crate::member::{Attribution, Connections, IdleConnections, Member, MemberError, observation};
+use crate::idle::{Connections, IdleConnections};
+use crate::member::{Attribution, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
 /// How often a waiting request looks whether it had better wait elsewhere. Most are completed before.

@@ -14,6 +14,7 @@ mod connection;
 mod counters;
 mod endpoints;
 mod guard;
+mod idle;
 mod key;
 mod member;
 mod pace;

@@ -1,30 +1,25 @@
 //! One runtime: requests to it, and what its responses mean.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use breaker::Verdict;
 use bytes::Bytes;
 use chat::{ChatRequest, Completion, KeyId, MODEL, RequestId};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::Full;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 use wire::engine::Status;
 use wire::runtime::{ContextOverflow, Model};
 
 use crate::balance::{MoveReason, Observation};
-use crate::connection::{Connection, ExchangeError, IdleState, Reuse, RuntimeRequest, RuntimeResponse};
+use crate::connection::{Connection, ExchangeError, IdleState, RuntimeRequest, RuntimeResponse};
 use crate::counters::MemberCounters;
 use crate::endpoints::Endpoint;
+use crate::idle::{Connections, IdleConnections};
 use crate::key::RuntimeKey;
 
-/// How long a connection whose responses carry no ids stays unused, so that a spare response has arrived before the
-/// next request is sent.
-const SETTLE_TIME: Duration = Duration::from_millis(5);
-/// How long connections are kept for a rush that may come again.
-const MAX_IDLE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Short, because metrics wait for it. An engine that is too busy is left out.
@@ -168,60 +163,6 @@ pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observati
             | MemberError::Status(_)
             | MemberError::Malformed(_),
         ) => Observation::responded(Verdict::Bad),
-    }
-}
-
-/// Which connections a request may be sent over. It is kept with the idle ones afterwards.
-#[derive(Clone, Copy)]
-pub(crate) enum Connections<'a> {
-    Any(&'a IdleConnections),
-    /// New ones only: a request that has failed elsewhere is sent once more, and not twice.
-    New(&'a IdleConnections),
-}
-
-/// One thread's unused connections to one member, with the time since when they are, from the longest to the latest.
-#[derive(Default)]
-pub(crate) struct IdleConnections(Mutex<Idle>);
-
-#[derive(Default)]
-struct Idle {
-    connections: VecDeque<(Instant, Connection)>,
-    /// How many unexpected responses the member had sent when they were put here.
-    unexpected: u64,
-}
-
-impl IdleConnections {
-    /// After an unexpected response all are closed.
-    fn lock(&self, unexpected: u64) -> MutexGuard<'_, Idle> {
-        let mut idle = self.0.lock();
-        if idle.unexpected != unexpected {
-            *idle = Idle { connections: VecDeque::new(), unexpected };
-        }
-        idle
-    }
-
-    /// The latest, so that those which are too many are not used and end; or else the one that has settled longest.
-    fn take(&self, unexpected: u64) -> Option<Connection> {
-        let (mut idle, now) = (self.lock(unexpected), Instant::now());
-        let is_ready = |(since, connection): &(Instant, Connection)| {
-            connection.reuse() == Reuse::Now || now.duration_since(*since) >= SETTLE_TIME
-        };
-        let connections = &mut idle.connections;
-        let taken = match connections.back().is_some_and(is_ready) {
-            true => connections.pop_back(),
-            false => connections.pop_front_if(|idle| is_ready(idle)),
-        };
-        taken.map(|(_, connection)| connection)
-    }
-
-    /// Of a member that has sent unexpected responses, only connections whose responses carry ids are kept.
-    fn put(&self, connection: Connection, unexpected: u64) {
-        if connection.reuse() == Reuse::Now || connection.reuse() == Reuse::WhenSettled && unexpected == 0 {
-            let (mut idle, now) = (self.lock(unexpected), Instant::now());
-            let outdated = idle.connections.partition_point(|(since, _)| now.duration_since(*since) > MAX_IDLE);
-            idle.connections.drain(..outdated);
-            idle.connections.push_back((now, connection));
-        }
     }
 }
 

@@ -16,8 +16,9 @@ use tokio::task::JoinSet;
 use crate::balance::{Affinity, Balance, Lease, MemberState, MoveReason, Observation, WaitingRequest};
 use crate::counters::MemberCounters;
 use crate::endpoints::{Endpoint, Resolver};
+use crate::idle::IdleConnections;
 use crate::key::RuntimeKey;
-use crate::member::{IdleConnections, Member, MemberError};
+use crate::member::{Member, MemberError};
 use crate::status::MemberStatus;
 use crate::url::RuntimeUrl;
 

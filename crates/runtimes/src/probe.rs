@@ -9,7 +9,8 @@ use http::HeaderMap;
 use tokio::task::JoinSet;
 use wire::engine::Status;
 
-use crate::member::{Attribution, Connections, IdleConnections, Member, MemberError};
+use crate::idle::{Connections, IdleConnections};
+use crate::member::{Attribution, Member, MemberError};
 use crate::pool::Pool;
 
 /// How long a probe waits for a member before it asks another one as well.

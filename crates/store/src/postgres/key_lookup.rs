@@ -131,7 +131,7 @@ impl Finder {
 }
 
 async fn open(server: &Server) -> Result<LookupConnection, StoreError> {
-    let session = server.connect().await?;
+    let session = server.connect_for_prepared().await?;
     let find_keys = timeout(server.timeout(), session.prepare(FIND_KEYS)).await;
     Ok(LookupConnection { find_keys: find_keys.map_err(|_elapsed| StoreError::TimedOut)??, session })
 }

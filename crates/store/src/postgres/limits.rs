@@ -401,7 +401,7 @@ struct LimitConnection {
 
 impl LimitConnection {
     async fn open(server: &Server) -> Result<Self, StoreError> {
-        let session = server.connect().await?;
+        let session = server.connect_for_prepared().await?;
         let (lock, reserved, shares, spending, insert, store_shares, delete) = tokio::try_join!(
             session.prepare(LOCK),
             session.prepare(RESERVED),
