@@ -1,5 +1,5 @@
 //! The files in `deploy/`: their settings exist, they parse, and nginx in front of replicas loses no request while
-//! these are restarted one after the other.
+//! these are restarted one after the other. And nginx in front of runtimes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod chart;
@@ -9,6 +9,7 @@ mod image;
 mod monitoring;
 mod nginx;
 mod rolling;
+mod runtimes;
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! nginx with the configuration in `deploy/nginx`, in which only ports, certificates and replicas are changed.
+//! nginx, in front of replicas or of runtimes.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -18,9 +18,27 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
+    /// With the configuration in `deploy/nginx`, in which only ports, certificates and replicas are changed.
     pub(crate) fn in_front_of(replicas: &[SocketAddr]) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-        let file = configure(folder.path(), port, replicas);
+        let site = site_of_replicas(folder.path(), port, replicas);
+        Self::start(folder, port, &site)
+    }
+
+    /// As somebody may put it in front of runtimes.
+    pub(crate) fn in_front_of_runtimes(runtimes: &[SocketAddr]) -> Self {
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let servers: String = runtimes.iter().map(|address| format!("server {address};\n")).collect();
+        let site = format!(
+            "upstream runtimes {{\n{servers}keepalive 8;\n}}\n\
+             server {{\nlisten 127.0.0.1:{port};\nkeepalive_requests 20;\nlocation / {{\nproxy_pass http://runtimes;\n\
+             proxy_http_version 1.1;\nproxy_set_header Connection '';\n}}\n}}\n"
+        );
+        Self::start(folder, port, &site)
+    }
+
+    fn start(folder: TempDir, port: u16, site: &str) -> Self {
+        let file = configure(folder.path(), site);
         // Debian installs it here, which may not be in `PATH`.
         let debian = Path::new("/usr/sbin/nginx");
         let mut command = Command::new(if debian.exists() { debian } else { Path::new("nginx") });
@@ -56,8 +74,7 @@ impl Drop for Nginx {
     }
 }
 
-/// Writes a configuration that includes the one of `deploy/`; its path.
-fn configure(folder: &Path, port: u16, replicas: &[SocketAddr]) -> std::path::PathBuf {
+fn site_of_replicas(folder: &Path, port: u16, replicas: &[SocketAddr]) -> String {
     for host in ["api.example.com", "console.example.com"] {
         let (key, certificate) = (folder.join(format!("{host}.key")), folder.join(format!("{host}.crt")));
         let mut openssl = Command::new("openssl");
@@ -92,13 +109,17 @@ fn configure(folder: &Path, port: u16, replicas: &[SocketAddr]) -> std::path::Pa
         writeln!(site, "{line}").unwrap();
     }
     assert_eq!(replicas.len(), 0, "more replicas than the example has");
-    std::fs::write(folder.join("adriaticum.conf"), site).unwrap();
+    site
+}
+
+/// Writes a whole configuration; its path.
+fn configure(folder: &Path, site: &str) -> std::path::PathBuf {
     let shown = folder.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temporary: String = temporary.map(|what| format!("{what}_temp_path {shown}/{what};\n")).concat();
     let whole = format!(
         "daemon off;\nworker_processes 2;\npid {shown}/nginx.pid;\nevents {{}}\n\
-         http {{\naccess_log off;\n{temporary}include {shown}/adriaticum.conf;\n}}\n"
+         http {{\naccess_log off;\n{temporary}{site}}}\n"
     );
     std::fs::write(folder.join("nginx.conf"), whole).unwrap();
     folder.join("nginx.conf")
