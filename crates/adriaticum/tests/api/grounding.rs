@@ -310,21 +310,26 @@ fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
         service.chat(&key, content).completion();
         began.elapsed()
     };
+    // Medians: what holds up a worker holds up every request, and a machine that stands still only one.
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
     let times = || {
         let quiet = (0..5).map(|_| took(CREATIVE)).max().unwrap();
         let (hostile, others) = std::thread::scope(|scope| {
-            let hostile = scope.spawn(|| (0..4).map(|_| took(FACTUAL)).max().unwrap());
-            let mut slowest = Duration::ZERO;
+            let hostile = scope.spawn(|| median((0..5).map(|_| took(FACTUAL)).collect()));
+            let mut others = vec![took(CREATIVE)];
             while !hostile.is_finished() {
-                slowest = slowest.max(took(CREATIVE));
+                others.push(took(CREATIVE));
             }
-            (hostile.join().unwrap(), slowest)
+            (hostile.join().unwrap(), median(others))
         });
         println!("hostile {hostile:?}, others {others:?} (quiet {quiet:?})");
         [quiet, hostile, others]
     };
     let are_good = |[quiet, hostile, others]: &[Duration; 3]| {
-        let ceiling = Duration::from_secs(1) + 20 * *quiet;
+        let ceiling = Duration::from_millis(250) + 20 * *quiet;
         *others < ceiling && *hostile < ceiling
     };
     let lines = service.log().lines().count();

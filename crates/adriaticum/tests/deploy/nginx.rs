@@ -25,7 +25,7 @@ impl Nginx {
         Self::start(folder, port, &site)
     }
 
-    /// As somebody may put it in front of runtimes.
+    /// With few requests for each connection.
     pub(crate) fn in_front_of_runtimes(runtimes: &[SocketAddr]) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let servers: String = runtimes.iter().map(|address| format!("server {address};\n")).collect();
