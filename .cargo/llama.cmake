@@ -18,6 +18,11 @@ if (GGML_ADRIATICUM_KERNELS STREQUAL native)
     set(GGML_CPU_ALL_VARIANTS OFF CACHE BOOL "" FORCE)
 endif()
 
+# Our own products take its place where there are any.
+if (CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(GGML_CPU_REPACK OFF CACHE BOOL "" FORCE)
+endif()
+
 # Only llama.cpp's own programs need this: argument parsing, downloads, chat parsers.
 set(LLAMA_BUILD_COMMON OFF CACHE BOOL "" FORCE)
 
@@ -67,6 +72,8 @@ function(adriaticum_hook_kernels)
     endforeach()
     adriaticum_rename(ops.cpp ggml_compute_forward_flash_attn_ext adriaticum_library_attention)
     adriaticum_rename(ggml-cpu.c ggml_graph_plan adriaticum_library_graph_plan)
+    adriaticum_rename(traits.cpp ggml_cpu_extra_compute_forward adriaticum_library_extra_compute)
+    adriaticum_rename(traits.cpp ggml_cpu_extra_work_size adriaticum_library_extra_size)
 endfunction()
 function(adriaticum_rename file name other)
     set_property(SOURCE ${CMAKE_SOURCE_DIR}/ggml/src/ggml-cpu/${file} TARGET_DIRECTORY ${targets} APPEND PROPERTY

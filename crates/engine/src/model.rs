@@ -14,7 +14,7 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use kernels::{Attention, Changes, NoKernels};
+use kernels::{Attention, Changes, NoKernels, Products, WeightsGuard};
 
 use crate::cache::{CellOp, Sequence, Token};
 use crate::gpu::{ModelSize, Placement};
@@ -55,6 +55,8 @@ const FLASH_ATTENTION_ENABLED: i32 = 1;
 
 pub(crate) struct Model {
     llama: LlamaModel,
+    /// Dropped after the model.
+    _weights: WeightsGuard,
     /// For error messages.
     file: String,
     /// Of a cell in all layers, at 16 bits per number.
@@ -122,7 +124,7 @@ impl Model {
         let estimate = || 2 * u64::from(llama.n_layer() * llama.n_head_kv()) * llama.n_embd().max(0) as u64 / heads;
         let numbers = kernels::numbers_per_cell(path).unwrap_or_else(estimate);
         let cell_bytes = usize::try_from(2 * numbers).unwrap_or(usize::MAX);
-        Ok(Self { llama, file, cell_bytes, is_on_gpu: false, has_window: kind.has_window })
+        Ok(Self { llama, _weights: WeightsGuard::new(), file, cell_bytes, is_on_gpu: false, has_window: kind.has_window })
     }
 
     /// Whether CPUs do nothing but sample.
@@ -156,7 +158,12 @@ impl Model {
 
     /// Tries what serving needs, before a first tuning: two sequences that share a beginning, of which one is released in part.
     pub(crate) fn try_cells(&self) -> Result<(), ModelError> {
-        let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
+        let settings = DecoderSettings {
+            kv: KvType::F16,
+            attention: Attention::Library,
+            products: Products::Library,
+            threads: cpus(),
+        };
         let mut decoder = self.decoder(Shape { cells: 256, sequences: 2, step: 8 }, settings)?;
         let entry = |sequence, position| BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true };
         let release = |sequence, positions| CellOp::Release { sequence: Sequence(sequence), positions };
@@ -275,7 +282,7 @@ impl Model {
             KvType::Bf16 => KvCacheType::BF16,
         };
         // Without the hook the library's kernel computes, and there is no limit of threads beside the context's own.
-        let _ = kernels::change(Changes { attention: choice.attention, max_threads: None });
+        let _ = kernels::change(Changes { attention: choice.attention, products: choice.products, max_threads: None });
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
         let twins = self.has_window.then_some(shape.sequences);
         let sequences = shape.sequences + twins.unwrap_or(0);
@@ -299,7 +306,7 @@ impl Model {
             .with_no_perf(true);
         let no_memory = || ModelError::NoMemory(self.file.clone(), shape.cells);
         let context = self.llama.new_context(backend()?, params).map_err(|_| no_memory())?;
-        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 2), attention: choice.attention, twins })
+        Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 2), choice, twins })
     }
 }
 
@@ -326,7 +333,7 @@ pub(crate) struct Shape {
 pub(crate) struct Decoder<'a> {
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
-    attention: Attention,
+    choice: DecoderSettings,
     /// The id of the first twin. With a sliding window every sequence has a twin that sees the same cells: the library
     /// gives away what has left the window of its only sequence, though another one may share it later.
     twins: Option<u16>,
@@ -340,7 +347,8 @@ pub struct DecodeError(String);
 impl Decoder<'_> {
     /// Computes with fewer threads from now on, or with as many as it was made for.
     pub(crate) fn limit_threads(&mut self, max: usize) {
-        let _ = kernels::change(Changes { attention: self.attention, max_threads: Some(max) }); // see `Model::decoder`
+        let changes = Changes { attention: self.choice.attention, products: self.choice.products, max_threads: Some(max) };
+        let _ = kernels::change(changes); // see `Model::decoder`
     }
 
     pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeError> {

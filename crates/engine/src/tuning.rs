@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kernels::Attention;
+use kernels::{Attention, Products};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -32,6 +32,7 @@ pub enum KvType {
 pub struct DecoderSettings {
     pub kv: KvType,
     pub attention: Attention,
+    pub products: Products,
     pub threads: usize,
 }
 
@@ -153,7 +154,7 @@ struct Machine {
 }
 
 /// Counted up when trials or candidates change, so that stored tunings are done again.
-const TRIALS_VERSION: u32 = 5;
+const TRIALS_VERSION: u32 = 6;
 
 impl Machine {
     fn this() -> Self {
@@ -336,18 +337,24 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
     Some(match best {
         Some(Trial { settings, speed: Ok(speed), quiet }) => (settings, speed, quiet),
         _ => {
-            let settings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: cpus() };
+            let settings = DecoderSettings {
+                kv: KvType::F16,
+                attention: Attention::Library,
+                products: Products::Own,
+                threads: cpus(),
+            };
             (settings, Speed { prompt: 1.0, together: 1.0, one: 1.0 }, false)
         }
     })
 }
 
 /// There is nothing to choose: the GPU's kernels compute, and threads would only wait for it.
-const ON_GPU: DecoderSettings = DecoderSettings { kv: KvType::F16, attention: Attention::Library, threads: 1 };
+const ON_GPU: DecoderSettings =
+    DecoderSettings { kv: KvType::F16, attention: Attention::Library, products: Products::Library, threads: 1 };
 
 /// Settings to be tried, and a smaller number of threads to be tried with the best of them.
 fn on_cpu(library_only: bool) -> (Vec<DecoderSettings>, Option<usize>) {
-    let candidate = |(attention, kv)| DecoderSettings { kv, attention, threads: cpus() };
+    let candidate = |(attention, kv)| DecoderSettings { kv, attention, products: Products::Own, threads: cpus() };
     // Ours takes as long with both numbers, and f16 is the more exact one.
     let own = (!library_only).then_some((Attention::Own, KvType::F16));
     let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use fastrand::Rng;
-use kernels::Attention;
+use kernels::{Attention, Products};
 use testbed::zoo::{SPECIES, Species};
 
 use crate::cache::{Sequence, Token};
@@ -213,8 +213,10 @@ fn load(species: Species) -> Model {
 }
 
 /// With f16 the library rounds its sums so much that ties decide.
-const OWN: DecoderSettings = DecoderSettings { kv: KvType::F16, attention: Attention::Own, threads: 1 };
-const LIBRARY: DecoderSettings = DecoderSettings { kv: KvType::Bf16, attention: Attention::Library, threads: 1 };
+const OWN: DecoderSettings =
+    DecoderSettings { kv: KvType::F16, attention: Attention::Own, products: Products::Own, threads: 1 };
+const LIBRARY: DecoderSettings =
+    DecoderSettings { kv: KvType::Bf16, attention: Attention::Library, products: Products::Library, threads: 1 };
 
 /// All in one test: which attention computes is one choice for the process.
 #[test]

@@ -8,7 +8,7 @@
 mod graph;
 
 use graph::{Case, Number};
-use kernels::{Attention, Changes};
+use kernels::{Attention, Changes, Products};
 
 /// A name, tokens, cells, and whether a token sees a cell.
 type Shape<'a> = (&'a str, usize, usize, &'a dyn Fn(usize, usize) -> bool);
@@ -44,7 +44,7 @@ fn main() {
                 seed: 1,
             };
             let time = |attention: Attention| {
-                assert_eq!(kernels::change(Changes { attention, max_threads: None }), Ok(()));
+                assert_eq!(kernels::change(Changes { attention, max_threads: None, products: Products::Library }), Ok(()));
                 case.computed_often(200).1 * 1e6
             };
             println!("{name:<50} {kind:>5} {:>10.1} {:>10.1}", time(Attention::Own), time(Attention::Library));

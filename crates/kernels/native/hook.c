@@ -1,12 +1,23 @@
-// Compiled into llama.cpp's CPU kernels (.cargo/llama.cmake). Two of their functions are renamed, and those here are called
-// in their place: attention goes to the function that was installed, or to the library's where there is none or it does not
-// apply; and a graph is computed with no more threads than the limit. The structs are declared once more in src/hook.rs:
-// keep them equal.
+// Compiled into llama.cpp's CPU kernels (.cargo/llama.cmake). Some of their functions are renamed, and those here are called
+// in their place: attention and products with weights go to the functions that were installed, or to the library's where
+// there are none or they do not apply; and a graph is computed with no more threads than the limit. The structs are declared
+// once more in src/hook.rs: keep them equal.
 
+#include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
+#include "traits.h"
 
 #include <stdatomic.h>
+
+// The threads that compute an operation together, as one of them sees it.
+struct adriaticum_team {
+    int32_t thread, threads;
+    struct ggml_threadpool * pool;
+    void (*barrier)(struct ggml_threadpool *);
+    void (*set_chunk)(struct ggml_threadpool *, int);
+    int  (*add_chunk)(struct ggml_threadpool *, int);
+};
 
 struct adriaticum_attention {
     const char * q;
@@ -20,38 +31,65 @@ struct adriaticum_attention {
     size_t q_token, q_head, k_cell, k_head, v_cell, v_head, mask_token, out_row;
     float   scale;
     int32_t number; // of the cache: 0 is f32, 1 is f16, 2 is bf16
-    int32_t thread, threads;
     float * scratch;
     size_t  scratch_floats;
-    struct ggml_threadpool * pool;
-    void (*barrier)(struct ggml_threadpool *);
-    void (*set_chunk)(struct ggml_threadpool *, int);
-    int  (*add_chunk)(struct ggml_threadpool *, int);
+    struct adriaticum_team team;
 };
 
-typedef bool (*adriaticum_attention_kernel)(const struct adriaticum_attention *);
+// Rows times a matrix of weights.
+struct adriaticum_product {
+    const char * weights;
+    void **      laid_out; // ours to use, NULL at first
+    const char * rows;
+    char *       out;
+    int64_t count, columns, outputs; // of rows, of each row, and of weights' rows
+    size_t  weights_row, row, out_row; // in bytes
+    int32_t type;
+    void (*to_floats)(const void *, float *, int64_t);
+    char *  scratch;
+    struct adriaticum_team team;
+};
+
+typedef bool   (*adriaticum_attention_kernel)(const struct adriaticum_attention *);
+typedef void   (*adriaticum_product_kernel)(const struct adriaticum_product *);
+typedef size_t (*adriaticum_product_scratch)(const struct adriaticum_product *); // in bytes; 0 if it is not of our kind
 
 struct adriaticum_changes {
     adriaticum_attention_kernel attention; // NULL for the library's
+    adriaticum_product_kernel   product;   // NULL for the library's
+    adriaticum_product_scratch  product_scratch;
     int32_t max_threads;                   // 0 for no limit
 };
 
 static _Atomic(adriaticum_attention_kernel) installed_attention;
+static _Atomic(adriaticum_product_kernel)   installed_product;
+static _Atomic(adriaticum_product_scratch)  installed_product_scratch;
 static atomic_int max_threads;
 
 GGML_API void adriaticum_change(const struct adriaticum_changes * changes);
 void adriaticum_library_attention(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 struct ggml_cplan adriaticum_library_graph_plan(const struct ggml_cgraph * graph, int threads, struct ggml_threadpool * pool);
+bool adriaticum_library_extra_compute(struct ggml_compute_params * params, struct ggml_tensor * op);
+bool adriaticum_library_extra_size(int threads, const struct ggml_tensor * op, size_t * size);
 
 void adriaticum_change(const struct adriaticum_changes * changes) {
     atomic_store(&installed_attention, changes->attention);
+    atomic_store(&installed_product, changes->product);
+    atomic_store(&installed_product_scratch, changes->product_scratch);
     atomic_store(&max_threads, changes->max_threads);
 }
 
 struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * graph, int threads, struct ggml_threadpool * pool) {
     const int limit = atomic_load(&max_threads);
     return adriaticum_library_graph_plan(graph, limit > 0 && limit < threads ? limit : threads, pool);
+}
+
+static struct adriaticum_team team_of(const struct ggml_compute_params * params) {
+    return (struct adriaticum_team) {
+        .thread = params->ith, .threads = params->nth, .pool = params->threadpool,
+        .barrier = ggml_barrier, .set_chunk = ggml_threadpool_chunk_set, .add_chunk = ggml_threadpool_chunk_add,
+    };
 }
 
 static int32_t number_of(enum ggml_type type) {
@@ -88,14 +126,58 @@ void ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params * para
             .q_token = q->nb[1], .q_head = q->nb[2], .k_cell = k->nb[1], .k_head = k->nb[2],
             .v_cell = v->nb[1], .v_head = v->nb[2], .mask_token = mask ? mask->nb[1] : 0, .out_row = dst->nb[1],
             .scale = ((const float *) dst->op_params)[0], .number = number_of(k->type),
-            .thread = params->ith, .threads = params->nth,
-            .scratch = params->wdata, .scratch_floats = params->wsize / sizeof(float),
-            .pool = params->threadpool,
-            .barrier = ggml_barrier, .set_chunk = ggml_threadpool_chunk_set, .add_chunk = ggml_threadpool_chunk_add,
+            .scratch = params->wdata, .scratch_floats = params->wsize / sizeof(float), .team = team_of(params),
         };
         if (kernel(&call)) {
             return;
         }
     }
     adriaticum_library_attention(params, dst);
+}
+
+// The product, if the weights are a plain matrix in memory that only the library has changed.
+static bool product_of(const struct ggml_tensor * op, struct adriaticum_product * product) {
+    struct ggml_tensor * weights = op->src[0];
+    const struct ggml_tensor * rows = op->src[1];
+    if (op->op != GGML_OP_MUL_MAT || !weights->buffer || weights->op != GGML_OP_NONE || weights->view_src
+        || ggml_backend_buffer_get_usage(weights->buffer) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+        || !ggml_backend_buffer_is_host(weights->buffer) || !ggml_is_contiguous(weights)
+        || weights->ne[2] != 1 || weights->ne[3] != 1 || rows->ne[2] != 1 || rows->ne[3] != 1
+        || rows->type != GGML_TYPE_F32 || rows->nb[0] != sizeof(float) || op->type != GGML_TYPE_F32) {
+        return false;
+    }
+    *product = (struct adriaticum_product) {
+        .weights = weights->data, .laid_out = &weights->extra, .rows = rows->data, .out = op->data,
+        .count = rows->ne[1], .columns = rows->ne[0], .outputs = weights->ne[1],
+        .weights_row = weights->nb[1], .row = rows->nb[1], .out_row = op->nb[1],
+        .type = weights->type, .to_floats = ggml_get_type_traits(weights->type)->to_float,
+    };
+    return true;
+}
+
+// Asked for every operation before the library looks at it.
+bool ggml_cpu_extra_compute_forward(struct ggml_compute_params * params, struct ggml_tensor * op) {
+    adriaticum_product_kernel  kernel  = atomic_load_explicit(&installed_product, memory_order_relaxed);
+    adriaticum_product_scratch scratch = atomic_load_explicit(&installed_product_scratch, memory_order_relaxed);
+    struct adriaticum_product product;
+    if (kernel && !params->use_ref && product_of(op, &product) && scratch(&product) > 0) {
+        product.scratch = params->wdata;
+        product.team = team_of(params);
+        kernel(&product);
+        return true;
+    }
+    return adriaticum_library_extra_compute(params, op);
+}
+
+bool ggml_cpu_extra_work_size(int threads, const struct ggml_tensor * op, size_t * size) {
+    adriaticum_product_scratch scratch = atomic_load_explicit(&installed_product_scratch, memory_order_relaxed);
+    struct adriaticum_product product;
+    if (scratch && product_of(op, &product)) {
+        const size_t needed = scratch(&product);
+        if (needed > 0) {
+            *size = needed;
+            return true;
+        }
+    }
+    return adriaticum_library_extra_size(threads, op, size);
 }

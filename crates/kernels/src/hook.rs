@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Instructions};
 use crate::loading;
+use crate::product::{self, Matrix};
 use crate::work::{self, Buffers};
 
 /// Which kernel computes attention.
@@ -19,10 +20,20 @@ pub enum Attention {
     Library,
 }
 
+/// Which kernels multiply with weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Products {
+    /// Ours where there is one for the weights and the CPU, and the library's otherwise.
+    Own,
+    Library,
+}
+
 /// How all computations of this process are done from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changes {
     pub attention: Attention,
+    pub products: Products,
     /// A context may have fewer by itself.
     pub max_threads: Option<usize>,
 }
@@ -37,18 +48,26 @@ pub fn change(changes: Changes) -> Result<(), NoHook> {
         Attention::Library => None,
     };
     let max_threads = changes.max_threads.map_or(0, |max| i32::try_from(max).unwrap_or(i32::MAX));
+    let (product, product_scratch) = match changes.products {
+        Products::Own => (Some(multiply as ProductFunction), Some(product_scratch as ScratchFunction)),
+        Products::Library => (None, None),
+    };
     let function = change_function().ok_or(NoHook)?;
-    // SAFETY: it copies the struct. The function in it stays valid: it is one of this program.
-    unsafe { function(&RawChanges { attention, max_threads }) };
+    // SAFETY: it copies the struct. The functions in it stay valid: they are this program's.
+    unsafe { function(&RawChanges { attention, product, product_scratch, max_threads }) };
     Ok(())
 }
 
 type AttentionFunction = unsafe extern "C" fn(*const Operation) -> bool;
+type ProductFunction = unsafe extern "C" fn(*const Product);
+type ScratchFunction = unsafe extern "C" fn(*const Product) -> usize;
 type ChangeFunction = unsafe extern "C" fn(*const RawChanges);
 
 #[repr(C)]
 struct RawChanges {
     attention: Option<AttentionFunction>,
+    product: Option<ProductFunction>,
+    product_scratch: Option<ScratchFunction>,
     max_threads: i32,
 }
 
@@ -76,8 +95,47 @@ pub(crate) struct Pool {
     _opaque: [u8; 0],
 }
 
-/// One attention operation, as one of the threads that compute it together sees it. Declared once more in
-/// native/hook.c. Strides are in bytes.
+/// The threads that compute an operation together, as one of them sees it. This and the operations below are declared once
+/// more in native/hook.c.
+#[repr(C)]
+pub(crate) struct Team {
+    thread: i32,
+    threads: i32,
+    pool: *mut Pool,
+    barrier: unsafe extern "C" fn(*mut Pool),
+    set_chunk: unsafe extern "C" fn(*mut Pool, c_int),
+    add_chunk: unsafe extern "C" fn(*mut Pool, c_int) -> c_int,
+}
+
+impl Team {
+    pub(crate) fn thread(&self) -> usize {
+        self.thread as usize
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads as usize
+    }
+
+    /// Waits for all threads.
+    pub(crate) fn barrier(&self) {
+        // SAFETY: the pool lives as long as the operation, and all of its threads get here.
+        unsafe { (self.barrier)(self.pool) }
+    }
+
+    /// Begins to hand out numbers from the number of threads on; all must have passed a barrier before they take one.
+    pub(crate) fn start_counting(&self) {
+        // SAFETY: the pool lives as long as the operation.
+        unsafe { (self.set_chunk)(self.pool, self.threads) }
+    }
+
+    /// The next number that no other thread gets.
+    pub(crate) fn next_number(&self) -> usize {
+        // SAFETY: the pool lives as long as the operation.
+        unsafe { (self.add_chunk)(self.pool, 1) as usize }
+    }
+}
+
+/// One attention operation. Strides are in bytes.
 #[repr(C)]
 pub(crate) struct Operation {
     pub(crate) q: *const u8,
@@ -104,15 +162,10 @@ pub(crate) struct Operation {
     pub(crate) out_row: usize,
     pub(crate) scale: f32,
     number: i32,
-    thread: i32,
-    threads: i32,
     /// Common to all threads.
     pub(crate) scratch: *mut f32,
     pub(crate) scratch_floats: usize,
-    pool: *mut Pool,
-    barrier: unsafe extern "C" fn(*mut Pool),
-    set_chunk: unsafe extern "C" fn(*mut Pool, c_int),
-    add_chunk: unsafe extern "C" fn(*mut Pool, c_int) -> c_int,
+    pub(crate) team: Team,
 }
 
 impl Operation {
@@ -125,36 +178,50 @@ impl Operation {
         }
     }
 
-    pub(crate) fn thread(&self) -> usize {
-        self.thread as usize
-    }
-
-    pub(crate) fn threads(&self) -> usize {
-        self.threads as usize
-    }
-
     /// Query heads that read the same cells.
     pub(crate) fn group(&self) -> usize {
         (self.heads / self.kv_heads) as usize
     }
+}
 
-    /// Waits for all threads of this operation.
-    pub(crate) fn barrier(&self) {
-        // SAFETY: the pool lives as long as the operation, and all of its threads get here.
-        unsafe { (self.barrier)(self.pool) }
-    }
+/// Rows times a matrix of weights. Strides are in bytes.
+#[repr(C)]
+pub(crate) struct Product {
+    pub(crate) weights: *const u8,
+    /// Where the weights in our form are kept, for as long as the library keeps its own.
+    pub(crate) laid_out: *mut *mut Matrix,
+    pub(crate) rows: *const u8,
+    pub(crate) out: *mut u8,
+    pub(crate) count: i64,
+    pub(crate) columns: i64,
+    /// Rows of the matrix.
+    pub(crate) outputs: i64,
+    pub(crate) weights_row: usize,
+    pub(crate) row: usize,
+    pub(crate) out_row: usize,
+    pub(crate) kind: i32,
+    pub(crate) to_floats: Option<unsafe extern "C" fn(*const u8, *mut f32, i64)>,
+    /// Common to all threads, and as large as `product_scratch` asked for.
+    pub(crate) scratch: *mut u8,
+    pub(crate) team: Team,
+}
 
-    /// Begins to hand out numbers from the number of threads on; all must have passed a barrier before they take one.
-    pub(crate) fn start_counting(&self) {
-        // SAFETY: the pool lives as long as the operation.
-        unsafe { (self.set_chunk)(self.pool, self.threads) }
-    }
+/// The scratch memory that a product needs, in bytes; 0 if it is not of our kind.
+///
+/// # Safety
+/// The product must describe memory as the library lays it out; scratch memory and team are not used.
+unsafe extern "C" fn product_scratch(product: *const Product) -> usize {
+    // SAFETY: the hook passes a pointer to its own variable.
+    product::scratch_bytes(unsafe { &*product })
+}
 
-    /// The next number that no other thread gets.
-    pub(crate) fn next_number(&self) -> usize {
-        // SAFETY: the pool lives as long as the operation.
-        unsafe { (self.add_chunk)(self.pool, 1) as usize }
-    }
+/// Called by each thread for each product that is of our kind.
+///
+/// # Safety
+/// The product must describe memory as the library lays it out.
+unsafe extern "C" fn multiply(product: *const Product) {
+    // SAFETY: the hook passes a pointer to its own variable; the caller vouches for the memory.
+    unsafe { product::compute(&*product) }
 }
 
 /// Called by each thread for each attention operation. Returns false if the operation is not of our kind, and then does so

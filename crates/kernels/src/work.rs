@@ -87,7 +87,7 @@ impl Units {
 unsafe fn compute_numbers<V: Vector, S: Source>(operation: &Operation, buffers: &mut Buffers) {
     let units = Units::new::<V>(operation);
     let parts = Parts::new(operation, &units);
-    let are_many = operation.threads() == 1 || units.count() >= MANY_UNITS * operation.threads();
+    let are_many = operation.team.threads() == 1 || units.count() >= MANY_UNITS * operation.team.threads();
     // SAFETY: the caller's.
     unsafe {
         if are_many || !parts.fit(operation) {
@@ -105,15 +105,15 @@ unsafe fn compute_units<V: Vector, S: Source>(
     units: &Units,
     Buffers { tile, views }: &mut Buffers,
 ) {
-    if operation.threads() > 1 {
-        if operation.thread() == 0 {
-            operation.start_counting();
+    if operation.team.threads() > 1 {
+        if operation.team.thread() == 0 {
+            operation.team.start_counting();
         }
-        operation.barrier();
+        operation.team.barrier();
     }
     views.resize_with(views.len().max(1), View::default);
     let (view, mut viewed) = (&mut views[0], None);
-    let mut unit = operation.thread();
+    let mut unit = operation.team.thread();
     while unit < units.count() {
         let (index, head) = units.tile_and_head(unit);
         // SAFETY: the caller's; tokens and heads are within the operation.
@@ -128,7 +128,7 @@ unsafe fn compute_units<V: Vector, S: Source>(
                 write::<V>(operation, units.tokens_of(index).start, head, row, &[tile.row(row)]);
             }
         }
-        unit = if operation.threads() > 1 { operation.next_number() } else { unit + 1 };
+        unit = if operation.team.threads() > 1 { operation.team.next_number() } else { unit + 1 };
     }
 }
 
@@ -149,7 +149,7 @@ impl Parts {
         Self {
             row_floats: operation.value_size as usize + 2,
             unit_rows: units.tile_tokens.min(units.tokens) * operation.group(),
-            notes: units.count() + operation.threads(),
+            notes: units.count() + operation.team.threads(),
         }
     }
 
@@ -211,8 +211,8 @@ unsafe fn compute_parts<V: Vector, S: Source>(
         unsafe { view.read::<V>(operation, units.tokens_of(index)) };
     }
     let total = views.iter().map(View::cost).sum::<usize>() * units.kv_heads;
-    let division = Division { views, kv_heads: units.kv_heads, threads: operation.threads(), total };
-    let part = division.part(operation.thread());
+    let division = Division { views, kv_heads: units.kv_heads, threads: operation.team.threads(), total };
+    let part = division.part(operation.team.thread());
     let mine = division.units().filter(|(_, costs)| overlap(costs, &part));
     for (unit, costs) in mine {
         let (index, head) = units.tile_and_head(unit);
@@ -225,25 +225,25 @@ unsafe fn compute_parts<V: Vector, S: Source>(
             tile.see::<V, S>(operation, &division.views[index], at(part.start)..at(part.end));
             for row in 0..tile.rows() {
                 let Row { max, sum, weighted } = tile.row(row);
-                let to = parts.note(operation, operation.thread(), unit, row);
+                let to = parts.note(operation, operation.team.thread(), unit, row);
                 to.write(max);
                 to.add(1).write(sum);
                 std::ptr::copy_nonoverlapping(weighted.as_ptr(), to.add(2), weighted.len());
             }
         }
     }
-    operation.barrier();
+    operation.team.barrier();
 
-    let mut noted = Vec::with_capacity(operation.threads());
+    let mut noted = Vec::with_capacity(operation.team.threads());
     for (unit, costs) in division.units() {
         let (index, head) = units.tile_and_head(unit);
         let tokens = units.tokens_of(index);
         for row in 0..tokens.len() * operation.group() {
-            if (unit * parts.unit_rows + row) % operation.threads() != operation.thread() {
+            if (unit * parts.unit_rows + row) % operation.team.threads() != operation.team.thread() {
                 continue;
             }
             noted.clear();
-            for thread in 0..operation.threads() {
+            for thread in 0..operation.team.threads() {
                 if overlap(&costs, &division.part(thread)) {
                     // SAFETY: the thread has noted this row of the unit before the barrier.
                     noted.push(unsafe {

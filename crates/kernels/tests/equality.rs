@@ -2,7 +2,7 @@
 //! well-known families, sequences with shared prefixes and scattered cells, prompts, all numbers of a cache, one or
 //! more threads, and all instructions that this CPU has.
 
-use kernels::{Attention, Changes, Instructions};
+use kernels::{Attention, Changes, Instructions, Products};
 use proptest::prelude::*;
 
 use crate::graph::{Case, Number, Random};
@@ -70,7 +70,7 @@ const TOLERANCE: f64 = 2e-5;
 const LIBRARY_TOLERANCE: f64 = 0.05;
 
 fn select(attention: Attention) {
-    assert_eq!(kernels::change(Changes { attention, max_threads: None }), Ok(()));
+    assert_eq!(kernels::change(Changes { attention, max_threads: None, products: Products::Library }), Ok(()));
 }
 
 fn check(case: &Case) {
