@@ -36,14 +36,16 @@ struct adriaticum_attention {
     struct adriaticum_team team;
 };
 
-// Rows times a matrix of weights.
+// Rows times a matrix of weights; or each row times some of many matrices (experts).
 struct adriaticum_product {
     const char * weights;
     void **      laid_out; // ours to use, NULL at first
     const char * rows;
+    const char * chosen;   // for each token, the numbers of its experts; NULL if there is one for all
     char *       out;
-    int64_t count, columns, outputs; // of rows, of each row, and of weights' rows
-    size_t  weights_row, row, out_row; // in bytes
+    int64_t columns, outputs, experts; // of a row, and of the weights
+    int64_t tokens, used, rows_of_token; // used: experts of a token; each has a row, or they share the only one
+    size_t  weights_row, weights_expert, row, token, chosen_token, out_row, out_token; // in bytes
     int32_t type;
     void (*to_floats)(const void *, float *, int64_t);
     char *  scratch;
@@ -135,21 +137,30 @@ void ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params * para
     adriaticum_library_attention(params, dst);
 }
 
-// The product, if the weights are a plain matrix in memory that only the library has changed.
+// The product, if the weights are plain matrices in memory.
 static bool product_of(const struct ggml_tensor * op, struct adriaticum_product * product) {
+    const bool has_experts = op->op == GGML_OP_MUL_MAT_ID;
+    if (op->op != GGML_OP_MUL_MAT && !has_experts) {
+        return false;
+    }
     struct ggml_tensor * weights = op->src[0];
-    const struct ggml_tensor * rows = op->src[1];
-    if (op->op != GGML_OP_MUL_MAT || !weights->buffer || weights->op != GGML_OP_NONE || weights->view_src
+    const struct ggml_tensor * rows = op->src[1], * chosen = has_experts ? op->src[2] : NULL;
+    if (!weights->buffer || weights->op != GGML_OP_NONE || weights->view_src
         || ggml_backend_buffer_get_usage(weights->buffer) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS
         || !ggml_backend_buffer_is_host(weights->buffer) || !ggml_is_contiguous(weights)
-        || weights->ne[2] != 1 || weights->ne[3] != 1 || rows->ne[2] != 1 || rows->ne[3] != 1
+        || weights->ne[3] != 1 || rows->ne[3] != 1 || (!has_experts && (weights->ne[2] != 1 || rows->ne[2] != 1))
         || rows->type != GGML_TYPE_F32 || rows->nb[0] != sizeof(float) || op->type != GGML_TYPE_F32) {
         return false;
     }
     *product = (struct adriaticum_product) {
-        .weights = weights->data, .laid_out = &weights->extra, .rows = rows->data, .out = op->data,
-        .count = rows->ne[1], .columns = rows->ne[0], .outputs = weights->ne[1],
-        .weights_row = weights->nb[1], .row = rows->nb[1], .out_row = op->nb[1],
+        .weights = weights->data, .laid_out = &weights->extra, .rows = rows->data,
+        .chosen = chosen ? chosen->data : NULL, .out = op->data,
+        .columns = rows->ne[0], .outputs = weights->ne[1], .experts = weights->ne[2],
+        .tokens = rows->ne[has_experts ? 2 : 1], .used = chosen ? chosen->ne[0] : 1,
+        .rows_of_token = has_experts ? rows->ne[1] : 1,
+        .weights_row = weights->nb[1], .weights_expert = weights->nb[2],
+        .row = rows->nb[1], .token = rows->nb[has_experts ? 2 : 1], .chosen_token = chosen ? chosen->nb[1] : 0,
+        .out_row = op->nb[1], .out_token = op->nb[has_experts ? 2 : 1],
         .type = weights->type, .to_floats = ggml_get_type_traits(weights->type)->to_float,
     };
     return true;

@@ -184,21 +184,32 @@ impl Operation {
     }
 }
 
-/// Rows times a matrix of weights. Strides are in bytes.
+/// Rows times a matrix of weights; or each row times some of many matrices (experts). Strides are in bytes.
 #[repr(C)]
 pub(crate) struct Product {
     pub(crate) weights: *const u8,
     /// Where the weights in our form are kept, for as long as the library keeps its own.
     pub(crate) laid_out: *mut *mut Matrix,
     pub(crate) rows: *const u8,
+    /// For each token, the numbers of its experts; null if there is one for all.
+    pub(crate) chosen: *const u8,
     pub(crate) out: *mut u8,
-    pub(crate) count: i64,
     pub(crate) columns: i64,
-    /// Rows of the matrix.
+    /// Rows of a matrix.
     pub(crate) outputs: i64,
+    pub(crate) experts: i64,
+    pub(crate) tokens: i64,
+    /// Experts of a token.
+    pub(crate) used: i64,
+    /// One for each expert of the token, or one for all.
+    pub(crate) rows_of_token: i64,
     pub(crate) weights_row: usize,
+    pub(crate) weights_expert: usize,
     pub(crate) row: usize,
+    pub(crate) token: usize,
+    pub(crate) chosen_token: usize,
     pub(crate) out_row: usize,
+    pub(crate) out_token: usize,
     pub(crate) kind: i32,
     pub(crate) to_floats: Option<unsafe extern "C" fn(*const u8, *mut f32, i64)>,
     /// Common to all threads, and as large as `product_scratch` asked for.

@@ -8,6 +8,7 @@
 //! - `activations`: the rows, in 8 bits.
 //! - `panels`: the weights, in 4, 6 or 8 bits.
 //! - `sources`: from the forms of model files to these.
+//! - `matrix`: where they are kept.
 //! - `avx512`, `avx2`: the computation.
 
 mod activations;
@@ -15,19 +16,19 @@ mod activations;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod matrix;
 mod panels;
 mod sources;
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
-use std::ptr::NonNull;
+use std::ops::Range;
 use std::slice;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::hook::{Product, Team};
 use crate::lanes::{self, Instructions};
 use activations::{BLOCK, Block, TILE, place};
+pub(crate) use matrix::Matrix;
+pub use matrix::WeightsGuard;
 use panels::{Form, ROWS};
 use sources::Source;
 
@@ -47,82 +48,6 @@ trait Kernel {
     unsafe fn multiply(form: Form, panel: *const u8, blocks: usize, tile: (*const Block, usize), out: (*mut f32, usize));
 }
 
-/// A matrix of weights in our form.
-pub(crate) struct Matrix {
-    form: Form,
-    blocks: usize,
-    panels: usize,
-    memory: Memory,
-    is_complete: AtomicBool,
-}
-
-impl Matrix {
-    fn panel_bytes(&self) -> usize {
-        self.form.panel_bytes(self.blocks)
-    }
-
-    /// # Safety
-    /// There must be such a panel.
-    unsafe fn panel(&self, at: usize) -> *mut u8 {
-        // SAFETY: the caller's.
-        unsafe { self.memory.start.as_ptr().add(at * self.panel_bytes()) }
-    }
-}
-
-/// Zeros that begin where a large page may begin.
-struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is only memory. Who writes where is up to its users.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    const LARGE_PAGE: usize = 2 << 20;
-
-    fn new(bytes: usize) -> Self {
-        let align = if bytes >= Self::LARGE_PAGE { Self::LARGE_PAGE } else { 64 };
-        let layout = Layout::from_size_align(bytes.max(1), align).expect("matrices are smaller than memory");
-        // SAFETY: the size is not 0.
-        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Self { start, layout }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-static MATRICES: Mutex<Vec<Box<Matrix>>> = Mutex::new(Vec::new());
-static MODELS: AtomicUsize = AtomicUsize::new(0);
-
-/// Whoever holds a model of the library holds one of these for longer: with the last one go all weights in our form.
-#[derive(Debug)]
-pub struct WeightsGuard(());
-
-impl WeightsGuard {
-    #[expect(clippy::new_without_default, reason = "it is counted")]
-    pub fn new() -> Self {
-        MODELS.fetch_add(1, Ordering::SeqCst);
-        Self(())
-    }
-}
-
-impl Drop for WeightsGuard {
-    fn drop(&mut self) {
-        let mut matrices = MATRICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if MODELS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            matrices.clear();
-        }
-    }
-}
-
 /// Whether there are kernels for this CPU.
 pub fn has_products() -> bool {
     lanes::instructions() != Instructions::Plain
@@ -133,7 +58,8 @@ pub(crate) fn scratch_bytes(product: &Product) -> usize {
     let is_whole = product.columns > 0 && product.columns as usize % BLOCK == 0;
     match Source::from_library(product.kind) {
         Some(_) if is_whole && has_products() => {
-            product.count.max(1) as usize * (product.columns as usize / BLOCK) * size_of::<Block>()
+            let rows = (product.tokens * product.rows_of_token).max(1) as usize;
+            rows * (product.columns as usize / BLOCK) * size_of::<Block>()
         }
         _ => 0,
     }
@@ -158,15 +84,22 @@ pub(crate) unsafe fn compute(product: &Product) {
 
 unsafe fn compute_with<K: Kernel>(product: &Product) {
     // SAFETY: the caller's.
-    let matrix = unsafe { matrix(product) };
-    let (team, count, blocks) = (&product.team, product.count as usize, matrix.blocks);
+    unsafe {
+        let matrix = matrix::matrix(product);
+        match product.chosen.is_null() {
+            true => multiply_rows::<K>(product, matrix),
+            false => multiply_chosen::<K>(product, matrix),
+        }
+    }
+}
+
+/// All rows with the only matrix.
+unsafe fn multiply_rows<K: Kernel>(product: &Product, matrix: &Matrix) {
+    let (team, count, blocks) = (&product.team, product.tokens as usize, matrix.blocks);
     let convert = |row: usize, to: *mut Block| {
         let (first, distance) = place(row, count, blocks);
         // SAFETY: the row is within the product, and there is room for all rows.
-        unsafe {
-            let from = product.rows.add(row * product.row).cast::<f32>();
-            K::convert(slice::from_raw_parts(from, product.columns as usize), to.add(first), distance);
-        }
+        unsafe { convert_row::<K>(product, row * product.token, to.add(first), distance) };
     };
     if count <= FEW_ROWS {
         thread_local! {
@@ -195,8 +128,90 @@ unsafe fn compute_with<K: Kernel>(product: &Product) {
     }
 }
 
+/// Each row with the matrices of its experts.
+unsafe fn multiply_chosen<K: Kernel>(product: &Product, matrix: &Matrix) {
+    /// A row of the result.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Choice {
+        expert: usize,
+        token: usize,
+        at: usize,
+    }
+    #[derive(Default)]
+    struct Own {
+        choices: Vec<Choice>,
+        tile: Vec<Block>,
+    }
+    thread_local! {
+        static OWN: RefCell<Own> = RefCell::default();
+    }
+    let (team, blocks, rows_of_token) = (&product.team, matrix.blocks, product.rows_of_token as usize);
+    let rows = product.scratch.cast::<Block>();
+    for row in (team.thread()..product.tokens as usize * rows_of_token).step_by(team.threads()) {
+        let offset = row / rows_of_token * product.token + row % rows_of_token * product.row;
+        // SAFETY: the row is within the product, and there is room for all rows.
+        unsafe { convert_row::<K>(product, offset, rows.add(row * blocks), 1) };
+    }
+    OWN.with_borrow_mut(|Own { choices, tile }| {
+        choices.clear();
+        for token in 0..product.tokens as usize {
+            for at in 0..product.used as usize {
+                // SAFETY: there is a number for each.
+                let expert = unsafe { *product.chosen.add(token * product.chosen_token).cast::<i32>().add(at) };
+                assert!((0..product.experts).contains(&i64::from(expert)), "there is no such expert");
+                choices.push(Choice { expert: expert as usize, token, at });
+            }
+        }
+        choices.sort_unstable();
+        tile.resize(TILE * blocks, Block::default());
+        let of_experts: Vec<&[Choice]> = choices.chunk_by(|a, b| a.expert == b.expert).collect();
+        for group in groups(team, of_experts.len() * matrix.panels) {
+            let mut start = group.start;
+            while start < group.end {
+                let choices = of_experts[start / matrix.panels];
+                let end = group.end.min(start.next_multiple_of(matrix.panels).max(start + 1));
+                for choices in choices.chunks(TILE) {
+                    for (row, choice) in choices.iter().enumerate() {
+                        let from = (choice.token * rows_of_token + choice.at % rows_of_token) * blocks;
+                        for block in 0..blocks {
+                            // SAFETY: all rows are converted.
+                            tile[block * choices.len() + row] = unsafe { *rows.add(from + block) };
+                        }
+                    }
+                    for panel in start..end {
+                        let panel = panel % matrix.panels;
+                        let columns = columns(product, panel);
+                        let mut results = [0.0_f32; TILE * ROWS];
+                        // SAFETY: panel and rows are within the product, and no other thread has both.
+                        unsafe {
+                            let weights = matrix.panel(choices[0].expert * matrix.panels + panel);
+                            let tile = (tile.as_ptr(), choices.len());
+                            K::multiply(matrix.form, weights, blocks, tile, (results.as_mut_ptr(), ROWS));
+                            for (row, choice) in choices.iter().enumerate() {
+                                let offset = choice.token * product.out_token + choice.at * product.out_row;
+                                let to = product.out.add(offset).cast::<f32>().add(columns.start);
+                                std::ptr::copy_nonoverlapping(results.as_ptr().add(row * ROWS), to, columns.len());
+                            }
+                        }
+                    }
+                }
+                start = end;
+            }
+        }
+    });
+}
+
+/// Converts the row at an offset.
+unsafe fn convert_row<K: Kernel>(product: &Product, offset: usize, to: *mut Block, distance: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        let from = product.rows.add(offset).cast::<f32>();
+        K::convert(slice::from_raw_parts(from, product.columns as usize), to, distance);
+    }
+}
+
 /// Waits for all threads; then some neighbouring numbers below `count` at a time, which no other thread gets.
-fn groups(team: &Team, count: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+fn groups(team: &Team, count: usize) -> impl Iterator<Item = Range<usize>> {
     let size = (count / (4 * team.threads())).clamp(1, GROUP);
     if team.thread() == 0 {
         team.start_counting();
@@ -210,16 +225,20 @@ fn groups(team: &Team, count: usize) -> impl Iterator<Item = std::ops::Range<usi
     })
 }
 
+/// The outputs of a panel.
+fn columns(product: &Product, panel: usize) -> Range<usize> {
+    panel * ROWS..(product.outputs as usize).min((panel + 1) * ROWS)
+}
+
 /// Multiplies a panel with the tile that begins with a row.
 unsafe fn multiply<K: Kernel>(product: &Product, matrix: &Matrix, panel: usize, first: usize, rows: *const Block) {
-    let count = TILE.min(product.count as usize - first);
-    let columns = panel * ROWS..(product.outputs as usize).min((panel + 1) * ROWS);
+    let (count, columns) = (TILE.min(product.tokens as usize - first), columns(product, panel));
     // SAFETY: the caller's; tile and panel are within the product.
     unsafe {
         let tile = (rows.add(first * matrix.blocks), count);
-        let out = |row: usize| product.out.add((first + row) * product.out_row).cast::<f32>().add(columns.start);
+        let out = |row: usize| product.out.add((first + row) * product.out_token).cast::<f32>().add(columns.start);
         if columns.len() == ROWS {
-            let distance = product.out_row / size_of::<f32>();
+            let distance = product.out_token / size_of::<f32>();
             K::multiply(matrix.form, matrix.panel(panel), matrix.blocks, tile, (out(0), distance));
             return;
         }
@@ -229,53 +248,6 @@ unsafe fn multiply<K: Kernel>(product: &Product, matrix: &Matrix, panel: usize, 
             std::ptr::copy_nonoverlapping(whole.as_ptr().add(row * ROWS), out(row), columns.len());
         }
     }
-}
-
-/// The weights in our form. At first use all threads lay them out together.
-unsafe fn matrix(product: &Product) -> &'static Matrix {
-    // SAFETY: the pointer is the library's own, and nobody else uses it.
-    let place = unsafe { AtomicPtr::from_ptr(product.laid_out) };
-    // SAFETY: it lives as long as the model.
-    let found = unsafe { place.load(Ordering::Acquire).as_ref() };
-    if let Some(matrix) = found
-        && matrix.is_complete.load(Ordering::Acquire)
-    {
-        return matrix;
-    }
-    let source = Source::from_library(product.kind).expect("`scratch_bytes` is 0 otherwise");
-    let team = &product.team;
-    if team.thread() == 0 {
-        let (form, blocks) = (source.form(), product.columns as usize / BLOCK);
-        let panels = (product.outputs as usize).div_ceil(ROWS);
-        let memory = Memory::new(panels * form.panel_bytes(blocks));
-        let matrix = Box::new(Matrix { form, blocks, panels, memory, is_complete: AtomicBool::new(false) });
-        let mut matrices = MATRICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        place.store((&raw const *matrix).cast_mut(), Ordering::Release);
-        matrices.push(matrix);
-    }
-    team.barrier(); // `groups` has one, too, but the number of panels must be known
-    // SAFETY: thread 0 has stored it, and it lives as long as the model.
-    let matrix = unsafe { &*place.load(Ordering::Acquire) };
-    let to_floats = |bytes: &[u8], floats: &mut [f32]| {
-        let convert = product.to_floats.expect("the library can read every form that we take");
-        // SAFETY: the bytes are a row of so many columns.
-        unsafe { convert(bytes.as_ptr(), floats.as_mut_ptr(), floats.len() as i64) }
-    };
-    for panels in groups(team, matrix.panels) {
-        for panel in panels {
-            let rows = panel * ROWS..(product.outputs as usize).min((panel + 1) * ROWS);
-            // SAFETY: rows and panel are within the matrices, and no other thread has this panel.
-            unsafe {
-                let row = |row| slice::from_raw_parts(product.weights.add(row * product.weights_row), product.weights_row);
-                let rows: Vec<&[u8]> = rows.map(row).collect();
-                let to = slice::from_raw_parts_mut(matrix.panel(panel), matrix.panel_bytes());
-                sources::lay_out(source, &rows, matrix.blocks, to, &to_floats);
-            }
-        }
-    }
-    team.barrier();
-    matrix.is_complete.store(true, Ordering::Release);
-    matrix
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ pub(crate) const BLOCK: usize = 32;
 pub(crate) const TILE: usize = 8;
 /// Weights are stored with this added, so that they are not negative.
 pub(crate) const OFFSET: i32 = 128;
+/// The largest number of a block.
+const LARGEST: f32 = 127.0;
 
 /// A block of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -21,21 +23,20 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// Sets all but the numbers, given the sums of their halves. A block that had a number which is not finite makes every
+    /// result of its row not a number.
     #[inline(always)]
-    pub(crate) fn new(numbers: &[f32; BLOCK]) -> Self {
-        let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        let mut block = Self { factor: largest / 127.0, ..Self::default() };
-        let mut sums = [0; 2];
-        for (at, number) in numbers.iter().enumerate() {
-            let rounded = (number * inverse).round_ties_even() as i32;
-            block.numbers[at] = rounded as i8;
-            sums[at / (BLOCK / 2)] += rounded;
-        }
-        block.sum = block.factor * (sums[0] + sums[1]) as f32;
-        block.corrections = sums.map(|sum| -OFFSET * sum);
-        block
+    pub(crate) fn set_factor(&mut self, largest: f32, is_finite: bool, sums: [i32; 2]) {
+        self.factor = if is_finite { largest / LARGEST } else { f32::NAN };
+        self.sum = self.factor * sums[0].wrapping_add(sums[1]) as f32;
+        self.corrections = sums.map(|sum| sum.wrapping_mul(-OFFSET));
     }
+}
+
+/// Of a block with that largest absolute value.
+#[inline(always)]
+pub(crate) fn inverse_factor(largest: f32) -> f32 {
+    if largest > 0.0 { LARGEST / largest } else { 0.0 }
 }
 
 /// Where the blocks of a row lie: the first one, and the distance from one to the next.

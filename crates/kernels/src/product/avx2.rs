@@ -2,15 +2,15 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_load_si128, _mm_loadl_epi64, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_fnmadd_ps, _mm256_load_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256,
+    __m256, __m256i, _CMP_UNORD_Q, _mm_load_si128, _mm_loadl_epi64, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_and_si256, _mm256_andnot_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
+    _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_ps, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256,
     _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
+    _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_xor_si256,
 };
 
 use super::Kernel;
-use super::activations::{Block, TILE};
+use super::activations::{BLOCK, Block, TILE, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
 
 /// Rows of a panel that fill a vector.
@@ -38,8 +38,30 @@ impl Kernel for Products {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn convert(row: &[f32], to: *mut Block, distance: usize) {
-    for (at, numbers) in row.as_chunks().0.iter().enumerate() {
-        to.add(at * distance).write(Block::new(numbers));
+    let sign = _mm256_set1_ps(-0.0);
+    for at in 0..row.len() / BLOCK {
+        let from = row.as_ptr().add(at * BLOCK);
+        let mut quarters = [_mm256_setzero_ps(); 4];
+        let mut largest = _mm256_setzero_ps();
+        for (quarter, numbers) in quarters.iter_mut().enumerate() {
+            *numbers = _mm256_loadu_ps(from.add(quarter * 8));
+            largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, *numbers));
+        }
+        let mut lanes = [0.0_f32; 8];
+        _mm256_storeu_ps(lanes.as_mut_ptr(), largest);
+        let largest = lanes.into_iter().fold(0.0, f32::max);
+        let (to, inverse) = (to.add(at * distance), _mm256_set1_ps(inverse_factor(largest)));
+        let (mut sums, mut is_finite) = ([0_i32; 2], largest < f32::INFINITY);
+        for (quarter, numbers) in quarters.into_iter().enumerate() {
+            is_finite &= _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(numbers, numbers)) == 0;
+            let mut rounded = [0_i32; 8];
+            _mm256_storeu_si256(rounded.as_mut_ptr().cast(), _mm256_cvtps_epi32(_mm256_mul_ps(numbers, inverse)));
+            for (lane, number) in rounded.into_iter().enumerate() {
+                (*to).numbers[quarter * 8 + lane] = number as i8;
+                sums[quarter / 2] = sums[quarter / 2].wrapping_add(number);
+            }
+        }
+        (*to).set_factor(largest, is_finite, sums);
     }
 }
 

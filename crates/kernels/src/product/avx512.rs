@@ -3,14 +3,15 @@
 
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_load_si128, _mm256_load_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps,
-    _mm512_load_si512, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    __m128i, __m512, __m512i, _CMP_UNORD_Q, _mm_load_si128, _mm_storeu_si128, _mm256_load_si256, _mm512_abs_ps, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_si512,
+    _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
     _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 
 use super::Kernel;
-use super::activations::{BLOCK, Block};
+use super::activations::{BLOCK, Block, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
 
 pub(super) fn is_supported() -> bool {
@@ -37,8 +38,20 @@ impl Kernel for Products {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn convert(row: &[f32], to: *mut Block, distance: usize) {
-    for (at, numbers) in row.as_chunks().0.iter().enumerate() {
-        to.add(at * distance).write(Block::new(numbers));
+    for at in 0..row.len() / BLOCK {
+        let from = row.as_ptr().add(at * BLOCK);
+        let halves = [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(BLOCK / 2))];
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(halves[0]), _mm512_abs_ps(halves[1])));
+        let to = to.add(at * distance);
+        let inverse = _mm512_set1_ps(inverse_factor(largest));
+        let (mut sums, mut is_finite) = ([0; 2], largest < f32::INFINITY);
+        for (half, numbers) in halves.into_iter().enumerate() {
+            is_finite &= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers) == 0;
+            let rounded = _mm512_cvtps_epi32(_mm512_mul_ps(numbers, inverse));
+            _mm_storeu_si128((&raw mut (*to).numbers).cast::<__m128i>().add(half), _mm512_cvtepi32_epi8(rounded));
+            sums[half] = _mm512_reduce_add_epi32(rounded);
+        }
+        (*to).set_factor(largest, is_finite, sums);
     }
 }
 

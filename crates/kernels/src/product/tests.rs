@@ -3,6 +3,7 @@
 use half::f16;
 use proptest::prelude::*;
 
+use super::matrix::Memory;
 use super::*;
 
 /// Of a row with so many columns.
