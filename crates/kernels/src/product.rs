@@ -169,7 +169,7 @@ unsafe fn multiply_chosen<K: Kernel>(product: &Product, matrix: &Matrix) {
             let mut start = group.start;
             while start < group.end {
                 let choices = of_experts[start / matrix.panels];
-                let end = group.end.min(start.next_multiple_of(matrix.panels).max(start + 1));
+                let end = group.end.min((start / matrix.panels + 1) * matrix.panels);
                 for choices in choices.chunks(TILE) {
                     for (row, choice) in choices.iter().enumerate() {
                         let from = (choice.token * rows_of_token + choice.at % rows_of_token) * blocks;
