@@ -8,9 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{
-    Address, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial, WeightsChoice,
-};
+use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, MODEL_ERROR_EXIT_CODE, Pool, PoolSettings, RuntimeUrl, supervise};
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +17,7 @@ use crate::cli::{EngineCommand as Subcommand, EngineOptions};
 use crate::error::CliError;
 use crate::log;
 use crate::model::why_unloadable;
-use crate::settings::{MODEL_FILE, Settings};
+use crate::settings::Settings;
 use crate::storage::create_folder;
 
 /// For an engine that could not load its model and is started once more to say why.
@@ -116,7 +114,6 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     }
     create_folder(&settings.data_dir)?; // the tuning is stored there
     let path = model.clone();
-    let is_own_model = is_same_file(&model, &settings.data_dir.join(MODEL_FILE));
     let engine_settings = engine::Settings {
         model,
         data_dir: settings.data_dir.clone(),
@@ -125,13 +122,9 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         max_queued: settings.engine.queue,
         queue_timeout: settings.engine.wait,
         sharing: settings.engine.sharing,
-        attention: settings.engine.attention,
+        kernels: settings.engine.kernels,
         gpu: settings.engine.gpu.clone(),
-        weights: match settings.engine.weights {
-            // What others have put there is used as it is, unless they ask for something else.
-            WeightsChoice::Auto if !is_own_model => WeightsChoice::File,
-            wanted => wanted,
-        },
+        weights: settings.engine.weights,
     };
     let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
@@ -188,12 +181,6 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     decode_loop.run().map_err(|error| CliError::new(format!("{error}.")))?;
     server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// However they are named.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| std::fs::canonicalize(path).ok();
-    real(one).is_some_and(|one| Some(one) == real(other))
 }
 
 async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {

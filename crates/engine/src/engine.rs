@@ -8,6 +8,7 @@ use kernels::Attention;
 use crate::decode_loop::DecodeLoop;
 use crate::gpu::Placement;
 use crate::http_api::HttpApi;
+use crate::memory::free_memory;
 use crate::model::{Model, Shape};
 use crate::perplexity::{self, PerplexityError};
 use crate::scheduler::Limits;
@@ -79,7 +80,7 @@ impl Engine {
         let in_memory = || {
             let context = self.model.context();
             // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
-            let affordable = free_memory() / 4 / self.model.cell_bytes().max(1);
+            let affordable = (free_memory() / 4) as usize / self.model.cell_bytes().max(1);
             affordable.clamp(context.min(4096), DEFAULT_MAX_CELLS.max(context))
         };
         let wanted = self.settings.cells.unwrap_or_else(|| match &self.placement {
@@ -149,11 +150,4 @@ impl Limits {
     pub(crate) fn shape(&self) -> Shape {
         Shape { cells: self.cells + 256, sequences: self.sequences + 1, step: self.max_step_tokens }
     }
-}
-
-fn free_memory() -> usize {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok());
-    kilobytes.unwrap_or(4 << 20) * 1024
 }

@@ -23,6 +23,7 @@ mod jinja;
 mod listen;
 mod loading;
 mod markup;
+mod memory;
 mod model;
 mod perplexity;
 mod queue;
@@ -73,7 +74,7 @@ pub struct Settings {
     /// How long a request may be queued.
     pub queue_timeout: Duration,
     pub sharing: Sharing,
-    pub attention: AttentionChoice,
+    pub kernels: KernelsChoice,
     pub weights: WeightsChoice,
     pub gpu: GpuChoice,
 }
@@ -81,9 +82,9 @@ pub struct Settings {
 impl Settings {
     fn options(&self, placement: Option<&Placement>) -> Options {
         Options {
-            library_attention_only: self.attention == AttentionChoice::Library,
-            weights: match placement {
-                Some(Placement { tried_form: None, .. }) if self.weights == WeightsChoice::Auto => WeightsChoice::File,
+            library_only: self.kernels == KernelsChoice::Library,
+            weights: match placement.and_then(|placement| placement.tried_form) {
+                None if self.weights == WeightsChoice::Auto => WeightsChoice::File,
                 _ => self.weights,
             },
             gpus: placement.map(Placement::kind),
@@ -91,9 +92,9 @@ impl Settings {
     }
 }
 
-/// Which kernel computes attention on CPUs.
+/// Which kernels compute on CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttentionChoice {
+pub enum KernelsChoice {
     /// The fastest on this machine.
     Auto,
     /// llama.cpp's own.

@@ -70,7 +70,7 @@ impl Engine {
                 (load(path)?, tuning)
             }
             None => {
-                let tried = placement.as_ref().and_then(|placement| placement.tried_form).unwrap_or(WeightsForm::Q8_0);
+                let tried = placement.as_ref().and_then(|placement| placement.tried_form);
                 let (model, tuning) = tune(&settings, key, tried, &load, progress)?;
                 file.store(tuning.clone()).map_err(unwritable)?;
                 (model, tuning)
@@ -79,6 +79,8 @@ impl Engine {
         let engine = Self { settings, placement, model, template, tuning, tuned_now };
         if engine.placement.is_some() {
             engine.model.decoder(engine.limits().shape(), engine.tuning.choice)?; // while CPUs can still take over
+        } else if !tuned_now {
+            engine.model.lay_out(engine.tuning.choice)?; // before it is looked how much memory is left
         }
         Ok(engine)
     }
@@ -110,12 +112,12 @@ fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
 fn tune(
     settings: &Settings,
     key: Key,
-    tried: WeightsForm,
+    tried: Option<WeightsForm>,
     load: &dyn Fn(&Path) -> Result<Loaded, ModelError>,
     progress: &Mutex<impl Progress>,
 ) -> Result<(Loaded, Tuning), EngineError> {
     if let Some(form) = key.options().weights.wanted_form() {
-        let copy = Converted::make(&settings.model, form).map_err(EngineError::Weights)?;
+        let copy = Converted::make(&settings.model, &settings.data_dir, form).map_err(EngineError::Weights)?;
         let loaded = load(&copy.path)?;
         loaded.0.try_cells()?;
         let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
@@ -124,10 +126,10 @@ fn tune(
     let loaded = load(&settings.model)?;
     loaded.0.try_cells()?;
     let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
-    if tuning.key().options().weights == WeightsChoice::File {
+    let Some(tried) = tried.filter(|_| tuning.key().options().weights == WeightsChoice::Auto) else {
         return Ok((loaded, tuning));
-    }
-    let copy = match Converted::make(&settings.model, tried) {
+    };
+    let copy = match Converted::make(&settings.model, &settings.data_dir, tried) {
         Ok(copy) => copy,
         Err(error) => {
             tracing::warn!(%error, "the weights were not tried in another form"); // as in a folder that is read-only

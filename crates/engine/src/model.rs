@@ -19,6 +19,7 @@ use kernels::{Attention, Changes, NoKernels, Products, WeightsGuard};
 use crate::cache::{CellOp, Sequence, Token};
 use crate::gpu::{ModelSize, Placement};
 use crate::markup::ControlToken;
+use crate::memory::free_memory;
 use crate::scheduler::BatchEntry;
 use crate::tuning::{DecoderSettings, KvType, cpus};
 
@@ -65,6 +66,8 @@ pub(crate) struct Model {
     is_on_gpu: bool,
     /// Whether some layers see only the last tokens.
     has_window: bool,
+    /// Whether there is memory for the weights in our own form.
+    has_room: bool,
 }
 
 /// What the library can tell apart.
@@ -124,7 +127,10 @@ impl Model {
         let estimate = || 2 * u64::from(llama.n_layer() * llama.n_head_kv()) * llama.n_embd().max(0) as u64 / heads;
         let numbers = kernels::numbers_per_cell(path).unwrap_or_else(estimate);
         let cell_bytes = usize::try_from(2 * numbers).unwrap_or(usize::MAX);
-        Ok(Self { llama, _weights: WeightsGuard::new(), file, cell_bytes, is_on_gpu: false, has_window: kind.has_window })
+        // The file's own pages can be dropped, these cannot.
+        let has_room = kernels::laid_out_bytes(path) <= free_memory() / 4 * 3;
+        let (_weights, has_window) = (WeightsGuard::new(), kind.has_window);
+        Ok(Self { llama, _weights, file, cell_bytes, is_on_gpu: false, has_window, has_room })
     }
 
     /// Whether CPUs do nothing but sample.
@@ -158,14 +164,9 @@ impl Model {
 
     /// Tries what serving needs, before a first tuning: two sequences that share a beginning, of which one is released in part.
     pub(crate) fn try_cells(&self) -> Result<(), ModelError> {
-        let settings = DecoderSettings {
-            kv: KvType::F16,
-            attention: Attention::Library,
-            products: Products::Library,
-            threads: cpus(),
-        };
+        let (attention, products) = (Attention::Library, Products::Library);
+        let settings = DecoderSettings { kv: KvType::F16, attention, products, threads: cpus() };
         let mut decoder = self.decoder(Shape { cells: 256, sequences: 2, step: 8 }, settings)?;
-        let entry = |sequence, position| BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true };
         let release = |sequence, positions| CellOp::Release { sequence: Sequence(sequence), positions };
         let mut serve = || {
             decoder.decode(&[entry(0, 0), entry(0, 1), entry(0, 2)])?;
@@ -175,6 +176,12 @@ impl Model {
             decoder.decode(&[entry(0, 2)])
         };
         serve().map_err(|error| ModelError::NoCells(self.file.clone(), error))
+    }
+
+    /// Has the weights laid out, as the first step would.
+    pub(crate) fn lay_out(&self, settings: DecoderSettings) -> Result<(), ModelError> {
+        let mut decoder = self.decoder(Shape { cells: 256, sequences: 1, step: 1 }, settings)?;
+        decoder.decode(&[entry(0, 0)]).map_err(|error| ModelError::NoCells(self.file.clone(), error))
     }
 
     /// How many sequences a decoder can have at most.
@@ -281,6 +288,8 @@ impl Model {
             KvType::F16 => KvCacheType::F16,
             KvType::Bf16 => KvCacheType::BF16,
         };
+        let products = if self.has_room { choice.products } else { Products::Library };
+        let choice = DecoderSettings { products, ..choice };
         // Without the hook the library's kernel computes, and there is no limit of threads beside the context's own.
         let _ = kernels::change(Changes { attention: choice.attention, products: choice.products, max_threads: None });
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
@@ -308,6 +317,11 @@ impl Model {
         let context = self.llama.new_context(backend()?, params).map_err(|_| no_memory())?;
         Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 2), choice, twins })
     }
+}
+
+/// A token that only tries something.
+fn entry(sequence: u16, position: usize) -> BatchEntry {
+    BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true }
 }
 
 /// llama.cpp, started once for all models.
@@ -347,7 +361,8 @@ pub struct DecodeError(String);
 impl Decoder<'_> {
     /// Computes with fewer threads from now on, or with as many as it was made for.
     pub(crate) fn limit_threads(&mut self, max: usize) {
-        let changes = Changes { attention: self.choice.attention, products: self.choice.products, max_threads: Some(max) };
+        let changes =
+            Changes { attention: self.choice.attention, products: self.choice.products, max_threads: Some(max) };
         let _ = kernels::change(changes); // see `Model::decoder`
     }
 

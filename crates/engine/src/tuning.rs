@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::Progress;
 use crate::model::{Model, backend};
 use crate::trial::{self, Bounds, Measured, TrialError};
-use crate::weights::{Converted, WeightsChoice, may_be_faster, size_and_modified_micros};
+use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
 
 /// The number format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ pub(crate) struct Key {
 /// What was allowed to be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Options {
-    pub(crate) library_attention_only: bool,
+    pub(crate) library_only: bool,
     pub(crate) weights: WeightsChoice,
     /// Which GPUs compute, and whether they do everything.
     pub(crate) gpus: Option<String>,
@@ -196,8 +196,7 @@ impl TuningFile {
         Self { tunings: Self::tunings(&path), path }
     }
 
-    /// What a tuning of a model on this machine would be about, with the choice of weights made as far as it can be before.
-    /// Takes a while for a model that is not known yet.
+    /// What a tuning of a model on this machine would be about. Takes a while for a model that is not known yet.
     pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
         let model_path = fs::canonicalize(model)?.display().to_string();
         let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
@@ -209,11 +208,6 @@ impl TuningFile {
             Some(key) => key.model_sha256.clone(),
             None => digest(model)?,
         };
-        let weights = match options.weights {
-            WeightsChoice::Auto if options.gpus.is_none() && !may_be_faster(&model_sha256) => WeightsChoice::File,
-            wanted => wanted,
-        };
-        let options = Options { weights, ..options };
         Ok(Key { model_sha256, model_path, model_bytes, model_modified_micros, machine: Machine::this(), options })
     }
 
@@ -251,7 +245,7 @@ impl TuningFile {
 
 /// Tunes a model that is loaded. `None` if `progress` interrupts it.
 pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Option<Tuning> {
-    let (choice, speed, quiet) = best(model, key.options.library_attention_only, progress)?;
+    let (choice, speed, quiet) = best(model, key.options.library_only, progress)?;
     Some(Tuning { key, quiet, choice, speed, copy: None })
 }
 
@@ -337,12 +331,8 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
     Some(match best {
         Some(Trial { settings, speed: Ok(speed), quiet }) => (settings, speed, quiet),
         _ => {
-            let settings = DecoderSettings {
-                kv: KvType::F16,
-                attention: Attention::Library,
-                products: Products::Own,
-                threads: cpus(),
-            };
+            let (attention, products) = (Attention::Library, Products::Library);
+            let settings = DecoderSettings { kv: KvType::F16, attention, products, threads: cpus() };
             (settings, Speed { prompt: 1.0, together: 1.0, one: 1.0 }, false)
         }
     })
@@ -354,7 +344,8 @@ const ON_GPU: DecoderSettings =
 
 /// Settings to be tried, and a smaller number of threads to be tried with the best of them.
 fn on_cpu(library_only: bool) -> (Vec<DecoderSettings>, Option<usize>) {
-    let candidate = |(attention, kv)| DecoderSettings { kv, attention, products: Products::Own, threads: cpus() };
+    let products = if library_only { Products::Library } else { Products::Own };
+    let candidate = |(attention, kv)| DecoderSettings { kv, attention, products, threads: cpus() };
     // Ours takes as long with both numbers, and f16 is the more exact one.
     let own = (!library_only).then_some((Attention::Own, KvType::F16));
     let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];
@@ -402,7 +393,7 @@ mod tests {
 
     fn trial(kv: KvType, tokens_per_second: f64, quiet: bool) -> Trial {
         let speed = Speed { prompt: tokens_per_second, together: tokens_per_second, one: tokens_per_second };
-        let settings = DecoderSettings { kv, attention: Attention::Own, threads: 2 };
+        let settings = DecoderSettings { kv, attention: Attention::Own, products: Products::Own, threads: 2 };
         Trial { settings, speed: Ok(speed), quiet }
     }
 

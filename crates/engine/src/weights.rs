@@ -1,8 +1,7 @@
 //! The form of the weights that suits this machine.
 //!
-//! Some forms have no quick kernel for some CPUs: without AMX, prompts in Q4_1 take twice as long as in Q8_0, which needs
-//! half as much memory again. On an H200 a small model with 16 bits generates for many callers a third faster than with 4.
-//! The converted copy lies beside the model; the model itself is never changed.
+//! On an H200 a small model with 16 bits generates for many callers a third faster than with 4. The converted copy lies
+//! in the data folder; the model itself is never changed. On CPUs our kernels lay the weights out in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,15 +48,15 @@ pub(crate) struct Converted {
 }
 
 impl Converted {
-    /// Converts a model.
-    pub(crate) fn make(model: &Path, form: WeightsForm) -> std::io::Result<Self> {
+    /// Converts a model. The copy lies in a folder.
+    pub(crate) fn make(model: &Path, folder: &Path, form: WeightsForm) -> std::io::Result<Self> {
         let form_name = match form {
             WeightsForm::Q8_0 => "q8_0",
             WeightsForm::Bf16 => "bf16",
         };
-        let model = &fs::canonicalize(model)?; // the copy is found again from any folder
-        let path = model.with_extension(format!("{form_name}.gguf"));
-        let next = model.with_extension(format!("{form_name}.gguf.next"));
+        let folder = fs::canonicalize(folder)?; // the copy is found again from any other one
+        let path = folder.join(model.file_name().unwrap_or_default()).with_extension(format!("{form_name}.gguf"));
+        let next = path.with_extension("gguf.next");
         let failed = |_| std::io::Error::other("llama.cpp could not convert it (its own words are in the log)");
         backend().map_err(std::io::Error::other)?;
         let converted = kernels::convert(model, &next, form, cpus()).map_err(failed);
@@ -84,15 +83,4 @@ pub(crate) fn size_and_modified_micros(path: &Path) -> std::io::Result<(u64, u64
     let metadata = fs::metadata(path)?;
     let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((metadata.len(), modified.as_micros() as u64))
-}
-
-/// Models in Q4_1 whose copy in Q8_0 is known to be as good, by the beginnings of their digests: its perplexity is less than
-/// 0.5 % higher on a long text, as the engine's test `kernels` checks. A first start has no time to find that out, and a
-/// short text does not tell.
-const AS_GOOD_IN_Q8_0: [&str; 1] = ["b179c9523d0e6a0f"];
-
-/// Whether a copy in Q8_0 may be faster on CPUs and is as good: the kernels have nothing quick for the file's own form.
-pub(crate) fn may_be_faster(model_sha256: &str) -> bool {
-    let is_known = AS_GOOD_IN_Q8_0.iter().any(|digest| model_sha256.starts_with(digest));
-    is_known && backend().is_ok() && !kernels::system_info().contains("AMX_INT8 = 1")
 }

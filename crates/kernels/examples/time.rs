@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "tests need more of it")]
 #[path = "../tests/graph/mod.rs"]
 mod graph;
+#[path = "../tests/library/mod.rs"]
+mod library;
 
 use graph::{Case, Number};
 use kernels::{Attention, Changes, Products};
@@ -44,7 +46,10 @@ fn main() {
                 seed: 1,
             };
             let time = |attention: Attention| {
-                assert_eq!(kernels::change(Changes { attention, max_threads: None, products: Products::Library }), Ok(()));
+                assert_eq!(
+                    kernels::change(Changes { attention, max_threads: None, products: Products::Library }),
+                    Ok(())
+                );
                 case.computed_often(200).1 * 1e6
             };
             println!("{name:<50} {kind:>5} {:>10.1} {:>10.1}", time(Attention::Own), time(Attention::Library));

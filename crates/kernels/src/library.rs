@@ -7,6 +7,8 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
+use crate::product;
+
 /// Which instructions the kernels were compiled for, in the library's own words.
 pub fn system_info() -> String {
     // SAFETY: it returns a text that stays valid until the next call, which has to wait for nothing here.
@@ -69,34 +71,51 @@ pub fn model_kind(model: &LlamaModel) -> ModelKind {
     }
 }
 
-/// How many numbers of keys and values a cell has in all layers, by the file's tensors. `None` if these do not tell.
-pub fn numbers_per_cell(model: &Path) -> Option<u64> {
-    let path = CString::new(model.as_os_str().as_bytes()).ok()?;
-    let mut tensors = std::ptr::null_mut();
+/// A tensor of a file.
+struct Tensor {
+    name: String,
+    kind: sys::ggml_type,
+    sides: [i64; 4],
+}
+
+/// All tensors of a file; none if it cannot be read.
+fn tensors(model: &Path) -> Vec<Tensor> {
+    let Ok(path) = CString::new(model.as_os_str().as_bytes()) else { return Vec::new() };
+    let (mut context, mut found) = (std::ptr::null_mut(), Vec::new());
     // SAFETY: the path lives until it returns; the tensors are of a context that is freed below, and have no data.
     unsafe {
-        let file = sys::gguf_init_from_file(path.as_ptr(), sys::gguf_init_params { no_alloc: true, ctx: &mut tensors });
+        let file = sys::gguf_init_from_file(path.as_ptr(), sys::gguf_init_params { no_alloc: true, ctx: &mut context });
         if file.is_null() {
-            return None;
+            return found;
         }
-        let (mut numbers, mut tensor) = (0, sys::ggml_get_first_tensor(tensors));
+        let mut tensor = sys::ggml_get_first_tensor(context);
         while !tensor.is_null() {
-            let (name, columns) =
-                (CStr::from_ptr((*tensor).name.as_ptr()).to_str().unwrap_or_default(), (*tensor).ne[1]);
-            numbers += match name.split_once("attn_") {
-                Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => columns,
-                // As many queries as the output has rows.
-                Some((layer, "qkv.weight")) => {
-                    let output = CString::new(format!("{layer}attn_output.weight")).ok();
-                    let output = output.map(|name| sys::ggml_get_tensor(tensors, name.as_ptr()));
-                    columns - output.filter(|output| !output.is_null()).map_or(0, |output| (*output).ne[0])
-                }
-                _ => 0,
-            };
-            tensor = sys::ggml_get_next_tensor(tensors, tensor);
+            let name = CStr::from_ptr((*tensor).name.as_ptr()).to_string_lossy().into_owned();
+            found.push(Tensor { name, kind: (*tensor).type_, sides: (*tensor).ne });
+            tensor = sys::ggml_get_next_tensor(context, tensor);
         }
         sys::gguf_free(file);
-        sys::ggml_free(tensors);
-        u64::try_from(numbers).ok().filter(|numbers| *numbers > 0)
+        sys::ggml_free(context);
     }
+    found
+}
+
+/// How many numbers of keys and values a cell has in all layers, by the file's tensors. `None` if these do not tell.
+pub fn numbers_per_cell(model: &Path) -> Option<u64> {
+    let tensors = tensors(model);
+    let numbers = |tensor: &Tensor| match tensor.name.split_once("attn_") {
+        Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => tensor.sides[1],
+        // As many queries as the output has rows.
+        Some((layer, "qkv.weight")) => {
+            let output = format!("{layer}attn_output.weight");
+            tensor.sides[1] - tensors.iter().find(|tensor| tensor.name == output).map_or(0, |output| output.sides[0])
+        }
+        _ => 0,
+    };
+    u64::try_from(tensors.iter().map(numbers).sum::<i64>()).ok().filter(|numbers| *numbers > 0)
+}
+
+/// The memory that a model's weights take up in our form, in bytes.
+pub fn laid_out_bytes(model: &Path) -> u64 {
+    tensors(model).iter().map(|tensor| product::laid_out_bytes(tensor.kind as i32, tensor.sides)).sum()
 }

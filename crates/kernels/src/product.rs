@@ -45,7 +45,13 @@ trait Kernel {
     /// Converts a row whose blocks lie so far apart.
     unsafe fn convert(row: &[f32], to: *mut Block, distance: usize);
     /// Multiplies a panel with a tile, and writes 16 results for each row; there are so many floats from row to row.
-    unsafe fn multiply(form: Form, panel: *const u8, blocks: usize, tile: (*const Block, usize), out: (*mut f32, usize));
+    unsafe fn multiply(
+        form: Form,
+        panel: *const u8,
+        blocks: usize,
+        tile: (*const Block, usize),
+        out: (*mut f32, usize),
+    );
 }
 
 /// Whether there are kernels for this CPU.
@@ -60,6 +66,18 @@ pub(crate) fn scratch_bytes(product: &Product) -> usize {
         Some(_) if is_whole && has_products() => {
             let rows = (product.tokens * product.rows_of_token).max(1) as usize;
             rows * (product.columns as usize / BLOCK) * size_of::<Block>()
+        }
+        _ => 0,
+    }
+}
+
+/// The memory that weights of such a kind take up in our form, in bytes.
+pub(crate) fn laid_out_bytes(kind: i32, sides: [i64; 4]) -> u64 {
+    let [columns, outputs, experts, _] = sides.map(|side| side.max(0) as u64);
+    match Source::from_library(kind) {
+        Some(source) if outputs > 1 && has_products() => {
+            let panel = source.form().panel_bytes((columns as usize).div_ceil(BLOCK)) as u64;
+            experts * outputs.div_ceil(ROWS as u64) * panel
         }
         _ => 0,
     }

@@ -5,9 +5,11 @@
 use kernels::{Attention, Changes, Instructions, Products};
 use proptest::prelude::*;
 
-use crate::graph::{Case, Number, Random};
+use crate::graph::{Case, Number};
+use crate::library::Random;
 
 mod graph;
+mod library;
 
 fn cases() -> impl Strategy<Value = Case> {
     // Of SmolLM2, Llama 3.2 1B and 8B, Qwen 2.5 0.5B and 7B, Gemma 3, Phi 2 and Phi 3, Mistral, Falcon 40B; and one with

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AttentionChoice, GpuChoice, Sharing, WeightsChoice};
+use engine::{GpuChoice, KernelsChoice, Sharing, WeightsChoice};
 use grounding::Mode;
 use grounding::search::SearchUrl;
 use runtimes::{RuntimeKey, RuntimeUrl};
@@ -177,12 +177,12 @@ settings! {
     wait: Duration = "30s" => duration;
     /// whose prompts share what they begin with, so that it is computed once: everyone's, those of a person, or of a key
     sharing: Sharing = "everyone" => sharing;
-    /// which kernel computes attention on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
-    attention: AttentionChoice = "auto" => attention;
+    /// which kernels compute on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
+    kernels: KernelsChoice = "auto" => kernels;
     /// which GPUs compute: auto (those that there are, as much as fits), off, a device such as CUDA0, or a number of layers
     gpu: GpuChoice = "auto" => gpu;
-    /// form of the model's weights: auto (that of model.gguf in data_dir is changed if another one is faster on this
-    /// machine and as good), file (as they are in the file), q8_0 or bf16; the changed copy lies beside the file
+    /// form of the model's weights: auto (on GPUs another one than the file's if it is faster and as good), file (as they
+    /// are in the file), q8_0 or bf16; the changed copy lies in data_dir
     weights: WeightsChoice = "auto" => weights;
 
     [ledger: LedgerSection]

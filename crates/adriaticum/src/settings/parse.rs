@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::ApiAddress;
-use engine::{AttentionChoice, GpuChoice, Sharing, WeightsChoice};
+use engine::{GpuChoice, KernelsChoice, Sharing, WeightsChoice};
 use grounding::Mode;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
@@ -144,10 +144,10 @@ pub(super) fn sharing(text: &str) -> Parsed<Sharing> {
     }
 }
 
-pub(super) fn attention(text: &str) -> Parsed<AttentionChoice> {
+pub(super) fn kernels(text: &str) -> Parsed<KernelsChoice> {
     match text {
-        "auto" => Ok(AttentionChoice::Auto),
-        "library" => Ok(AttentionChoice::Library),
+        "auto" => Ok(KernelsChoice::Auto),
+        "library" => Ok(KernelsChoice::Library),
         _ => Err("it must be auto or library".into()),
     }
 }

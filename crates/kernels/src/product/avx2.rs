@@ -2,11 +2,13 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
 use std::arch::x86_64::{
-    __m256, __m256i, _CMP_UNORD_Q, _mm_load_si128, _mm_loadl_epi64, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_andnot_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_ps, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_xor_si256,
+    __m256, __m256i, _CMP_UNORD_Q, _mm_load_si128, _mm_loadl_epi64, _mm256_abs_epi8, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_load_si256,
+    _mm256_loadu_ps, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_xor_si256,
 };
 
 use super::Kernel;
@@ -27,9 +29,16 @@ impl Kernel for Products {
     }
 
     #[inline]
-    unsafe fn multiply(form: Form, panel: *const u8, blocks: usize, tile: (*const Block, usize), out: (*mut f32, usize)) {
+    unsafe fn multiply(
+        form: Form,
+        panel: *const u8,
+        blocks: usize,
+        tile: (*const Block, usize),
+        out: (*mut f32, usize),
+    ) {
         match form {
             Form::Four => multiply_tile::<Four>(panel, blocks, tile, out),
+            Form::FreeFour => multiply_tile::<FreeFour>(panel, blocks, tile, out),
             Form::Six => multiply_tile::<Six>(panel, blocks, tile, out),
             Form::Eight => multiply_tile::<Eight>(panel, blocks, tile, out),
         }
@@ -135,28 +144,62 @@ impl Layout for Four {
         let multiples = span.add((2 + block) * HEADER + half * HALF);
         let factors = _mm256_mul_ps(f16s(span.add(half * 16)), u8s(multiples));
         let minimums = _mm256_mul_ps(f16s(span.add(HEADER + half * 16)), u8s(multiples.add(ROWS)));
-        let packed = span.add((2 + headers(blocks)) * HEADER + block * 256 + half * 32);
-        let low = _mm256_set1_epi8(15);
-        let mut weights = [_mm256_setzero_si256(); 8];
-        for at in 0..4 {
-            let pair = _mm256_load_si256(packed.add(64 * at).cast());
-            weights[2 * at] = _mm256_and_si256(pair, low);
-            weights[2 * at + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(pair), low);
-        }
-        (weights, (factors, minimums))
+        (fours(span.add((2 + headers(blocks)) * HEADER + block * 256 + half * 32)), (factors, minimums))
     }
 
     #[inline(always)]
     unsafe fn add(weights: &Weights, (factors, minimums): Self::Factors, row: *const Block, sums: __m256) -> __m256 {
-        // 16 products of at most 15 * 127 fit 16 bits.
-        let mut dot = _mm256_setzero_si256();
-        for (at, weights) in weights.iter().enumerate() {
-            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(*weights, four(row, at)));
-        }
-        let factors = _mm256_mul_ps(factors, _mm256_set1_ps((*row).factor));
-        let sums = _mm256_fmadd_ps(_mm256_cvtepi32_ps(pairs(dot)), factors, sums);
-        _mm256_fnmadd_ps(minimums, _mm256_set1_ps((*row).sum), sums)
+        add_fours(weights, (factors, minimums), row, sums)
     }
+}
+
+struct FreeFour;
+
+impl Layout for FreeFour {
+    const FORM: Form = Form::FreeFour;
+    type Factors = (__m256, __m256);
+
+    #[inline(always)]
+    unsafe fn read(span: *const u8, half: usize, blocks: usize, block: usize) -> (Weights, Self::Factors) {
+        let header = span.add(2 * block * HEADER + half * 16);
+        let packed = span.add(2 * blocks * HEADER + block * 256 + half * 32);
+        (fours(packed), (f16s(header), f16s(header.add(HEADER))))
+    }
+
+    #[inline(always)]
+    unsafe fn add(weights: &Weights, factors: Self::Factors, row: *const Block, sums: __m256) -> __m256 {
+        add_fours(weights, factors, row, sums)
+    }
+}
+
+/// A block of numbers with 4 bits.
+#[inline(always)]
+unsafe fn fours(packed: *const u8) -> Weights {
+    let low = _mm256_set1_epi8(15);
+    let mut weights = [_mm256_setzero_si256(); 8];
+    for at in 0..4 {
+        let pair = _mm256_load_si256(packed.add(64 * at).cast());
+        weights[2 * at] = _mm256_and_si256(pair, low);
+        weights[2 * at + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(pair), low);
+    }
+    weights
+}
+
+#[inline(always)]
+unsafe fn add_fours(
+    weights: &Weights,
+    (factors, minimums): (__m256, __m256),
+    row: *const Block,
+    sums: __m256,
+) -> __m256 {
+    // 16 products of at most 15 * 127 fit 16 bits.
+    let mut dot = _mm256_setzero_si256();
+    for (at, weights) in weights.iter().enumerate() {
+        dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(*weights, four(row, at)));
+    }
+    let factors = _mm256_mul_ps(factors, _mm256_set1_ps((*row).factor));
+    let sums = _mm256_fmadd_ps(_mm256_cvtepi32_ps(pairs(dot)), factors, sums);
+    _mm256_fnmadd_ps(minimums, _mm256_set1_ps((*row).sum), sums)
 }
 
 struct Six;

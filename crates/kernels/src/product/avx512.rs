@@ -3,11 +3,12 @@
 
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::{
-    __m128i, __m512, __m512i, _CMP_UNORD_Q, _mm_load_si128, _mm_storeu_si128, _mm256_load_si256, _mm512_abs_ps, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_si512,
-    _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
+    __m128i, __m512, __m512i, _CMP_UNORD_Q, _mm_load_si128, _mm_storeu_si128, _mm256_load_si256, _mm512_abs_ps,
+    _mm512_add_epi32, _mm512_and_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_si512, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
+    _mm512_or_si512, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 
 use super::Kernel;
@@ -27,9 +28,16 @@ impl Kernel for Products {
     }
 
     #[inline]
-    unsafe fn multiply(form: Form, panel: *const u8, blocks: usize, tile: (*const Block, usize), out: (*mut f32, usize)) {
+    unsafe fn multiply(
+        form: Form,
+        panel: *const u8,
+        blocks: usize,
+        tile: (*const Block, usize),
+        out: (*mut f32, usize),
+    ) {
         match form {
             Form::Four => multiply_tile::<Four>(panel, blocks, tile, out),
+            Form::FreeFour => multiply_tile::<FreeFour>(panel, blocks, tile, out),
             Form::Six => multiply_tile::<Six>(panel, blocks, tile, out),
             Form::Eight => multiply_tile::<Eight>(panel, blocks, tile, out),
         }
@@ -125,23 +133,53 @@ impl Layout for Four {
         let multiples = span.add((2 + block) * HEADER);
         let factors = _mm512_mul_ps(f16s(span), u8s(multiples));
         let minimums = _mm512_mul_ps(f16s(span.add(HEADER)), u8s(multiples.add(ROWS)));
-        let packed = span.add((2 + headers(blocks)) * HEADER + block * 256);
-        let low = _mm512_set1_epi8(15);
-        let mut weights = [_mm512_setzero_si512(); 8];
-        for at in 0..4 {
-            let pair = _mm512_load_si512(packed.add(64 * at).cast());
-            weights[2 * at] = _mm512_and_si512(pair, low);
-            weights[2 * at + 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(pair), low);
-        }
-        (weights, (factors, minimums))
+        (fours(span.add((2 + headers(blocks)) * HEADER + block * 256)), (factors, minimums))
     }
     #[inline(always)]
     unsafe fn add(weights: &Weights, (factors, minimums): Self::Factors, row: *const Block, sums: __m512) -> __m512 {
-        let dot = dot(weights, (&raw const (*row).numbers).cast(), _mm512_setzero_si512());
-        let factors = _mm512_mul_ps(factors, _mm512_set1_ps((*row).factor));
-        let sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factors, sums);
-        _mm512_fnmadd_ps(minimums, _mm512_set1_ps((*row).sum), sums)
+        add_fours(weights, (factors, minimums), row, sums)
     }
+}
+
+struct FreeFour;
+impl Layout for FreeFour {
+    const FORM: Form = Form::FreeFour;
+    type Factors = (__m512, __m512);
+    #[inline(always)]
+    unsafe fn read(span: *const u8, blocks: usize, block: usize) -> (Weights, Self::Factors) {
+        let header = span.add(2 * block * HEADER);
+        (fours(span.add(2 * blocks * HEADER + block * 256)), (f16s(header), f16s(header.add(HEADER))))
+    }
+    #[inline(always)]
+    unsafe fn add(weights: &Weights, factors: Self::Factors, row: *const Block, sums: __m512) -> __m512 {
+        add_fours(weights, factors, row, sums)
+    }
+}
+
+/// A block of numbers with 4 bits.
+#[inline(always)]
+unsafe fn fours(packed: *const u8) -> Weights {
+    let low = _mm512_set1_epi8(15);
+    let mut weights = [_mm512_setzero_si512(); 8];
+    for at in 0..4 {
+        let pair = _mm512_load_si512(packed.add(64 * at).cast());
+        weights[2 * at] = _mm512_and_si512(pair, low);
+        weights[2 * at + 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(pair), low);
+    }
+    weights
+}
+
+#[inline(always)]
+unsafe fn add_fours(
+    weights: &Weights,
+    (factors, minimums): (__m512, __m512),
+    row: *const Block,
+    sums: __m512,
+) -> __m512 {
+    let dot = dot(weights, (&raw const (*row).numbers).cast(), _mm512_setzero_si512());
+    let factors = _mm512_mul_ps(factors, _mm512_set1_ps((*row).factor));
+    let sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factors, sums);
+    _mm512_fnmadd_ps(minimums, _mm512_set1_ps((*row).sum), sums)
 }
 
 struct Six;

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use super::activations::BLOCK;
+use super::groups;
 use super::panels::{Form, ROWS};
 use super::sources::{self, Source};
-use super::groups;
 use crate::hook::Product;
 
 /// A matrix of weights in our form, or one for each expert.

@@ -21,6 +21,8 @@ pub(crate) enum Form {
     /// 4 bits. A block's weights are multiples of one number less another one, both of which are multiples, from 0 to 255,
     /// of two numbers of the row's span.
     Four,
+    /// 4 bits. A block's weights are multiples of one number less another one.
+    FreeFour,
     /// 6 bits, from -32. Half a block's weights are multiples of one number, which is one of the row's span times -128 to
     /// 127.
     Six,
@@ -33,6 +35,7 @@ impl Form {
     pub(crate) const fn span_bytes(self, blocks: usize) -> usize {
         match self {
             Self::Four => (2 + headers(blocks)) * HEADER + blocks * 4 * VECTOR,
+            Self::FreeFour => blocks * (2 * HEADER + 4 * VECTOR),
             Self::Six => (2 + headers(blocks)) * HEADER + blocks * 6 * VECTOR,
             Self::Eight => headers(blocks) * HEADER + blocks * 8 * VECTOR,
         }
@@ -52,9 +55,53 @@ pub(crate) const fn headers(blocks: usize) -> usize {
     blocks.next_multiple_of(2)
 }
 
-/// A block of a row before it is laid out: `weight = factor * number - minimum`.
+/// 32 numbers of at most 8 bits: four in a word.
+pub(crate) type Numbers = [u32; BLOCK / 4];
+
+/// The same in every byte of a word.
+pub(crate) const fn in_all_bytes(byte: u8) -> u32 {
+    u32::from_le_bytes([byte; 4])
+}
+
+#[inline(always)]
+fn write_u32(to: &mut [u8], at: usize, word: u32) {
+    to[at..at + 4].copy_from_slice(&word.to_le_bytes());
+}
+
+#[inline(always)]
+fn write_f16(to: &mut [u8], at: usize, number: f16) {
+    to[at..at + 2].copy_from_slice(&number.to_le_bytes());
+}
+
+/// Two numbers of 4 bits in a byte.
+#[inline(always)]
+fn write_fours(numbers: &Numbers, row: usize, to: &mut [u8]) {
+    for (at, pair) in numbers.as_chunks::<2>().0.iter().enumerate() {
+        write_u32(to, at * VECTOR + 4 * row, pair[0] | pair[1] << 4);
+    }
+}
+
+/// A block of a row in 4 bits: `weight = factor * number - minimum`.
+pub(crate) struct FreeFourBlock {
+    pub(crate) numbers: Numbers,
+    pub(crate) factor: f16,
+    pub(crate) minimum: f16,
+}
+
+impl FreeFourBlock {
+    /// Writes it as a row of a block of a panel's span with so many blocks.
+    #[inline(always)]
+    pub(crate) fn write(&self, row: usize, (at, count): (usize, usize), span: &mut [u8]) {
+        write_f16(span, 2 * at * HEADER + 2 * row, self.factor);
+        write_f16(span, (2 * at + 1) * HEADER + 2 * row, self.minimum);
+        write_fours(&self.numbers, row, &mut span[2 * count * HEADER + at * 4 * VECTOR..]);
+    }
+}
+
+/// The same with a factor and a minimum that are multiples of the span's.
+#[derive(Default)]
 pub(crate) struct FourBlock {
-    pub(crate) numbers: [u8; BLOCK],
+    pub(crate) numbers: Numbers,
     pub(crate) factor: u8,
     pub(crate) minimum: u8,
 }
@@ -63,94 +110,72 @@ pub(crate) struct FourBlock {
 pub(crate) struct FourSpan {
     pub(crate) factor: f16,
     pub(crate) minimum: f16,
-    pub(crate) blocks: Vec<FourBlock>,
+    pub(crate) blocks: [FourBlock; SPAN],
 }
 
 impl FourSpan {
-    /// From blocks with factors and minimums of their own.
-    pub(crate) fn new(blocks: &[([u8; BLOCK], f32, f32)]) -> Self {
-        let common = |number: fn(&([u8; BLOCK], f32, f32)) -> f32| {
-            f16::from_f32(blocks.iter().map(number).fold(0.0, f32::max) / 255.0)
-        };
-        let (factor, minimum) = (common(|block| block.1), common(|block| block.2));
-        let multiple = |number: f32, of: f16| match of.to_f32() {
-            0.0 => 0,
-            of => (number / of).round().min(255.0) as u8,
-        };
-        let blocks = blocks.iter().map(|(numbers, own_factor, own_minimum)| FourBlock {
-            numbers: *numbers,
-            factor: multiple(*own_factor, factor),
-            minimum: multiple(*own_minimum, minimum),
-        });
-        Self { blocks: blocks.collect(), factor, minimum }
-    }
-
     /// Writes it as a row of a panel's span.
     pub(crate) fn write(&self, row: usize, span: &mut [u8]) {
-        let count = self.blocks.len();
-        span[2 * row..][..2].copy_from_slice(&self.factor.to_le_bytes());
-        span[HEADER + 2 * row..][..2].copy_from_slice(&self.minimum.to_le_bytes());
+        write_f16(span, 2 * row, self.factor);
+        write_f16(span, HEADER + 2 * row, self.minimum);
         for (at, block) in self.blocks.iter().enumerate() {
-            let header = 2 * HEADER + at * HEADER;
+            let header = (2 + at) * HEADER;
             span[header + row] = block.factor;
             span[header + ROWS + row] = block.minimum;
-            let weights = &mut span[(2 + headers(count)) * HEADER + at * 4 * VECTOR..][..4 * VECTOR];
-            for (column, number) in block.numbers.iter().enumerate() {
-                weights[column / 8 * VECTOR + 4 * row + column % 4] |= number << (column % 8 / 4 * 4);
-            }
+            write_fours(&block.numbers, row, &mut span[(2 + SPAN) * HEADER + at * 4 * VECTOR..]);
         }
     }
 }
 
-/// A span of a row in 6 bits, with numbers from 0 to 63.
+/// A span of a row in 6 bits: for each block numbers from 0 to 63, and a factor for each half.
 pub(crate) struct SixSpan {
     pub(crate) factor: f16,
-    pub(crate) blocks: Vec<([u8; BLOCK], [i8; 2])>,
+    pub(crate) blocks: [(Numbers, [i8; 2]); SPAN],
 }
 
 impl SixSpan {
     pub(crate) fn write(&self, row: usize, span: &mut [u8]) {
-        let count = self.blocks.len();
-        span[2 * row..][..2].copy_from_slice(&self.factor.to_le_bytes());
+        write_f16(span, 2 * row, self.factor);
         for (at, (numbers, factors)) in self.blocks.iter().enumerate() {
             for (half, factor) in factors.iter().enumerate() {
                 span[(2 + at) * HEADER + half * ROWS + row] = *factor as u8;
             }
-            let low = (2 + headers(count)) * HEADER + at * 4 * VECTOR;
-            let high = (2 + headers(count)) * HEADER + count * 4 * VECTOR + at * 2 * VECTOR;
-            for (column, number) in numbers.iter().enumerate() {
-                let place = 4 * row + column % 4;
-                span[low + column / 8 * VECTOR + place] |= (number & 15) << (column % 8 / 4 * 4);
-                span[high + column / 16 * VECTOR + place] |= (number >> 4) << (6 - column % 16 / 4 * 2);
+            let low = (2 + SPAN) * HEADER + at * 4 * VECTOR;
+            let high = (2 + SPAN) * HEADER + SPAN * 4 * VECTOR + at * 2 * VECTOR;
+            let mut lower = *numbers;
+            lower.iter_mut().for_each(|four| *four &= in_all_bytes(15));
+            write_fours(&lower, row, &mut span[low..]);
+            for (quarter, numbers) in numbers.as_chunks::<4>().0.iter().enumerate() {
+                let bits = numbers.iter().fold(0, |bits, four| bits << 2 | four >> 4 & in_all_bytes(3));
+                write_u32(span, high + quarter * VECTOR + 4 * row, bits);
             }
         }
     }
 }
 
-/// A span of a row in 8 bits.
-pub(crate) struct EightSpan {
-    pub(crate) blocks: Vec<([i8; BLOCK], f16)>,
+/// A block of a row in 8 bits, with signs.
+pub(crate) struct EightBlock {
+    pub(crate) numbers: Numbers,
+    pub(crate) factor: f16,
 }
 
-impl EightSpan {
-    pub(crate) fn new(numbers: &[f32]) -> Self {
-        let block = |numbers: &[f32; BLOCK]| {
-            let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
-            let factor = f16::from_f32(largest / 127.0);
-            let inverse = if factor > f16::ZERO { 1.0 / factor.to_f32() } else { 0.0 };
-            (numbers.map(|number| (number * inverse).round_ties_even().clamp(-127.0, 127.0) as i8), factor)
-        };
-        Self { blocks: numbers.as_chunks().0.iter().map(block).collect() }
+impl EightBlock {
+    pub(crate) fn new(numbers: &[f32; BLOCK]) -> Self {
+        let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+        let factor = f16::from_f32(largest / 127.0);
+        let inverse = if factor > f16::ZERO { 1.0 / factor.to_f32() } else { 0.0 };
+        // Added to a small number, this leaves it rounded in the lowest bits.
+        let rounded = |number: f32| ((number * inverse).clamp(-127.0, 127.0) + 12_582_912.0).to_bits() as u8;
+        let four = |four: &[f32; 4]| u32::from_le_bytes(four.map(rounded));
+        Self { numbers: std::array::from_fn(|at| four(&numbers.as_chunks().0[at])), factor }
     }
 
-    pub(crate) fn write(&self, row: usize, span: &mut [u8]) {
-        let count = self.blocks.len();
-        for (at, (numbers, factor)) in self.blocks.iter().enumerate() {
-            span[at * HEADER + 2 * row..][..2].copy_from_slice(&factor.to_le_bytes());
-            let weights = &mut span[headers(count) * HEADER + at * 8 * VECTOR..][..8 * VECTOR];
-            for (column, number) in numbers.iter().enumerate() {
-                weights[column / 4 * VECTOR + 4 * row + column % 4] = (*number as u8) ^ 0x80;
-            }
+    /// Writes it as a row of a block of a panel's span with so many blocks.
+    pub(crate) fn write(&self, row: usize, (at, count): (usize, usize), span: &mut [u8]) {
+        write_f16(span, at * HEADER + 2 * row, self.factor);
+        let weights = headers(count) * HEADER + at * 8 * VECTOR;
+        for (four, number) in self.numbers.iter().enumerate() {
+            write_u32(span, weights + four * VECTOR + 4 * row, number ^ in_all_bytes(0x80));
         }
     }
 }

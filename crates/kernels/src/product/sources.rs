@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::activations::BLOCK;
-use super::panels::{EightSpan, Form, FourBlock, FourSpan, ROWS, SPAN, SixSpan};
+use super::panels::{EightBlock, Form, FourBlock, FourSpan, FreeFourBlock, Numbers, ROWS, SPAN, SixSpan, in_all_bytes};
 
 /// How a file's weights are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,105 +36,131 @@ impl Source {
     /// The form that takes up no more memory, or little more, and loses nothing that matters.
     pub(crate) fn form(self) -> Form {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q4K => Form::Four,
+            Self::Q4K => Form::Four,
+            Self::Q4_0 | Self::Q4_1 => Form::FreeFour,
             Self::Q6K => Form::Six,
             Self::Q8_0 | Self::Other => Form::Eight,
         }
     }
 }
 
+#[inline(always)]
 fn number(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// The two halves of bytes: first all lower ones, then all upper ones.
-fn halves(bytes: &[u8]) -> [u8; BLOCK] {
-    std::array::from_fn(|at| if at < 16 { bytes[at] & 15 } else { bytes[at - 16] >> 4 })
+/// Four bytes of several.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[4 * at], bytes[4 * at + 1], bytes[4 * at + 2], bytes[4 * at + 3]])
 }
 
-pub(crate) fn q4_0_span(bytes: &[u8]) -> FourSpan {
-    let blocks: Vec<_> = bytes.chunks_exact(18).map(|block| {
-        let (factor, numbers) = (number(block).to_f32(), halves(&block[2..]));
-        // Counted from the other end, factors are never negative.
-        match factor < 0.0 {
-            false => (numbers, factor, 8.0 * factor),
-            true => (numbers.map(|number| 15 - number), -factor, -7.0 * factor),
-        }
-    }).collect();
-    FourSpan::new(&blocks)
+/// The lower or the upper halves of four bytes.
+#[inline(always)]
+fn half(word: u32, upper: bool) -> u32 {
+    (if upper { word >> 4 } else { word }) & in_all_bytes(15)
 }
 
-pub(crate) fn q4_1_span(bytes: &[u8]) -> FourSpan {
-    let blocks: Vec<_> = bytes.chunks_exact(20).map(|block| {
-        let (numbers, factor, least) = (halves(&block[4..]), number(block).to_f32(), number(&block[2..]).to_f32());
-        if least <= 0.0 {
-            return (numbers, factor, -least);
-        }
-        // All weights are above 0, which is rare: they are counted from there.
-        let larger = factor + least / 15.0;
-        (numbers.map(|number| ((factor * f32::from(number) + least) / larger).round() as u8), larger, 0.0)
-    }).collect();
-    FourSpan::new(&blocks)
+/// The halves of 16 bytes: first all lower ones, then all upper ones.
+#[inline(always)]
+fn halves(bytes: &[u8]) -> Numbers {
+    let mut numbers = Numbers::default();
+    for (at, numbers) in numbers.iter_mut().enumerate() {
+        *numbers = half(word(bytes, at % 4), at >= 4);
+    }
+    numbers
 }
 
-pub(crate) fn q4_k_span(bytes: &[u8]) -> FourSpan {
+#[inline(always)]
+fn q4_0_block(block: &[u8]) -> FreeFourBlock {
+    let factor = number(block);
+    FreeFourBlock { numbers: halves(&block[2..]), factor, minimum: f16::from_f32(8.0 * factor.to_f32()) }
+}
+
+#[inline(always)]
+fn q4_1_block(block: &[u8]) -> FreeFourBlock {
+    FreeFourBlock { numbers: halves(&block[4..]), factor: number(block), minimum: -number(&block[2..]) }
+}
+
+#[inline(always)]
+fn q4_k_span(bytes: &[u8]) -> FourSpan {
     let packed = &bytes[4..16];
-    let blocks = (0..SPAN).map(|at| {
-        let (factor, minimum) = match at < 4 {
+    let mut blocks = <[FourBlock; SPAN]>::default();
+    for (at, block) in blocks.iter_mut().enumerate() {
+        (block.factor, block.minimum) = match at < 4 {
             true => (packed[at] & 63, packed[at + 4] & 63),
             false => (packed[at + 4] & 15 | packed[at - 4] >> 6 << 4, packed[at + 4] >> 4 | packed[at] >> 6 << 4),
         };
         let pair = &bytes[16 + at / 2 * BLOCK..][..BLOCK];
-        let numbers = std::array::from_fn(|column| pair[column] >> (at % 2 * 4) & 15);
-        FourBlock { numbers, factor, minimum }
-    });
-    FourSpan { factor: number(bytes), minimum: number(&bytes[2..]), blocks: blocks.collect() }
+        for (four, numbers) in block.numbers.iter_mut().enumerate() {
+            *numbers = half(word(pair, four), at % 2 == 1);
+        }
+    }
+    FourSpan { factor: number(bytes), minimum: number(&bytes[2..]), blocks }
 }
 
-pub(crate) fn q6_k_span(bytes: &[u8]) -> SixSpan {
+#[inline(always)]
+fn q6_k_span(bytes: &[u8]) -> SixSpan {
     let (low, high, factors) = (&bytes[..128], &bytes[128..192], &bytes[192..208]);
-    let blocks = (0..SPAN).map(|at| {
+    let mut blocks = <[(Numbers, [i8; 2]); SPAN]>::default();
+    for (at, (numbers, own_factors)) in blocks.iter_mut().enumerate() {
         // Four blocks share 64 bytes of lower halves and 32 of upper bits.
         let (group, part) = (at / 4, at % 4);
         let low = &low[group * 64 + part % 2 * BLOCK..][..BLOCK];
         let high = &high[group * BLOCK..][..BLOCK];
-        let numbers = std::array::from_fn(|column| {
-            low[column] >> (part / 2 * 4) & 15 | (high[column] >> (part * 2) & 3) << 4
-        });
-        (numbers, [factors[2 * at] as i8, factors[2 * at + 1] as i8])
-    });
-    SixSpan { factor: number(&bytes[208..]), blocks: blocks.collect() }
+        for (four, numbers) in numbers.iter_mut().enumerate() {
+            let upper = (word(high, four) >> (part * 2) & in_all_bytes(3)) << 4;
+            *numbers = half(word(low, four), part >= 2) | upper;
+        }
+        *own_factors = [factors[2 * at] as i8, factors[2 * at + 1] as i8];
+    }
+    SixSpan { factor: number(&bytes[208..]), blocks }
 }
 
-pub(crate) fn q8_0_span(bytes: &[u8]) -> EightSpan {
-    let blocks = bytes.chunks_exact(34);
-    EightSpan { blocks: blocks.map(|block| (std::array::from_fn(|at| block[2 + at] as i8), number(block))).collect() }
+#[inline(always)]
+fn q8_0_block(block: &[u8]) -> EightBlock {
+    EightBlock { numbers: std::array::from_fn(|at| word(&block[2..], at)), factor: number(block) }
 }
 
 /// Lays out a panel, which is all 0, whose rows are given by their bytes. `to_floats` is for `Source::Other`.
-pub(crate) fn lay_out(source: Source, rows: &[&[u8]], blocks: usize, panel: &mut [u8], to_floats: &dyn Fn(&[u8], &mut [f32])) {
+pub(crate) fn lay_out(
+    source: Source,
+    rows: &[&[u8]],
+    blocks: usize,
+    panel: &mut [u8],
+    to_floats: &dyn Fn(&[u8], &mut [f32]),
+) {
     assert!(rows.len() <= ROWS);
-    let form = source.form();
-    let mut floats = vec![0.0; if source == Source::Other { blocks * BLOCK } else { 0 }];
-    for (row, bytes) in rows.iter().enumerate() {
-        if source == Source::Other {
-            to_floats(bytes, &mut floats);
-        }
-        let (mut block, mut offset) = (0, 0);
-        while block < blocks {
-            let count = SPAN.min(blocks - block);
-            let span = &mut panel[offset..offset + form.span_bytes(count)];
-            let own = |size: usize| &bytes[block * size..(block + count) * size];
+    let (form, mut offset) = (source.form(), 0);
+    for first in (0..blocks).step_by(SPAN) {
+        let count = SPAN.min(blocks - first);
+        let span = &mut panel[offset..offset + form.span_bytes(count)];
+        offset += span.len();
+        for (row, bytes) in rows.iter().enumerate() {
+            let own = &bytes[bytes.len() * first / blocks..bytes.len() * (first + count) / blocks];
             match source {
-                Source::Q4_0 => q4_0_span(own(18)).write(row, span),
-                Source::Q4_1 => q4_1_span(own(20)).write(row, span),
-                Source::Q4K => q4_k_span(&bytes[block / SPAN * 144..][..144]).write(row, span),
-                Source::Q6K => q6_k_span(&bytes[block / SPAN * 210..][..210]).write(row, span),
-                Source::Q8_0 => q8_0_span(own(34)).write(row, span),
-                Source::Other => EightSpan::new(&floats[block * BLOCK..(block + count) * BLOCK]).write(row, span),
+                Source::Q4_0 => {
+                    let blocks = own.chunks_exact(18).map(q4_0_block);
+                    blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
+                }
+                Source::Q4_1 => {
+                    let blocks = own.chunks_exact(20).map(q4_1_block);
+                    blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
+                }
+                Source::Q4K => q4_k_span(own).write(row, span),
+                Source::Q6K => q6_k_span(own).write(row, span),
+                Source::Q8_0 => {
+                    let blocks = own.chunks_exact(34).map(q8_0_block);
+                    blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
+                }
+                Source::Other => {
+                    let mut floats = [0.0; SPAN * BLOCK];
+                    let floats = &mut floats[..count * BLOCK];
+                    to_floats(own, floats);
+                    let blocks = floats.as_chunks().0.iter().map(EightBlock::new);
+                    blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
+                }
             }
-            block += count;
-            offset += form.span_bytes(count);
         }
     }
 }

@@ -77,9 +77,7 @@ fn weight(source: Source, bytes: &[u8], column: usize) -> f64 {
             let factor = bytes[start + 192 + side * 8 + quarter * 2 + within / 16] as i8;
             float(start + 208) * f64::from(factor) * (low + 16.0 * high - 32.0)
         }
-        Source::Other => {
-            f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[4 * column + byte])))
-        }
+        Source::Other => f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[4 * column + byte]))),
     }
 }
 
@@ -132,12 +130,7 @@ fn all_sources() -> impl Strategy<Value = Source> {
 
 /// What the conversion of weights may cost; the products themselves are exact but for f32.
 fn tolerance(source: Source) -> f64 {
-    match source {
-        Source::Q4K | Source::Q6K | Source::Q8_0 => 2e-6,
-        Source::Q4_0 | Source::Other => 1e-2,
-        // Blocks of which all weights are above 0 are not common outside of this test.
-        Source::Q4_1 => 5e-2,
-    }
+    if source == Source::Other { 1e-2 } else { 2e-6 }
 }
 
 proptest! {
