@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "tests need more of it")]
 #[path = "../tests/graph/mod.rs"]
 mod graph;
+#[allow(dead_code, reason = "tests need more of it")]
 #[path = "../tests/library/mod.rs"]
 mod library;
 

@@ -61,7 +61,7 @@ pub fn has_products() -> bool {
 
 /// See `hook::product_scratch`.
 pub(crate) fn scratch_bytes(product: &Product) -> usize {
-    let is_whole = product.columns > 0 && product.columns as usize % BLOCK == 0;
+    let is_whole = product.columns > 0 && (product.columns as usize).is_multiple_of(BLOCK);
     match Source::from_library(product.kind) {
         Some(_) if is_whole && has_products() => {
             let rows = (product.tokens * product.rows_of_token).max(1) as usize;

@@ -243,6 +243,7 @@ impl Layout for Eight {
 }
 
 /// The products of a panel with a tile of `N` rows.
+#[expect(clippy::needless_range_loop, reason = "sums stay in registers only so")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn multiply<L: Layout, const N: usize>(
     panel: *const u8,

@@ -67,10 +67,11 @@ impl Drop for Memory {
     }
 }
 
+#[expect(clippy::vec_box, reason = "the library keeps their addresses")]
 static MATRICES: Mutex<Vec<Box<Matrix>>> = Mutex::new(Vec::new());
 static MODELS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whoever holds a model of the library holds one of these for longer: with the last one go all weights in our form.
+/// Is held for longer than a model of the library. With the last one, all weights in our form are freed.
 #[derive(Debug)]
 pub struct WeightsGuard(());
 
