@@ -1,15 +1,14 @@
-"""The servers that the engine table compares: our whole service with its embedded model, and llama.cpp's own server.
+"""The servers that the engine table compares: our whole service with its embedded model, and the servers of llama.cpp and
+of ik_llama.cpp.
 
-All use the same model file and listen on loopback only. llama.cpp's server comes from a build for this machine
-(`llama_build`), with 16 slots so that nobody waits for one, its default cache and a bf16 one, as it is and with a flag that
-mends its f16 attention; and from a wheel that works on any machine, with default settings.
+All use the same model file and listen on loopback only. The other servers are built for this machine (`llama_build`), with
+16 slots so that nobody waits for one; llama.cpp's also comes from a wheel that works on any machine, with default settings.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import urllib.request
 from dataclasses import dataclass
@@ -52,19 +51,8 @@ class Embedded(Adriaticum):
     start_seconds = START_SECONDS
     known_fault: ClassVar[None] = None  # no fault is retried
 
-    def install(self) -> None:
-        """As `model fetch` leaves it: beside the data, where the engine may choose another form of the weights."""
-        super().install()
-        self._own_model.parent.mkdir(mode=0o700, exist_ok=True)
-        if not self._own_model.exists():
-            shutil.copyfile(self.model, self._own_model)
-
-    @property
-    def _own_model(self) -> Path:
-        return self.folder / "data/model.gguf"
-
     def environment(self) -> dict[str, str]:
-        settings = super().environment() | {"ADRIATICUM_MODEL": str(self._own_model), "ADRIATICUM_ENGINE_GPU": self.gpu}
+        settings = super().environment() | {"ADRIATICUM_MODEL": str(self.model), "ADRIATICUM_ENGINE_GPU": self.gpu}
         del settings["ADRIATICUM_RUNTIME_URLS"]  # without it, the embedded runtime is used
         return settings
 
@@ -123,8 +111,7 @@ class Wheel(LlamaCpp):
         return _features(_output([str(installing.xllamacpp_python()), "-c", question]))
 
 
-SLOTS = 16
-BF16 = ("-ctk", "bf16", "-ctv", "bf16")
+SLOTS = ("-np", "16", "-c", "32768")
 
 
 @dataclass
@@ -132,16 +119,16 @@ class Native(LlamaCpp):
     """Built on this machine."""
 
     program: Path
-    kind: str  # a part of its name
-    options: tuple[str, ...] = ()
+    title: str = "llama.cpp"
+    options: tuple[str, ...] = SLOTS
 
     @property
     def name(self) -> str:
-        return f"llama.cpp ({self.kind})"
+        return self.title
 
     @property
     def setup(self) -> str:
-        return f"`llama-server {' '.join(('-np', str(SLOTS), *self.options))}`, built on this machine"
+        return f"`llama-server {' '.join(self.options)}`, built on this machine"
 
     def install(self) -> None:
         if not self.program.exists():
@@ -152,8 +139,7 @@ class Native(LlamaCpp):
 
     def command(self) -> list[str]:
         return [
-            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
-            "-np", str(SLOTS), *self.options,
+            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self.options,
         ]
 
     def features(self) -> str:
@@ -162,24 +148,10 @@ class Native(LlamaCpp):
         return _features(_output([str(self.program), "-m", missing, "--port", port, "--log-verbosity", "4"]))
 
 
-GPU_SLOTS = 64
-
-
-@dataclass
-class OnGpu(Native):
-    """Built with kernels for the GPU, on which it computes everything."""
-
-    @property
-    def setup(self) -> str:
-        return f"`llama-server {' '.join(self._options())}`, built on this machine"
-
-    def command(self) -> list[str]:
-        return [
-            str(self.program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self._options(),
-        ]
-
-    def _options(self) -> tuple[str, ...]:
-        return ("-np", str(GPU_SLOTS), "-ngl", "99", *self.options)
+# Rows of weights are interleaved when the model is loaded.
+IK_OPTIONS = (*SLOTS, "-rtr")
+# All layers are on the GPU.
+GPU_OPTIONS = ("-np", "64", "-ngl", "99")
 
 
 def bare_loop(program: Path, model: Path, sequences: list[int]) -> dict[int, float]:

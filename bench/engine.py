@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How fast is our service with its embedded model, compared with llama.cpp's own server with the same file?
+"""How fast is our service with its embedded model, compared with the servers of llama.cpp and ik_llama.cpp?
 
 In each repetition the contenders take turns: each is started, gets the same chats as the others, and is stopped before
 the next one starts. Loopback only. All processes are stopped afterwards, also after Ctrl-C. The tables go to standard
 output and, with --results, to a file.
 
-    python3 bench/engine.py [--quick] [--repeat 5] [--only short,shared] [--contenders adriaticum,wheel] [--model PATH]
-                            [--llama-source PATH] [--cpu cascadelake] [--binary PATH] [--results bench/RESULTS.md]
+    python3 bench/engine.py [--quick] [--repeat 5] [--only short,shared] [--contenders adriaticum,wheel]
+                            [--model FILE|SHAPE] [--llama-source PATH] [--ik-source PATH] [--cpu cascadelake]
+                            [--binary PATH] [--results bench/RESULTS.md]
     python3 bench/engine.py --gpu --llama-server PATH …    # on a machine with a GPU, with a server built for it
 """
 
@@ -32,11 +33,12 @@ import llama_build
 import machine
 import prompts
 import report
-from contenders import BF16, Contender, Embedded, LlamaCpp, Native, OnGpu, Steps, Wheel, bare_loop
+import shapes
+from contenders import GPU_OPTIONS, IK_OPTIONS, Contender, Embedded, LlamaCpp, Native, Steps, Wheel, bare_loop
 from gateways import clean_up_on_signals, make_folder, say, started
 from processes import Failed, ProcessTree, free_port
 
-CONTENDERS = ("adriaticum", "wheel", "native", "native-bf16", "flag", "flag-bf16")
+CONTENDERS = ("adriaticum", "llama", "ik", "wheel")
 GPU_CONTENDERS = ("adriaticum", "gpu")
 BARE_SEQUENCES = [1, 16, 64, 128]
 FETCH_SECONDS = 1800
@@ -70,9 +72,7 @@ def main() -> int:
     clean_up_on_signals()
     bench_folder = installing.CACHE / "bench"
     bench_folder.mkdir(parents=True, exist_ok=True)
-    model = arguments.model or fetch_model(arguments.binary, bench_folder / "engine")
-    if arguments.llama_source:
-        arguments.servers = llama_build.servers(arguments.llama_source, arguments.cpu)
+    model = find_model(arguments, bench_folder / "engine")
     with tempfile.TemporaryDirectory(prefix="engine-", dir=bench_folder) as folder:
         facts = [*machine.describe(Path(folder), arguments.results), cpu_features(), describe_model(model)]
         if arguments.gpu:
@@ -92,35 +92,41 @@ def parse_arguments() -> argparse.Namespace:
     names = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
-    parser.add_argument("--model", type=Path, help="a GGUF file (default: the default model, downloaded)")
+    shapes_known = ", ".join(shapes.SHAPES)
+    parser.add_argument("--model", help=f"a GGUF file, or a size with random weights: {shapes_known} (the default model)")
     parser.add_argument("--llama-source", type=Path, help="a checkout of llama.cpp, whose server is built and compared")
+    parser.add_argument("--ik-source", type=Path, help="the same of ik_llama.cpp")
     parser.add_argument("--cpu", default="native", help="the CPU that it is built for, as GCC names it (native)")
     parser.add_argument("--repeat", type=int, help="number of repetitions, of which medians are reported (5)")
     parser.add_argument("--only", help=f"some of the scenarios, separated by commas: {','.join(names)}")
-    parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; native and flag with --llama-source")
+    parser.add_argument("--contenders", help=f"some of {','.join(CONTENDERS)}; the wheel unless there is a source")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the engine is replaced")
     parser.add_argument("--gpu", action="store_true", help="with a GPU: more at a time, against --llama-server")
-    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server with kernels for the GPU")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, built already; for --gpu with its kernels")
+    parser.add_argument("--ik-server", type=Path, help="ik_llama.cpp's server, built already")
     parser.add_argument("--quick", action="store_true", help="1 repetition, with fewer chats")
     arguments = parser.parse_args()
 
-    available = CONTENDERS if arguments.llama_source else CONTENDERS[:2]
+    others = {
+        "llama": arguments.llama_source or arguments.llama_server,
+        "ik": arguments.ik_source or arguments.ik_server,
+    }
+    available = ["adriaticum", *(name for name, found in others.items() if found), "wheel"]
     if arguments.gpu:
         available = GPU_CONTENDERS
         if not (arguments.llama_server and arguments.llama_server.is_file()):
             parser.error("--gpu needs --llama-server, the path of a server that was built with kernels for the GPU")
     arguments.scenarios = prompts.GPU_SCENARIOS if arguments.gpu else prompts.SCENARIOS
     arguments.binary = arguments.binary.resolve()
-    arguments.model = arguments.model and arguments.model.resolve()
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
     arguments.only = chosen(parser, "scenario", arguments.only, names)
     # With a server for this machine, the wheel says nothing.
-    default = [name for name in available if name != "wheel"] if arguments.llama_source else list(available)
+    default = [name for name in available if name != "wheel" or len(available) == 2]
     arguments.contenders = chosen(parser, "contender", arguments.contenders or ",".join(default), available)
     if not 1 <= arguments.repeat <= 20:
         parser.error("--repeat must be between 1 and 20")
-    if arguments.model and not arguments.model.is_file():
-        parser.error(f"there is no file {arguments.model}")
+    if arguments.model and arguments.model not in shapes.SHAPES and not Path(arguments.model).is_file():
+        parser.error(f"there is no file {arguments.model}, and no such size: {shapes_known}")
     return arguments
 
 
@@ -129,6 +135,18 @@ def chosen(parser: argparse.ArgumentParser, what: str, wanted: str | None, avail
     if unknown := set(names) - set(available):
         parser.error(f"no such {what}: {', '.join(sorted(unknown))}; there are {', '.join(available)}")
     return [name for name in available if name in names]
+
+
+def find_model(arguments: argparse.Namespace, folder: Path) -> Path:
+    """The file that is named, one of the size that is named, or the default model."""
+    if not arguments.model:
+        return fetch_model(arguments.binary, folder)
+    if arguments.model not in shapes.SHAPES:
+        return Path(arguments.model).resolve()
+    path = folder / f"{arguments.model}.gguf"
+    if not path.exists():
+        shapes.write(arguments.model, fetch_model(arguments.binary, folder), path)
+    return path
 
 
 def fetch_model(binary: Path, folder: Path) -> Path:
@@ -170,17 +188,15 @@ def make_contender(name: str, arguments: argparse.Namespace, model: Path, folder
         case "adriaticum":
             return Embedded(own, port, 0, arguments.binary, model)
         case "gpu":
-            return OnGpu(own, port, 0, model, arguments.llama_server, "on the GPU")
-        case "wheel":
-            return Wheel(own, port, 0, model)
-        case "native":
-            return Native(own, port, 0, model, arguments.servers.native, "native")
-        case "native-bf16":
-            return Native(own, port, 0, model, arguments.servers.native, "native, bf16 cache", BF16)
-        case "flag":
-            return Native(own, port, 0, model, arguments.servers.flagged, f"with {llama_build.FLAG}")
+            return Native(own, port, 0, model, arguments.llama_server, "llama.cpp (on the GPU)", GPU_OPTIONS)
+        case "llama":
+            program = arguments.llama_server or llama_build.server(arguments.llama_source, arguments.cpu)
+            return Native(own, port, 0, model, program)
+        case "ik":
+            program = arguments.ik_server or llama_build.server(arguments.ik_source, arguments.cpu)
+            return Native(own, port, 0, model, program, "ik_llama.cpp", IK_OPTIONS)
         case _:
-            return Native(own, port, 0, model, arguments.servers.flagged, f"with {llama_build.FLAG}, bf16 cache", BF16)
+            return Wheel(own, port, 0, model)
 
 
 def prepare(contender: Contender) -> Record:
