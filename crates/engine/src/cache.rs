@@ -206,6 +206,26 @@ impl PrefixCache {
         }
     }
 
+    /// Whether a sequence ends with this token at this position.
+    pub(crate) fn ends_with(&self, sequence: Sequence, position: usize, token: Token) -> bool {
+        let last = self.running.get(&sequence).and_then(|running| running.tail.last());
+        last == Some(&token) && self.length(sequence) == position + 1
+    }
+
+    /// Records that all tokens of a sequence have been computed.
+    pub(crate) fn computed_to_the_end(&mut self, sequence: Sequence) {
+        if let Some(running) = self.running.get_mut(&sequence) {
+            running.tail_computed = running.tail.len();
+        }
+    }
+
+    /// Releases what was computed beyond a sequence's tokens.
+    pub(crate) fn release_rest(&self, sequence: Sequence, ops: &mut Vec<CellOp>) {
+        if let Some(running) = self.running.get(&sequence) {
+            ops.push(CellOp::Release { sequence, positions: self.position(running)..END });
+        }
+    }
+
     /// Appends a generated token.
     pub(crate) fn push(&mut self, sequence: Sequence, token: Token) {
         if let Some(running) = self.running.get_mut(&sequence) {

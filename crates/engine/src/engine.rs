@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use kernels::Attention;
 
 use crate::decode_loop::DecodeLoop;
+use crate::drafts::StepSeconds;
 use crate::gpu::Placement;
 use crate::http_api::HttpApi;
 use crate::memory::free_memory;
@@ -14,6 +15,7 @@ use crate::perplexity::{self, PerplexityError};
 use crate::scheduler::Limits;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use crate::trial;
 use crate::tuning::Tuning;
 use crate::worker::Stats;
 use crate::{EngineError, Frontend, Settings};
@@ -141,7 +143,17 @@ impl Engine {
             // After so many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
             sharing: self.settings.sharing,
+            step_seconds: self.step_seconds(),
         }
+    }
+}
+
+impl Engine {
+    /// By what the tuning has measured with one sequence and with several.
+    fn step_seconds(&self) -> StepSeconds {
+        let (speed, several) = (&self.tuning.speed, f64::from(trial::sequences(&self.model)));
+        let (first, together) = (1.0 / speed.one, several / speed.together);
+        StepSeconds { first, further: (together - first).max(0.0) / (several - 1.0) }
     }
 }
 

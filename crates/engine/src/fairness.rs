@@ -39,6 +39,7 @@ const LIMITS: Limits = Limits {
     max_step_tokens: 256,
     max_prefix_ttl: 512.0,
     sharing: crate::scheduler::Sharing::Everyone,
+    step_seconds: crate::drafts::StepSeconds { first: 0.01, further: 0.01 },
 };
 /// As in `template` and `tokenizer`.
 const TURN_BYTES: usize = 4096;
@@ -404,6 +405,9 @@ impl World {
         let Some(batch) = self.in_step.take() else { return };
         self.scheduler.computed(&batch);
         for entry in batch.iter().filter(|entry| entry.output) {
+            if !self.scheduler.counts(entry) {
+                continue;
+            }
             let Some(id) = self.scheduler.payload_mut(entry.sequence).copied() else { continue };
             self.asked[id].first_token.get_or_insert(self.now);
             let token = self.random.i32(0..1_000);

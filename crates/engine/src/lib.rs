@@ -12,6 +12,7 @@ mod cache;
 mod cells;
 mod clock;
 mod decode_loop;
+mod drafts;
 mod engine;
 #[cfg(test)]
 mod fairness;

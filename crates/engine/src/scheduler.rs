@@ -12,6 +12,7 @@ use std::time::Instant;
 use chat::FinishReason;
 
 use crate::cache::{CellOp, PrefixCache, Scope, Sequence, Token};
+use crate::drafts::{Drafts, StepSeconds};
 use crate::queue::{FairQueue, Tag};
 use crate::turns::Charges;
 
@@ -27,6 +28,8 @@ pub(crate) struct Limits {
     /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
     pub(crate) sharing: Sharing,
+    /// Of steps in which requests generate.
+    pub(crate) step_seconds: StepSeconds,
 }
 
 /// Who shares the beginnings of prompts with each other.
@@ -104,6 +107,9 @@ struct RunningRequest<R> {
     shared: usize,
     max_tokens: usize,
     generated: usize,
+    drafts: Drafts,
+    /// Whether the last batch had a draft of it.
+    has_draft: bool,
 }
 
 /// Target durations of a step with prompts, while other requests generate and while none does.
@@ -253,6 +259,10 @@ impl<R> Scheduler<R> {
     /// Starts the queued requests for which there are cells, and returns what to compute next.
     pub(crate) fn plan(&mut self) -> Step {
         let mut step = Step::default();
+        for running in self.running.iter_mut().filter(|running| running.has_draft) {
+            running.has_draft = false;
+            self.cache.release_rest(running.sequence, &mut step.ops);
+        }
         while self.admit_one(&mut step.ops) {}
 
         let generating = self.running.iter().filter(|running| running.generated > 0).count();
@@ -276,18 +286,48 @@ impl<R> Scheduler<R> {
         }
         let people = &self.in_flight.people;
         self.prompt_charges.forget_others(people.len(), |person| people.contains_key(person));
+        let has_prompts = !step.batch.is_empty();
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
         }
         step.is_generating = generating > 0;
+        if !has_prompts {
+            self.add_drafts(&mut step.batch);
+        }
         step
+    }
+
+    /// Adds guesses of what comes after the tokens of a batch, where that pays.
+    fn add_drafts(&mut self, batch: &mut Vec<BatchEntry>) {
+        let mut others = batch.len();
+        for running in self.running.iter_mut().filter(|running| running.generated > 0) {
+            // The last token that it may generate is not computed.
+            let useful = running.max_tokens.saturating_sub(running.generated + 1);
+            let max = useful.min(self.limits.max_step_tokens.saturating_sub(others));
+            let draft = running.drafts.draft(others - 1, self.limits.step_seconds, max);
+            let (sequence, start) = (running.sequence, self.cache.length(running.sequence));
+            let entry = |(position, token): (usize, &Token)| BatchEntry { token: *token, position, sequence, output: true };
+            batch.extend((start..).zip(draft).map(entry));
+            running.has_draft = !draft.is_empty();
+            others += draft.len();
+        }
+        // The tokens of a sequence lie side by side.
+        batch.sort_by_key(|entry| entry.sequence);
+    }
+
+    /// Whether an output of the last batch tells the next token of its sequence. That of a draft does if all before it was
+    /// right.
+    pub(crate) fn counts(&self, entry: &BatchEntry) -> bool {
+        self.cache.ends_with(entry.sequence, entry.position, entry.token)
     }
 
     /// Records that a planned batch was decoded. The operations must be applied before the next step.
     pub(crate) fn computed(&mut self, batch: &[BatchEntry]) -> Vec<CellOp> {
         let mut ops = Vec::new();
         for part in batch.chunk_by(|a, b| a.sequence == b.sequence) {
-            self.cache.computed(part[0].sequence, part.len(), &mut ops);
+            let length = self.cache.length(part[0].sequence);
+            let own = part.iter().filter(|entry| entry.position < length).count(); // without its draft
+            self.cache.computed(part[0].sequence, own, &mut ops);
         }
         // Every token of the batch has passed by every cell that is kept.
         let evicted = self.cache.age(batch.len() as u64, self.prefix_ttl as u64, &mut ops);
@@ -298,8 +338,8 @@ impl<R> Scheduler<R> {
         ops
     }
 
-    /// Adds a sampled token to a sequence; `end` if it is an end-of-generation token. Returns the request if it has
-    /// finished.
+    /// Adds a token to a sequence, which was sampled after its last one; `end` if it is an end-of-generation token. Returns
+    /// the request if it has finished.
     pub(crate) fn generated(
         &mut self,
         sequence: Sequence,
@@ -310,6 +350,8 @@ impl<R> Scheduler<R> {
         let Some(at) = self.running.iter().position(|running| running.sequence == sequence) else { return (ops, None) };
         let running = &mut self.running[at];
         running.generated += 1;
+        running.drafts.push(token);
+        self.cache.computed_to_the_end(sequence);
         let reason = match (end, running.generated == running.max_tokens) {
             (true, _) => Some(FinishReason::Stop),
             (false, true) => Some(FinishReason::Length),
@@ -367,6 +409,8 @@ impl<R> Scheduler<R> {
             shared: started.shared,
             max_tokens: request.max_tokens,
             generated: 0,
+            drafts: Drafts::new(&request.prompt),
+            has_draft: false,
         });
         true
     }

@@ -64,8 +64,13 @@ const SECONDS_PER_PART: f64 = 0.3;
 /// Threads that wait for each other spin, so they get nearly all of the time unless others need it.
 const QUIET_CPU_SHARE: f64 = 0.85;
 
+/// How many generate together in a trial.
+pub(crate) fn sequences(model: &Model) -> u16 {
+    if model.is_on_gpu() { SEQUENCES_ON_GPU } else { SEQUENCES }
+}
+
 pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) -> Result<Measured, TrialError> {
-    let (piece, sequences) = if model.is_on_gpu() { (PIECE_ON_GPU, SEQUENCES_ON_GPU) } else { (PIECE, SEQUENCES) };
+    let (piece, sequences) = (if model.is_on_gpu() { PIECE_ON_GPU } else { PIECE }, sequences(model));
     let cells = MAX_CONTEXT + 2 * piece + usize::from(sequences) * (OWN_TOKENS + 3 * MAX_STEPS);
     let shape = Shape { cells: cells.next_multiple_of(256), sequences, step: CONTEXT_PIECE.max(piece) };
     let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bounds, began: Instant::now() };

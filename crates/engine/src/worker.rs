@@ -320,20 +320,20 @@ impl<'a> Worker<'a> {
 
     /// Samples the next tokens of all sequences whose logits the batch has.
     fn sample(&mut self, batch: &[BatchEntry]) -> Result<(), DecodeError> {
-        let outputs = batch.iter().enumerate().filter(|(_, entry)| entry.output);
-        let (mut rows, mut sequences) = (Vec::new(), Vec::new());
-        for (at, BatchEntry { sequence, .. }) in outputs {
-            if let Some(pending) = self.scheduler.payload_mut(*sequence) {
+        let (mut rows, mut outputs) = (Vec::new(), Vec::new());
+        for (at, entry) in batch.iter().enumerate().filter(|(_, entry)| entry.output) {
+            if let Some(pending) = self.scheduler.payload_mut(entry.sequence) {
                 rows.push(Row { logits: self.decoder.logits(at), temperature: pending.temperature });
-                sequences.push(*sequence);
+                outputs.push(entry);
             }
         }
         let began = Instant::now();
         let tokens = self.sampler.sample(&rows);
         self.stats.sampling_micros.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
-        sequences.into_iter().zip(tokens).try_for_each(|(sequence, token)| match token {
-            Some(token) => self.add(sequence, token),
-            None => self.give_up(sequence),
+        outputs.into_iter().zip(tokens).try_for_each(|(entry, token)| match token {
+            _ if !self.scheduler.counts(entry) => Ok(()),
+            Some(token) => self.add(entry.sequence, token),
+            None => self.give_up(entry.sequence),
         })
     }
 

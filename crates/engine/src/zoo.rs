@@ -10,6 +10,7 @@ use kernels::{Attention, Products, WeightsForm};
 use testbed::zoo::{SPECIES, Species};
 
 use crate::cache::{Sequence, Token};
+use crate::drafts::StepSeconds;
 use crate::model::{Decoder, Model, Shape, backend};
 use crate::perplexity::perplexity;
 use crate::queue::Tag;
@@ -70,6 +71,7 @@ impl Schedule {
             max_step_tokens: random.usize(1..100),
             max_prefix_ttl: [64.0, 1_000.0, 1e6][random.usize(..3)],
             sharing: [Sharing::Everyone, Sharing::Key][usize::from(random.usize(..5) == 0)],
+            step_seconds: StepSeconds { first: 0.01, further: 0.0001 },
         };
         Self { limits, seconds_per_token: [1e-5, 1e-2][random.usize(..2)], requests }
     }
@@ -109,6 +111,9 @@ impl Schedule {
             decoder.decode(&planned.batch).unwrap();
             decoder.apply(&scheduler.computed(&planned.batch)).unwrap();
             for (at, entry) in planned.batch.iter().enumerate().filter(|(_, entry)| entry.output) {
+                if !scheduler.counts(entry) {
+                    continue;
+                }
                 let token = best(decoder.logits(at));
                 let request = *scheduler.payload_mut(entry.sequence).unwrap();
                 answers[request].as_mut().unwrap().push(token);
