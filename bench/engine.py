@@ -44,6 +44,11 @@ BARE_SEQUENCES = [1, 16, 64, 128]
 FETCH_SECONDS = 1800
 RETRY_BACKOFF_SECONDS = 0.02
 BUSY_SECONDS = 300
+ABOUT = (
+    "Ours ÷ the best of the other servers, under the same load, medians; and what ours makes. Models are named by "
+    "`model = …`; those of a size (`0.5b`, `8b`) have its shape and random weights, in Q4_K_M. "
+    "`python3 bench/engine.py --model FILE|SHAPE --llama-source … --ik-source … --results bench/RESULTS.md` adds a row."
+)
 
 
 @dataclass
@@ -83,7 +88,12 @@ def main() -> int:
     text = engine_report.render(title, facts, method(arguments), arguments.scenarios, rows)
     print(text)
     if arguments.results:
-        report.write(arguments.results, "engine-gpu" if arguments.gpu else "engine", text)
+        name = "engine-gpu" if arguments.gpu else "engine"
+        header = ["machine", "model", "when", *(scenario.title() for scenario in arguments.scenarios)]
+        computes = gpu_facts() if arguments.gpu else cpu_features().partition(":")[0]
+        cells = [f"{facts[1].partition(', Linux')[0]}; {computes}", model.name, f"{facts[0]}, {arguments.repeat} repetitions"]
+        cells += engine_report.summary(arguments.scenarios, rows)
+        report.write_row(arguments.results, name, f"## {title}\n\n{ABOUT}", header, cells)
     return 0
 
 

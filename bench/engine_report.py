@@ -44,6 +44,21 @@ def render(title: str, facts: list[str], method: str, scenarios: tuple[Scenario,
     return "\n\n".join(parts) + "\n"
 
 
+def summary(scenarios: tuple[Scenario, ...], rows: list[Row]) -> list[str]:
+    """For each scenario, ours ÷ the best of the others, and what ours is."""
+    cells = []
+    for scenario in scenarios:
+        measured = [row for row in rows if scenario in row.measurements]
+        ours = next((_compared(scenario, row) for row in measured if row.is_ours), None)
+        others = {_compared(scenario, row): row.name for row in measured if not row.is_ours}
+        if not (ours and others):
+            cells.append("–")
+            continue
+        unit = "requests/s" if scenario.compares_requests else "tokens/s"
+        cells.append(f"**{ours / max(others):.2f}** of {others[max(others)]}'s; {ours:,.1f} {unit}")
+    return cells
+
+
 def _about(scenario: Scenario) -> str:
     measure = "requests/s" if scenario.compares_requests else "tokens/s"
     return f"{scenario.about.capitalize()}, at most {scenario.max_tokens} tokens each; compared by {measure}."

@@ -45,6 +45,17 @@ def write(results: Path, name: str, text: str) -> None:
     results.write_text(new)
 
 
+def write_row(results: Path, name: str, about: str, header: list[str], row: list[str]) -> None:
+    """Adds a row to the table between the markers of that name, in place of one with the same first two cells."""
+    old = results.read_text() if results.exists() else ""
+    _before, _begin, rest = old.partition(f"<!-- {name}:begin -->")
+    table = [line for line in rest.partition(f"<!-- {name}:end -->")[0].splitlines() if line.startswith("| ")]
+    line = f"| {' | '.join(row)} |"
+    kept = [other for other in table[1:] if other.split(" | ")[:2] != line.split(" | ")[:2]]
+    columns = f"| {' | '.join(header)} |\n|{'---|' * len(header)}"
+    write(results, name, "\n".join([about, "", columns, *sorted([*kept, line])]) + "\n")
+
+
 def _setup(row: Row) -> str:
     return f"- **{row.name}** {row.version}: {row.setup}"
 
