@@ -306,7 +306,8 @@ impl<R> Scheduler<R> {
             let max = useful.min(self.limits.max_step_tokens.saturating_sub(others));
             let draft = running.drafts.draft(others - 1, self.limits.step_seconds, max);
             let (sequence, start) = (running.sequence, self.cache.length(running.sequence));
-            let entry = |(position, token): (usize, &Token)| BatchEntry { token: *token, position, sequence, output: true };
+            let entry =
+                |(position, token): (usize, &Token)| BatchEntry { token: *token, position, sequence, output: true };
             batch.extend((start..).zip(draft).map(entry));
             running.has_draft = !draft.is_empty();
             others += draft.len();

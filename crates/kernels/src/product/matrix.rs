@@ -6,6 +6,8 @@ use std::slice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use rustix::mm::{Advice, madvise};
+
 use super::activations::BLOCK;
 use super::groups;
 use super::panels::{Form, ROWS};
@@ -56,6 +58,10 @@ impl Memory {
         let layout = Layout::from_size_align(bytes.max(1), align).expect("matrices are smaller than memory");
         // SAFETY: the size is not 0.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        // SAFETY: the memory is ours; its contents stay what they are. Without large pages it is only slower.
+        let _ = unsafe {
+            madvise(start.as_ptr().cast(), bytes / Self::LARGE_PAGE * Self::LARGE_PAGE, Advice::LinuxHugepage)
+        };
         Self { start, layout }
     }
 }
