@@ -2,7 +2,7 @@
 of ik_llama.cpp.
 
 All use the same model file and listen on loopback only. The other servers are built for this machine (`llama_build`), with
-16 slots so that nobody waits for one; llama.cpp's also comes from a wheel that works on any machine, with default settings.
+16 slots, as many as there are callers; llama.cpp's also comes from a wheel that works on any machine, with default settings.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ fn a_long_prompt_never_stalls_other_requests() {
 }
 
 #[test]
-fn a_completion_that_repeats_itself_takes_fewer_steps_while_nobody_else_needs_them() {
+fn a_completion_that_repeats_itself_takes_fewer_steps_beside_few_others() {
     let steps = |others: usize| {
         let mut world = World::new(Limits { cells: 4096, ..LIMITS });
         world.ask(0, "a", vec![1; 5], 60, 60);

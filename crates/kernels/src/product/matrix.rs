@@ -103,7 +103,7 @@ impl Drop for WeightsGuard {
 /// # Safety
 /// The product must be of our kind, and describe memory as the library lays it out.
 pub(super) unsafe fn matrix(product: &Product) -> &'static Matrix {
-    // SAFETY: the pointer is the library's own, and nobody else uses it.
+    // SAFETY: the pointer is the library's own, and it is used nowhere else.
     let place = unsafe { AtomicPtr::from_ptr(product.laid_out) };
     // SAFETY: it lives as long as the model.
     let found = unsafe { place.load(Ordering::Acquire).as_ref() };
