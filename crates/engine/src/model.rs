@@ -14,7 +14,7 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use kernels::{Attention, Changes, NoKernels, Products, WeightsGuard};
+use kernels::{Attention, Changes, ModelFile, NoKernels, Products, WeightsGuard};
 
 use crate::cache::{CellOp, Sequence, Token};
 use crate::gpu::{ModelSize, Placement};
@@ -125,10 +125,11 @@ impl Model {
         }
         let heads = llama.n_head().max(1) as u64;
         let estimate = || 2 * u64::from(llama.n_layer() * llama.n_head_kv()) * llama.n_embd().max(0) as u64 / heads;
-        let numbers = kernels::numbers_per_cell(path).unwrap_or_else(estimate);
+        let tensors = ModelFile::read(path);
+        let numbers = tensors.numbers_per_cell().unwrap_or_else(estimate);
         let cell_bytes = usize::try_from(2 * numbers).unwrap_or(usize::MAX);
         // The file's own pages can be dropped, these cannot.
-        let has_room = kernels::laid_out_bytes(path) <= free_memory() / 4 * 3;
+        let has_room = tensors.laid_out_bytes() <= free_memory() / 4 * 3;
         let (_weights, has_window) = (WeightsGuard::new(), kind.has_window);
         Ok(Self { llama, _weights, file, cell_bytes, is_on_gpu: false, has_window, has_room })
     }

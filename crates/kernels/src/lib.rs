@@ -28,9 +28,7 @@ mod work;
 
 pub use hook::{Attention, Changes, NoHook, Products, change};
 pub use lanes::{Instructions, limit_instructions};
-pub use library::{
-    ModelKind, NotConverted, WeightsForm, convert, laid_out_bytes, model_kind, numbers_per_cell, system_info,
-};
+pub use library::{ModelFile, ModelKind, NotConverted, WeightsForm, convert, model_kind, system_info};
 pub use loading::{NoKernels, Refused, RefusedBecause, load, load_for_gpus};
 pub use product::{WeightsGuard, has_products};
 pub use sampling::{largest, sum_of_exponentials};

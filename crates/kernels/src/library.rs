@@ -71,51 +71,58 @@ pub fn model_kind(model: &LlamaModel) -> ModelKind {
     }
 }
 
-/// A tensor of a file.
+/// What the tensors of a model's file are.
+pub struct ModelFile {
+    tensors: Vec<Tensor>,
+}
+
 struct Tensor {
     name: String,
     kind: sys::ggml_type,
     sides: [i64; 4],
 }
 
-/// All tensors of a file; none if it cannot be read.
-fn tensors(model: &Path) -> Vec<Tensor> {
-    let Ok(path) = CString::new(model.as_os_str().as_bytes()) else { return Vec::new() };
-    let (mut context, mut found) = (std::ptr::null_mut(), Vec::new());
-    // SAFETY: the path lives until it returns; the tensors are of a context that is freed below, and have no data.
-    unsafe {
-        let file = sys::gguf_init_from_file(path.as_ptr(), sys::gguf_init_params { no_alloc: true, ctx: &mut context });
-        if file.is_null() {
-            return found;
+impl ModelFile {
+    /// Without tensors if the file cannot be read.
+    pub fn read(model: &Path) -> Self {
+        let Ok(path) = CString::new(model.as_os_str().as_bytes()) else { return Self { tensors: Vec::new() } };
+        let (mut context, mut tensors) = (std::ptr::null_mut(), Vec::new());
+        // SAFETY: the path lives until it returns; the tensors are of a context that is freed below, and have no data.
+        unsafe {
+            let params = sys::gguf_init_params { no_alloc: true, ctx: &mut context };
+            let file = sys::gguf_init_from_file(path.as_ptr(), params);
+            if file.is_null() {
+                return Self { tensors };
+            }
+            let mut tensor = sys::ggml_get_first_tensor(context);
+            while !tensor.is_null() {
+                let name = CStr::from_ptr((*tensor).name.as_ptr()).to_string_lossy().into_owned();
+                tensors.push(Tensor { name, kind: (*tensor).type_, sides: (*tensor).ne });
+                tensor = sys::ggml_get_next_tensor(context, tensor);
+            }
+            sys::gguf_free(file);
+            sys::ggml_free(context);
         }
-        let mut tensor = sys::ggml_get_first_tensor(context);
-        while !tensor.is_null() {
-            let name = CStr::from_ptr((*tensor).name.as_ptr()).to_string_lossy().into_owned();
-            found.push(Tensor { name, kind: (*tensor).type_, sides: (*tensor).ne });
-            tensor = sys::ggml_get_next_tensor(context, tensor);
-        }
-        sys::gguf_free(file);
-        sys::ggml_free(context);
+        Self { tensors }
     }
-    found
-}
 
-/// How many numbers of keys and values a cell has in all layers, by the file's tensors. `None` if these do not tell.
-pub fn numbers_per_cell(model: &Path) -> Option<u64> {
-    let tensors = tensors(model);
-    let numbers = |tensor: &Tensor| match tensor.name.split_once("attn_") {
-        Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => tensor.sides[1],
-        // As many queries as the output has rows.
-        Some((layer, "qkv.weight")) => {
-            let output = format!("{layer}attn_output.weight");
-            tensor.sides[1] - tensors.iter().find(|tensor| tensor.name == output).map_or(0, |output| output.sides[0])
-        }
-        _ => 0,
-    };
-    u64::try_from(tensors.iter().map(numbers).sum::<i64>()).ok().filter(|numbers| *numbers > 0)
-}
+    /// How many numbers of keys and values a cell has in all layers. `None` if the tensors do not tell.
+    pub fn numbers_per_cell(&self) -> Option<u64> {
+        let numbers = |tensor: &Tensor| match tensor.name.split_once("attn_") {
+            Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => tensor.sides[1],
+            // As many queries as the output has rows.
+            Some((layer, "qkv.weight")) => {
+                let output = format!("{layer}attn_output.weight");
+                let output = self.tensors.iter().find(|tensor| tensor.name == output);
+                tensor.sides[1] - output.map_or(0, |output| output.sides[0])
+            }
+            _ => 0,
+        };
+        u64::try_from(self.tensors.iter().map(numbers).sum::<i64>()).ok().filter(|numbers| *numbers > 0)
+    }
 
-/// The memory that a model's weights take up in our form, in bytes.
-pub fn laid_out_bytes(model: &Path) -> u64 {
-    tensors(model).iter().map(|tensor| product::laid_out_bytes(tensor.kind as i32, tensor.sides)).sum()
+    /// The memory that the weights take up in our form, in bytes.
+    pub fn laid_out_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| product::laid_out_bytes(tensor.kind as i32, tensor.sides)).sum()
+    }
 }

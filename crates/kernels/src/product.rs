@@ -44,7 +44,7 @@ const GROUP: usize = 4;
 trait Kernel {
     /// Converts a row whose blocks lie so far apart.
     unsafe fn convert(row: &[f32], to: *mut Block, distance: usize);
-    /// Multiplies a panel with a tile, and writes 16 results for each row; there are so many floats from row to row.
+    /// Multiplies a panel with a tile, and writes 16 results for each row; the second part of `out` is the distance of rows in floats.
     unsafe fn multiply(
         form: Form,
         panel: *const u8,

@@ -17,7 +17,7 @@ struct Case {
     outputs: usize,
     /// How many there are, and how many of them a token has.
     experts: Option<(usize, usize)>,
-    /// Whether each expert of a token has a row of its own.
+    /// Whether the experts of a token have different rows.
     has_own_rows: bool,
     tokens: usize,
     /// The only one with a number that is not finite.

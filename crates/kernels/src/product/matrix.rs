@@ -128,7 +128,7 @@ pub(super) unsafe fn matrix(product: &Product) -> &'static Matrix {
     let matrix = unsafe { &*place.load(Ordering::Acquire) };
     let to_floats = |bytes: &[u8], floats: &mut [f32]| {
         let convert = product.to_floats.expect("the library can read every form that we take");
-        // SAFETY: the bytes are a row of so many columns.
+        // SAFETY: the bytes are those of as many columns as there are floats.
         unsafe { convert(bytes.as_ptr(), floats.as_mut_ptr(), floats.len() as i64) }
     };
     for panels in groups(team, product.experts as usize * matrix.panels) {

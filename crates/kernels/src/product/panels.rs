@@ -31,7 +31,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Of a span with so many blocks.
+    /// Of a span with that number of blocks.
     pub(crate) const fn span_bytes(self, blocks: usize) -> usize {
         match self {
             Self::Four => (2 + headers(blocks)) * HEADER + blocks * 4 * VECTOR,
@@ -41,7 +41,7 @@ impl Form {
         }
     }
 
-    /// Of a panel with so many blocks.
+    /// Of a panel with that number of blocks.
     pub(crate) const fn panel_bytes(self, blocks: usize) -> usize {
         let last = blocks % SPAN;
         blocks / SPAN * self.span_bytes(SPAN) + if last > 0 { self.span_bytes(last) } else { 0 }
@@ -89,7 +89,7 @@ pub(crate) struct FreeFourBlock {
 }
 
 impl FreeFourBlock {
-    /// Writes it as a row of a block of a panel's span with so many blocks.
+    /// Writes it as a row of the block `at` of a panel's span, which has `count` blocks.
     #[inline(always)]
     pub(crate) fn write(&self, row: usize, (at, count): (usize, usize), span: &mut [u8]) {
         write_f16(span, 2 * at * HEADER + 2 * row, self.factor);
@@ -170,7 +170,7 @@ impl EightBlock {
         Self { numbers: std::array::from_fn(|at| four(&numbers.as_chunks().0[at])), factor }
     }
 
-    /// Writes it as a row of a block of a panel's span with so many blocks.
+    /// Writes it as a row of the block `at` of a panel's span, which has `count` blocks.
     pub(crate) fn write(&self, row: usize, (at, count): (usize, usize), span: &mut [u8]) {
         write_f16(span, at * HEADER + 2 * row, self.factor);
         let weights = headers(count) * HEADER + at * 8 * VECTOR;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::matrix::Memory;
 use super::*;
 
-/// Of a row with so many columns.
+/// Of a row with that number of columns.
 fn row_bytes(source: Source, columns: usize) -> usize {
     match source {
         Source::Q4_0 => columns / 32 * 18,
