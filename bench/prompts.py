@@ -57,6 +57,7 @@ GPU_SCENARIOS = (
     Scenario("shared", "one system prompt, different questions", 64, 512, 128, max_tokens=32, compares_requests=True),
     Scenario("turns", "conversations of 4 turns that resend their history", 32, 96, 32, max_tokens=48, turns=4),
     Scenario("long", "long prompts, different from the first token on", 8, 48, 16, max_tokens=32, compares_requests=True),
+    Scenario("long", "long prompts, different from the first token on", 32, 96, 32, max_tokens=32, compares_requests=True),
 )
 
 

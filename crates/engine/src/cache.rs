@@ -126,6 +126,12 @@ impl PrefixCache {
         self.nodes.iter().filter(|(_, node)| node.running.len() > 1).map(|(_, node)| node.computed).sum()
     }
 
+    /// Cells that running sequences see, each counted once.
+    pub(crate) fn visible(&self) -> usize {
+        let paths = self.nodes.iter().filter(|(_, node)| !node.running.is_empty()).map(|(_, node)| node.tokens.len());
+        paths.sum::<usize>() + self.running.values().map(|running| running.tail.len()).sum::<usize>()
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }

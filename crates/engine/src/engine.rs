@@ -29,11 +29,13 @@ const MAX_STEP_TOKENS: usize = 512;
 /// More cells than this are of no use by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
 /// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
-/// attention for the mask and for each head of the cache, with the library's for each head. A GPU's is an estimate.
+/// attention for the mask and for each head of the cache, with the library's for each head.
 const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
 const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
 const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;
-const SECONDS_PER_HIDDEN_CELL_ON_GPU: f64 = 0.001e-9;
+/// A GPU computes attention for hidden cells, too, this much slower than the products of weights (estimated from
+/// steps on an H200).
+const ATTENTION_ON_GPU: f64 = 1.5;
 
 /// A loaded and tuned model.
 pub struct Engine {
@@ -122,12 +124,12 @@ impl Engine {
 
     pub(crate) fn limits(&self) -> Limits {
         let seconds_per_token = 1.0 / self.tuning.speed.prompt;
-        let seconds_per_head = match self.tuning.choice.attention {
-            _ if self.model.is_on_gpu() => SECONDS_PER_HIDDEN_CELL_ON_GPU,
-            Attention::Own => SECONDS_PER_HIDDEN_CELL,
-            Attention::Library => SECONDS_PER_HIDDEN_CELL_OF_LIBRARY,
+        let of_heads = |seconds: f64| SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds;
+        let seconds_per_hidden_cell = match self.tuning.choice.attention {
+            _ if self.model.is_on_gpu() => ATTENTION_ON_GPU * self.model.attention_per_cell() * seconds_per_token,
+            Attention::Own => of_heads(SECONDS_PER_HIDDEN_CELL),
+            Attention::Library => of_heads(SECONDS_PER_HIDDEN_CELL_OF_LIBRARY),
         };
-        let seconds_per_cell = SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds_per_head;
         let on_gpu = self.placement.as_ref().filter(|placement| placement.is_whole());
         let (sequences, running, max_step_tokens) = match on_gpu {
             Some(placement) => (MAX_SEQUENCES_ON_GPU, DEFAULT_RUNNING_ON_GPU, placement.step),
@@ -141,7 +143,8 @@ impl Engine {
             max_queued: self.settings.max_queued,
             max_step_tokens,
             // After so many tokens, keeping a cell has cost as much as computing it again.
-            max_prefix_ttl: (seconds_per_token / seconds_per_cell).clamp(64.0, 1e6),
+            max_prefix_ttl: (seconds_per_token / seconds_per_hidden_cell).clamp(64.0, 1e6),
+            seconds_per_hidden_cell,
             sharing: self.settings.sharing,
             step_seconds: self.step_seconds(),
         }

@@ -38,6 +38,7 @@ const LIMITS: Limits = Limits {
     max_queued: 64,
     max_step_tokens: 256,
     max_prefix_ttl: 512.0,
+    seconds_per_hidden_cell: 1e-9,
     sharing: crate::scheduler::Sharing::Everyone,
     step_seconds: crate::drafts::StepSeconds { first: 0.01, further: 0.01 },
 };

@@ -195,6 +195,13 @@ impl Model {
         self.llama.n_layer() as usize * self.llama.n_head() as usize
     }
 
+    /// What attention multiplies for a cell, as a part of what all products multiply for a token.
+    pub(crate) fn attention_per_cell(&self) -> f64 {
+        // A number of every query with a key, and of every weight with a value.
+        let attention = 2 * self.llama.n_layer() as u64 * self.llama.n_embd().max(0) as u64;
+        attention as f64 / self.llama.n_params().max(1) as f64
+    }
+
     /// The source of its chat template.
     pub(crate) fn template(&self) -> Result<String, ModelError> {
         let template = self.llama.chat_template(None).ok().and_then(|template| template.to_string().ok());

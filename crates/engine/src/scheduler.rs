@@ -27,6 +27,8 @@ pub(crate) struct Limits {
     pub(crate) max_step_tokens: usize,
     /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
+    /// What a cell of another sequence costs for each token that passes it by.
+    pub(crate) seconds_per_hidden_cell: f64,
     pub(crate) sharing: Sharing,
     /// Of steps in which requests generate.
     pub(crate) step_seconds: StepSeconds,
@@ -121,6 +123,12 @@ const TILE: usize = 64;
 
 /// The lower bound of the prefix TTL, as a part of the upper one.
 const MIN_PREFIX_TTL_FRACTION: f64 = 1.0 / 32.0;
+/// What the prefix TTL is multiplied with for a prefix that was evicted unused, and for one that was reused.
+const TTL_AFTER_EVICTION: f64 = 0.9;
+const TTL_AFTER_REUSE: f64 = 1.5;
+/// The length of a completion before any has ended, in tokens, and the weight of the last one in the mean.
+const FIRST_MEAN_COMPLETION: f64 = 128.0;
+const NEWEST_COMPLETION: f64 = 1.0 / 16.0;
 
 pub(crate) struct Scheduler<R> {
     limits: Limits,
@@ -135,6 +143,8 @@ pub(crate) struct Scheduler<R> {
     reserved_cells: usize,
     /// In computed tokens. Adapts to how often kept prefixes are reused.
     prefix_ttl: f64,
+    /// How many tokens are generated for a request.
+    mean_completion: f64,
     /// Prompt tokens per step while other requests generate, and while none does.
     chunk_while_decoding: usize,
     chunk_alone: usize,
@@ -193,6 +203,7 @@ impl<R> Scheduler<R> {
             prompt_charges: Charges::default(),
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
+            mean_completion: FIRST_MEAN_COMPLETION,
             chunk_while_decoding: TILE.min(limits.max_step_tokens),
             chunk_alone: limits.max_step_tokens,
         }
@@ -335,7 +346,7 @@ impl<R> Scheduler<R> {
         // That slows down every step. A prefix that was evicted unused shortens the TTL, a reused one
         // lengthens it.
         let min = self.limits.max_prefix_ttl * MIN_PREFIX_TTL_FRACTION;
-        self.prefix_ttl = (self.prefix_ttl * 0.95_f64.powi(evicted as i32)).max(min);
+        self.prefix_ttl = (self.prefix_ttl * TTL_AFTER_EVICTION.powi(evicted as i32)).max(min);
         ops
     }
 
@@ -363,6 +374,7 @@ impl<R> Scheduler<R> {
             return (ops, None);
         };
         let running = self.end(at, &mut ops);
+        self.mean_completion += (running.generated as f64 - self.mean_completion) * NEWEST_COMPLETION;
         let finished = Finished {
             payload: running.payload,
             reason,
@@ -398,7 +410,7 @@ impl<R> Scheduler<R> {
         let tag = tag.clone();
         let Some(request) = self.queue.pop(&tag) else { return false };
         if started.revived > request.prompt.len() / 4 {
-            self.prefix_ttl = (self.prefix_ttl * 1.25).min(self.limits.max_prefix_ttl);
+            self.prefix_ttl = (self.prefix_ttl * TTL_AFTER_REUSE).min(self.limits.max_prefix_ttl);
         }
         self.reserved_cells += request.prompt.len() + request.max_tokens;
         self.in_flight.add(&tag);
@@ -416,13 +428,25 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// No person alone gets the last quarter of slots and cells, so that another one can start at once. But everyone may
-    /// have one running request.
+    /// No person alone gets the last quarter of slots and cells, so that another one can start at once, or crowds the
+    /// cache. But everyone may have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
         let (own, _) = self.in_flight.count(tag);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;
         let (slots, cells) = (self.limits.max_running, self.limits.cells);
-        self.running.len() < slots && (own == 0 || (own < slots - slots / 4 && needed <= cells - cells / 4))
+        let has_room = || own < slots - slots / 4 && needed <= cells - cells / 4 && !self.is_crowded();
+        self.running.len() < slots && (own == 0 || has_room())
+    }
+
+    /// Whether one more request would take more time than it saves.
+    ///
+    /// With n cells in use, a request whose prompt has p tokens takes p/n of each step's fixed time for each token that it
+    /// generates, and its p tokens pass by n cells: p (generated * step / n + hidden * n). That is least where n is the root
+    /// below. Where n cells cost less than half of what a token costs anyway, it does not matter.
+    fn is_crowded(&self) -> bool {
+        let Limits { step_seconds, seconds_per_hidden_cell, max_prefix_ttl, .. } = self.limits;
+        let best = (self.mean_completion * step_seconds.first / seconds_per_hidden_cell).sqrt();
+        self.cache.visible() as f64 > best.max(max_prefix_ttl / 2.0)
     }
 
     fn add_pending(&self, sequence: Sequence, limit: usize, batch: &mut Vec<BatchEntry>) -> usize {

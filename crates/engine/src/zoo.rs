@@ -70,6 +70,7 @@ impl Schedule {
             max_queued: requests.len(),
             max_step_tokens: random.usize(1..100),
             max_prefix_ttl: [64.0, 1_000.0, 1e6][random.usize(..3)],
+            seconds_per_hidden_cell: [1e-9, 1e-5][random.usize(..2)],
             sharing: [Sharing::Everyone, Sharing::Key][usize::from(random.usize(..5) == 0)],
             step_seconds: StepSeconds { first: 0.01, further: 0.0001 },
         };

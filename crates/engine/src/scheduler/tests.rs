@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     max_queued: 20,
     max_step_tokens: 64,
     max_prefix_ttl: 64.0,
+    seconds_per_hidden_cell: 1e-9,
     sharing: Sharing::Everyone,
     step_seconds: StepSeconds { first: 0.01, further: 0.001 },
 };
@@ -146,6 +147,54 @@ fn a_completion_that_repeats_itself_takes_fewer_steps_beside_few_others() {
     };
     assert!(steps(0) < 25, "{} steps", steps(0));
     assert!(steps(7) > steps(0));
+}
+
+/// With the figures of a model with eight billion parameters on an H200.
+#[test]
+fn long_prompts_of_one_person_run_few_at_a_time_where_cells_are_dear() {
+    const TOKEN: f64 = 45e-6;
+    const HIDDEN_CELL: f64 = 2.2e-9;
+    let step_seconds = StepSeconds { first: 0.005, further: 0.0001 };
+    let seconds = |prompt: Token, limited: bool| {
+        let limits = Limits {
+            cells: 65_536,
+            sequences: 200,
+            max_running: 128,
+            max_step_tokens: 2048,
+            max_queued: 200,
+            max_prefix_ttl: TOKEN / HIDDEN_CELL,
+            seconds_per_hidden_cell: if limited { HIDDEN_CELL } else { 1e-15 },
+            step_seconds,
+            sharing: Sharing::Everyone,
+        };
+        let mut scheduler = Scheduler::new(limits);
+        scheduler.set_pace(TOKEN);
+        for name in 0..64 {
+            let prompt = (0..prompt).map(|at| at * 64 + name).collect();
+            let (tag, deadline) = (Tag::new(None, "a"), Instant::now());
+            assert!(scheduler.enqueue(Request { prompt, max_tokens: 32, tag, deadline, payload: () }).is_none());
+        }
+        let (mut seconds, mut most) = (0.0, 0);
+        while !scheduler.is_idle() {
+            let batch = scheduler.plan().batch;
+            most = most.max(scheduler.running.len());
+            let outputs: Vec<_> = batch.iter().filter(|entry| entry.output).collect();
+            seconds += step_seconds.first + outputs.len() as f64 * step_seconds.further;
+            seconds += batch.len() as f64 * (TOKEN + HIDDEN_CELL * scheduler.occupancy().cells_used as f64);
+            scheduler.computed(&batch);
+            for entry in outputs {
+                if scheduler.counts(entry) {
+                    scheduler.generated(entry.sequence, entry.position as Token, false);
+                }
+            }
+        }
+        (seconds, most)
+    };
+    let (long, long_without) = (seconds(1500, true), seconds(1500, false));
+    assert!(long.1 <= 12 && long_without.1 > 24, "{long:?} {long_without:?}");
+    assert!(long.0 < long_without.0 * 0.65, "{long:?} {long_without:?}");
+    let (short, short_without) = (seconds(50, true), seconds(50, false));
+    assert!(short.1 == 64 && short.0 <= short_without.0 * 1.01, "{short:?} {short_without:?}");
 }
 
 #[test]
