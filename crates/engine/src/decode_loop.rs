@@ -32,11 +32,10 @@ impl DecodeLoop {
         let (mut requests, mut waiting) = (self.requests, None);
         let mut patience = if self.tuning.quiet { Patience::Endless } else { Patience::Quiet(MIN_QUIET) };
         loop {
-            let Tuning { choice, speed, .. } = self.tuning;
+            let choice = self.tuning.choice;
             let decoder = self.model.decoder(self.limits.shape(), choice)?;
             let threads = Threads::new(choice.threads);
-            let mut worker =
-                Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone(), speed);
+            let mut worker = Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone());
             waiting.into_iter().for_each(|message| worker.receive(message));
             requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
                 Ended::EverySenderIsDropped => return Ok(()),
@@ -52,6 +51,8 @@ impl DecodeLoop {
             };
             if let Some(tuning) = tuned {
                 tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
+                self.limits.pieces = tuning.pieces;
+                self.limits.seconds_per_prompt_token = 1.0 / tuning.speed.prompt;
                 self.tuning = tuning.with_copy(self.tuning.copy.take());
                 if let Err(error) = TuningFile::read(&self.settings.data_dir).store(self.tuning.clone()) {
                     tracing::warn!(%error, "the tuning was not stored");

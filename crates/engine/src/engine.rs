@@ -142,6 +142,8 @@ impl Engine {
             max_running: self.settings.max_running.unwrap_or(running).clamp(1, usize::from(sequences)),
             max_queued: self.settings.max_queued,
             max_step_tokens,
+            pieces: self.tuning.pieces,
+            seconds_per_prompt_token: seconds_per_token,
             // After so many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_hidden_cell).clamp(64.0, 1e6),
             seconds_per_hidden_cell,

@@ -24,7 +24,7 @@ use admission::{Client, FairShare};
 
 use crate::cache::Token;
 use crate::queue::Tag;
-use crate::scheduler::{BatchEntry, Limits, Request, Scheduler};
+use crate::scheduler::{BatchEntry, Limits, Pieces, Request, Scheduler};
 use crate::turns::Turns;
 
 type Micros = u64;
@@ -37,6 +37,8 @@ const LIMITS: Limits = Limits {
     max_running: 24,
     max_queued: 64,
     max_step_tokens: 256,
+    pieces: Pieces { best: 256, smallest: 64 },
+    seconds_per_prompt_token: 0.001,
     max_prefix_ttl: 512.0,
     seconds_per_hidden_cell: 1e-9,
     sharing: crate::scheduler::Sharing::Everyone,
@@ -201,8 +203,7 @@ impl World {
             pauses: if random.bool() { 0.02 } else { 0.0 },
             prefix: (0..1_500).map(|_| random.i32(0..1_000)).collect(),
         };
-        let mut scheduler = Scheduler::new(LIMITS);
-        scheduler.set_pace(costs.prompt_token / 1e6);
+        let scheduler = Scheduler::new(Limits { seconds_per_prompt_token: costs.prompt_token / 1e6, ..LIMITS });
         let mut world = Self {
             random,
             costs,

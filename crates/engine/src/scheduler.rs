@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::FinishReason;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::{CellOp, PrefixCache, Scope, Sequence, Token};
 use crate::drafts::{Drafts, StepSeconds};
@@ -25,6 +26,9 @@ pub(crate) struct Limits {
     pub(crate) max_running: usize,
     pub(crate) max_queued: usize,
     pub(crate) max_step_tokens: usize,
+    pub(crate) pieces: Pieces,
+    /// At first; what steps take corrects it.
+    pub(crate) seconds_per_prompt_token: f64,
     /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
     /// What a cell of another sequence costs for each token that passes it by.
@@ -32,6 +36,32 @@ pub(crate) struct Limits {
     pub(crate) sharing: Sharing,
     /// Of steps in which requests generate.
     pub(crate) step_seconds: StepSeconds,
+}
+
+/// Sizes of prompt pieces, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pieces {
+    /// The smallest with which prompts are computed nearly as fast as with any.
+    pub(crate) best: usize,
+    /// The smallest that wastes little time: for when others wait for their next token.
+    pub(crate) smallest: usize,
+}
+
+impl Pieces {
+    /// By the measured time per token of each size.
+    pub(crate) fn from_times(seconds_per_token: &[(usize, f64)]) -> Self {
+        let fastest = seconds_per_token.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+        let within = |factor: f64| {
+            let found = seconds_per_token.iter().find(|(_, seconds)| *seconds <= fastest * factor);
+            found.map_or(1, |(size, _)| *size)
+        };
+        Self { best: within(NEARLY_AS_FAST), smallest: within(LITTLE_WASTE) }
+    }
+
+    /// The number of tokens that take that long, as far as the sizes allow it.
+    fn tokens(self, seconds: f64, seconds_per_token: f64) -> usize {
+        ((seconds / seconds_per_token) as usize / self.smallest * self.smallest).clamp(self.smallest, self.best)
+    }
 }
 
 /// Who shares the beginnings of prompts with each other.
@@ -114,12 +144,15 @@ struct RunningRequest<R> {
     has_draft: bool,
 }
 
-/// Target durations of a step with prompts, while other requests generate and while none does.
-const SECONDS_PER_CHUNK: f64 = 0.12;
-const SECONDS_PER_STEP: f64 = 0.5;
-/// Prompts are computed in multiples of this. Matrix units work best on whole tiles, and below 64 tokens llama.cpp
-/// computes flash attention token by token.
-const TILE: usize = 64;
+/// How long the prompts of a step may take while no other request generates: a new one waits for the end of the step.
+pub(crate) const SECONDS_PER_STEP: f64 = 0.5;
+/// The same while others generate, who all wait for their next token meanwhile: this long, or as long as the step takes
+/// without prompts. So prompts never take more than half of a slow machine's time, and on a fast one no gap between two
+/// tokens is long enough to be noticed.
+const SECONDS_PER_GAP: f64 = 0.12;
+/// How much more time per token than the fastest a size of pieces may take.
+const NEARLY_AS_FAST: f64 = 1.03;
+const LITTLE_WASTE: f64 = 1.25;
 
 /// The lower bound of the prefix TTL, as a part of the upper one.
 const MIN_PREFIX_TTL_FRACTION: f64 = 1.0 / 32.0;
@@ -145,9 +178,7 @@ pub(crate) struct Scheduler<R> {
     prefix_ttl: f64,
     /// How many tokens are generated for a request.
     mean_completion: f64,
-    /// Prompt tokens per step while other requests generate, and while none does.
-    chunk_while_decoding: usize,
-    chunk_alone: usize,
+    seconds_per_prompt_token: f64,
 }
 
 /// Running requests, by person and by key.
@@ -204,17 +235,24 @@ impl<R> Scheduler<R> {
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
             mean_completion: FIRST_MEAN_COMPLETION,
-            chunk_while_decoding: TILE.min(limits.max_step_tokens),
-            chunk_alone: limits.max_step_tokens,
+            seconds_per_prompt_token: limits.seconds_per_prompt_token,
         }
     }
 
-    /// Sets the sizes of prompt chunks by the measured time per prompt token.
-    pub(crate) fn set_pace(&mut self, seconds_per_token: f64) {
-        let within = |seconds: f64| {
-            ((seconds / seconds_per_token) as usize / TILE * TILE).max(TILE).min(self.limits.max_step_tokens)
+    /// Takes into account how long a prompt token took in a step that was mostly prompt.
+    pub(crate) fn observe_prompt(&mut self, seconds_per_token: f64) {
+        self.seconds_per_prompt_token += (seconds_per_token - self.seconds_per_prompt_token) / 4.0;
+    }
+
+    /// How many prompt tokens the next step computes, beside requests that generate.
+    fn piece(&self, generating: usize) -> usize {
+        let StepSeconds { first, further } = self.limits.step_seconds;
+        let seconds = match generating.checked_sub(1) {
+            None => SECONDS_PER_STEP,
+            Some(others) => SECONDS_PER_GAP.max(first + others as f64 * further),
         };
-        (self.chunk_while_decoding, self.chunk_alone) = (within(SECONDS_PER_CHUNK), within(SECONDS_PER_STEP));
+        let piece = self.limits.pieces.tokens(seconds, self.seconds_per_prompt_token);
+        piece.min(self.limits.max_step_tokens.saturating_sub(generating))
     }
 
     /// Queues a request. If the queue is full, returns the payload of the request that was rejected: this one or
@@ -277,8 +315,7 @@ impl<R> Scheduler<R> {
         while self.admit_one(&mut step.ops) {}
 
         let generating = self.running.iter().filter(|running| running.generated > 0).count();
-        let chunk = if generating == 0 { self.chunk_alone } else { self.chunk_while_decoding };
-        let mut left = chunk.min(self.limits.max_step_tokens.saturating_sub(generating));
+        let mut left = self.piece(generating);
         let mut prompts: Vec<_> = self.running.iter().filter(|running| running.generated == 0).collect();
         prompts.sort_by_key(|running| self.prompt_charges.charged(&running.tag)); // stable: in their order within a key
         let mut charges = Vec::new();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{CellOp, Sequence};
 use crate::clock::CpuClock;
 use crate::model::{DecodeError, Decoder, Model, ModelError, Shape};
-use crate::scheduler::BatchEntry;
+use crate::scheduler::{BatchEntry, Pieces, SECONDS_PER_STEP};
 use crate::tuning::{DecoderSettings, Speed};
 
 pub(crate) struct Measured {
@@ -52,6 +52,9 @@ const CONTEXT_SECONDS: f64 = 0.8;
 /// Tokens of a piece while the context is computed, and of the one that is timed.
 const CONTEXT_PIECE: usize = 256;
 const PIECE: usize = 128;
+/// Sizes of pieces between which the scheduler may choose. The larger ones are timed if they take no longer than a step may.
+const PIECE_SIZES: [usize; 5] = [16, 64, 128, 256, 512];
+const MAX_TIMED_ON_SLOW_MACHINES: usize = 64;
 /// GPUs compute many tokens nearly as fast as one.
 const PIECE_ON_GPU: usize = 512;
 const WARM_UP_TOKENS: usize = 32;
@@ -91,6 +94,31 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) 
     let quiet = model.is_on_gpu() || clock.share_of(settings.threads) > QUIET_CPU_SHARE;
     let speed = Speed { prompt: piece as f64 / prompt, together: f64::from(sequences) / together, one: 1.0 / one };
     Ok(Measured { speed, quiet, took: trial.began.elapsed() })
+}
+
+/// Which sizes of prompt pieces pay, with the CPU's kernels.
+pub(crate) fn pieces(
+    model: &Model,
+    settings: DecoderSettings,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<Pieces, TrialError> {
+    let step = PIECE_SIZES[PIECE_SIZES.len() - 1];
+    let decoder = model.decoder(Shape { cells: 2 * step, sequences: 1, step }, settings)?;
+    let bounds = Bounds { time: None, is_interrupted };
+    let mut trial = Trial { decoder, position: 0, bounds, began: Instant::now() };
+    trial.prompt(PIECE_SIZES[0])?;
+    let mut seconds_per_token = Vec::new();
+    for size in PIECE_SIZES {
+        let expected = seconds_per_token.last().map_or(0.0, |(_, last)| size as f64 * last);
+        if expected > SECONDS_PER_STEP && size > MAX_TIMED_ON_SLOW_MACHINES {
+            break;
+        }
+        let repetitions = if expected > SECONDS_PER_STEP { 1 } else { REPETITIONS };
+        let seconds = fastest(repetitions, || trial.prompt_once(size))?;
+        seconds_per_token.push((size, seconds / size as f64));
+    }
+    tracing::debug!(?seconds_per_token, "sizes of prompt pieces");
+    Ok(Pieces::from_times(&seconds_per_token))
 }
 
 /// The fastest time of several, as many as there is time for but two at least.

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Progress;
 use crate::model::{Model, backend};
+use crate::scheduler::Pieces;
 use crate::trial::{self, Bounds, Measured, TrialError};
 use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
 
@@ -94,6 +95,7 @@ pub struct Tuning {
     pub quiet: bool,
     pub choice: DecoderSettings,
     pub speed: Speed,
+    pub(crate) pieces: Pieces,
     /// The model in another form, if that is used.
     pub(crate) copy: Option<Converted>,
 }
@@ -154,7 +156,7 @@ struct Machine {
 }
 
 /// Counted up when trials or candidates change, so that stored tunings are done again.
-const TRIALS_VERSION: u32 = 6;
+const TRIALS_VERSION: u32 = 7;
 
 impl Machine {
     fn this() -> Self {
@@ -246,7 +248,15 @@ impl TuningFile {
 /// Tunes a model that is loaded. `None` if `progress` interrupts it.
 pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Option<Tuning> {
     let (choice, speed, quiet) = best(model, key.options.library_only, progress)?;
-    Some(Tuning { key, quiet, choice, speed, copy: None })
+    let pieces = match model.is_on_gpu() {
+        true => PIECES_ON_GPU,
+        false => match trial::pieces(model, choice, &|| progress.is_interrupted()) {
+            Ok(pieces) => pieces,
+            Err(TrialError::Interrupted) => return None,
+            Err(_) => PIECES_NOT_TIMED,
+        },
+    };
+    Some(Tuning { key, quiet, choice, speed, pieces, copy: None })
 }
 
 /// The tuning with another form of the model, if that is clearly faster than the one that was tuned.
@@ -337,6 +347,10 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
         }
     })
 }
+
+/// As large as a step can be.
+const PIECES_ON_GPU: Pieces = Pieces { best: usize::MAX, smallest: 64 };
+const PIECES_NOT_TIMED: Pieces = Pieces { best: 512, smallest: 64 };
 
 /// There is nothing to choose: the GPU's kernels compute, and threads would only wait for it.
 const ON_GPU: DecoderSettings =

@@ -18,7 +18,7 @@ use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Schedu
 use crate::template::TemplateError;
 use crate::text::text_of;
 use crate::threads::{MachineSample, Sample, Threads};
-use crate::tuning::{Speed, cpus};
+use crate::tuning::cpus;
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
@@ -91,7 +91,6 @@ pub(crate) struct Worker<'a> {
     /// A sequence that the scheduler does not use, for decode checks.
     spare: Sequence,
     decode_checks: Vec<oneshot::Sender<()>>,
-    seconds_per_token: f64,
     threads: Threads,
     window: Window,
     /// Since nothing was requested, while its patience has an end.
@@ -168,18 +167,13 @@ impl<'a> Worker<'a> {
         limits: Limits,
         inbox: Receiver<Message>,
         stats: Arc<Stats>,
-        speed: Speed,
     ) -> Self {
         stats.threads.store(threads.now(), Relaxed);
-        let mut scheduler = Scheduler::new(limits);
-        let seconds_per_token = 1.0 / speed.prompt;
-        scheduler.set_pace(seconds_per_token);
         Self {
             model,
             decoder,
             spare: Sequence(limits.sequences),
-            scheduler,
-            seconds_per_token,
+            scheduler: Scheduler::new(limits),
             sampler: Sampler::new(fastrand::Rng::new()).with_threads(sampling_threads(model)),
             inbox,
             stats,
@@ -284,7 +278,7 @@ impl<'a> Worker<'a> {
         let took = began.elapsed();
         let seconds = took.as_secs_f64();
         self.stats.decoding_micros.fetch_add(took.as_micros() as u64, Relaxed);
-        self.set_pace(&step.batch, seconds);
+        self.observe_prompt(&step.batch, seconds);
         self.set_threads();
         if step.is_generating {
             self.stats.generating_steps.fetch_add(1, Relaxed);
@@ -298,12 +292,10 @@ impl<'a> Worker<'a> {
         self.sample(&step.batch)
     }
 
-    /// Updates the measured time per prompt token from a step that was mostly prompt.
-    fn set_pace(&mut self, batch: &[BatchEntry], seconds: f64) {
-        const MIN_SAMPLE_TOKENS: usize = 32;
+    fn observe_prompt(&mut self, batch: &[BatchEntry], seconds: f64) {
+        const MIN_SAMPLE_TOKENS: usize = 16;
         if batch.len() >= MIN_SAMPLE_TOKENS && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
-            self.seconds_per_token += (seconds / batch.len() as f64 - self.seconds_per_token) / 4.0;
-            self.scheduler.set_pace(self.seconds_per_token);
+            self.scheduler.observe_prompt(seconds / batch.len() as f64);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::drafts::StepSeconds;
 use crate::model::{Decoder, Model, Shape, backend};
 use crate::perplexity::perplexity;
 use crate::queue::Tag;
-use crate::scheduler::{BatchEntry, Limits, Request, Scheduler, Sharing};
+use crate::scheduler::{BatchEntry, Limits, Pieces, Request, Scheduler, Sharing};
 use crate::tuning::{DecoderSettings, KvType};
 
 /// Logits that are closer than this are equal: neighbours in a batch change how sums are rounded.
@@ -27,7 +27,6 @@ const MAX_PERPLEXITY_DIFFERENCE: f64 = 0.02;
 
 struct Schedule {
     limits: Limits,
-    seconds_per_token: f64,
     requests: Vec<Planned>,
 }
 
@@ -69,19 +68,20 @@ impl Schedule {
             max_running: random.usize(1..=usize::from(sequences)),
             max_queued: requests.len(),
             max_step_tokens: random.usize(1..100),
+            pieces: Pieces { best: 100, smallest: [1, 16, 64][random.usize(..3)] },
+            seconds_per_prompt_token: [1e-5, 1e-2][random.usize(..2)],
             max_prefix_ttl: [64.0, 1_000.0, 1e6][random.usize(..3)],
             seconds_per_hidden_cell: [1e-9, 1e-5][random.usize(..2)],
             sharing: [Sharing::Everyone, Sharing::Key][usize::from(random.usize(..5) == 0)],
             step_seconds: StepSeconds { first: 0.01, further: 0.0001 },
         };
-        Self { limits, seconds_per_token: [1e-5, 1e-2][random.usize(..2)], requests }
+        Self { limits, requests }
     }
 
     /// The answers; `None` for those whose client left.
     fn run(&self, model: &Model, settings: DecoderSettings) -> Vec<Option<Vec<Token>>> {
         let mut decoder = model.decoder(self.limits.shape(), settings).unwrap();
         let mut scheduler = Scheduler::new(self.limits);
-        scheduler.set_pace(self.seconds_per_token);
         let now = Instant::now();
         let mut answers: Vec<Option<Vec<Token>>> = self.requests.iter().map(|_| Some(Vec::new())).collect();
         let last = self.requests.iter().map(|request| request.arrives).max().unwrap();
