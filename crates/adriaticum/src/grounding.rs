@@ -1,15 +1,15 @@
 //! The grounder that the settings ask for, the index that the database expects, and the `grounding` commands.
 
 use std::io::{BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{Message, Role};
-use grounding::index::{IndexId, Indexer};
+use grounding::index::{Embedder, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
-use grounding::{Grounder, LocalSearch, Mode, Search, query};
+use grounding::{Grounder, LocalSearch, Mode, Search, SharedEmbedder, query};
 use serde::Serialize;
 use store::Store;
 use tokio::sync::watch;
@@ -18,6 +18,8 @@ use crate::cli::GroundingCommand;
 use crate::error::CliError;
 use crate::settings::Settings;
 
+/// How often it is looked whether there is a sentence encoder now.
+const ENCODER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the database is asked which index it expects: a command on another machine may have made the first one.
 const EXPECTED_INDEX_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -48,13 +50,51 @@ pub(crate) async fn follow_expected_index(
     }
 }
 
+/// The sentence encoder, if it is there and wanted. A running service loads one that is downloaded later, as soon as it
+/// sees it.
+pub(crate) async fn shared_embedder(settings: &Settings) -> SharedEmbedder {
+    let embedder = SharedEmbedder::default();
+    let is_used = settings.search.embeddings && matches!(settings.search.url, None | Some(SearchUrl::Local));
+    if is_used && settings.grounding.is_some() {
+        let file = settings.encoder_file();
+        if file.exists() {
+            load_embedder(file, embedder.clone()).await;
+        } else {
+            tokio::spawn(load_embedder_later(file, embedder.clone()));
+        }
+    }
+    embedder
+}
+
+async fn load_embedder_later(file: PathBuf, embedder: SharedEmbedder) {
+    while !file.exists() {
+        tokio::time::sleep(ENCODER_INTERVAL).await;
+    }
+    load_embedder(file, embedder).await;
+}
+
+async fn load_embedder(file: PathBuf, embedder: SharedEmbedder) {
+    let loaded = tokio::task::spawn_blocking(move || match Embedder::load(&file) {
+        Ok(loaded) => drop(embedder.set(loaded)),
+        Err(error) => {
+            let file = file.display();
+            tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again");
+        }
+    });
+    let _ = loaded.await; // a panic is logged by its hook
+}
+
 /// None if `grounding` is off.
 pub(crate) fn grounder(
     settings: &Settings,
     expected: watch::Receiver<Option<IndexId>>,
+    embedder: SharedEmbedder,
 ) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
-    let local = || LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout);
+    let local = || {
+        let search = LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout);
+        search.with_embedder(embedder.clone())
+    };
     let search = match (&settings.search.url, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = RemoteSearch::new(url.clone(), settings.search.timeout);

@@ -1,13 +1,17 @@
 //! The `index` commands. The database knows the id of the index before there is one, so that none is ever lost unnoticed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use format::{count, number};
-use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, IndexError, IndexId, Indexer};
+use grounding::index::{
+    AddOptions, AddReport, ChildProgram, Embedder, Extractor, Hit, Index, IndexError, IndexId, Indexer,
+};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
 use crate::error::CliError;
+use crate::model::fetch_encoder;
 use crate::output::{print_json, print_line, print_note};
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
@@ -26,6 +30,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
             let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
             let indexer = indexer.with_new_id(id).with_extractor(Extractor::Child(own_program()));
+            let indexer = indexer.with_embedder(embedder(settings).await);
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
         IndexCommand::Extract => extract(),
@@ -33,6 +38,10 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
         IndexCommand::List { json } => {
             check(settings, &indexer).await?;
             list(&indexer, json)
+        }
+        IndexCommand::Search { question, json } => {
+            check(settings, &indexer).await?;
+            search(settings, &question, json)
         }
         IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
     }
@@ -51,6 +60,21 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
         }
         _ => Ok(expected),
     }
+}
+
+/// Without one, documents are found by their words alone.
+async fn embedder(settings: &Settings) -> Option<Arc<Embedder>> {
+    if !settings.search.embeddings {
+        return None;
+    }
+    let loaded = match fetch_encoder(settings).await {
+        Ok(file) => Embedder::load(&file).map_err(|error| format!("{} cannot be loaded: {error}", file.display())),
+        Err(error) => Err(error.to_string()),
+    };
+    loaded
+        .map(Arc::new)
+        .map_err(|error| print_note(&format!("documents will be found by their words alone: {error}")))
+        .ok()
 }
 
 /// Fails if the index is not the one that the database expects.
@@ -169,6 +193,65 @@ fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
         ]);
     }
     print_line(table.to_string().trim_end())
+}
+
+/// What a search found, with everything that decides its place.
+#[derive(Serialize)]
+struct JsonHit<'a> {
+    url: &'a str,
+    title: &'a str,
+    score: f32,
+    words: f32,
+    meaning: Option<f32>,
+    text: &'a str,
+}
+
+const MAX_HITS: usize = 10;
+const SNIPPET_CHARS: usize = 160;
+
+fn search(settings: &Settings, question: &str, json: bool) -> Result<(), CliError> {
+    let index = Index::open(&settings.index_folder()).map_err(cli_error)?;
+    let Some(index) = index else {
+        return Err(CliError::new(
+            "nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR",
+        ));
+    };
+    let encoder = settings.encoder_file();
+    let embedder = match settings.search.embeddings && encoder.exists() {
+        true => Some(Embedder::load(&encoder).map_err(|error| {
+            CliError::new(format!(
+                "{} cannot be loaded: {error}. Remove it, and run `index add` again.",
+                encoder.display()
+            ))
+        })?),
+        false => None,
+    };
+    let vector = embedder.map(|embedder| embedder.question(question));
+    let hits = index.search(question, vector.as_deref(), MAX_HITS).map_err(cli_error)?;
+    if json {
+        let hits = hits.iter().map(|Hit { passage, score, words, meaning }| JsonHit {
+            url: &passage.url,
+            title: &passage.title,
+            score: *score,
+            words: *words,
+            meaning: *meaning,
+            text: &passage.text,
+        });
+        return print_json(&hits.collect::<Vec<_>>());
+    }
+    if hits.is_empty() {
+        return print_line("No passage was found.");
+    }
+    for (place, Hit { passage, score, words, meaning }) in (1..).zip(&hits) {
+        let meaning = meaning.map_or("–".into(), |cosine| format!("{cosine:.2}"));
+        print_line(&format!("{place}. {} ({})", passage.title, passage.url))?;
+        print_line(&format!("   score {score:.2}: words {words:.2}, meaning {meaning}"))?;
+        let text: String = passage.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let cut = text.char_indices().nth(SNIPPET_CHARS).map_or(text.len(), |(end, _)| end);
+        let dots = if cut < text.len() { "…" } else { "" };
+        print_line(&format!("   {}{dots}", &text[..cut]))?;
+    }
+    Ok(())
 }
 
 #[derive(Serialize)]

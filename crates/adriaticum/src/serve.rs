@@ -62,7 +62,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let backend = start_backend(settings).await;
     let indexer = Indexer::new(settings.index_folder());
     let (expected_index, expected) = watch::channel(grounding::expected_index(&store, &indexer).await?);
-    let grounder = grounding::grounder(settings, expected)?;
+    let grounder = grounding::grounder(settings, expected, grounding::shared_embedder(settings).await)?;
     tokio::spawn(grounding::follow_expected_index(store.clone(), indexer, expected_index));
     let traces = Traces::start(settings)?;
     let banner = Banner::prepare(settings, &listeners, &store, first_key).await?;

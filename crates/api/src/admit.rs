@@ -4,6 +4,7 @@
 
 use admission::Permit;
 use chat::ChatRequest;
+use grounding::Assessment;
 use runtimes::Availability;
 use store::{Client, Refusal, ReserveError};
 
@@ -21,8 +22,7 @@ const GUARD_BYTES: usize = 3;
 /// record's, and ends with the commit of its row.
 pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
-    /// Whether facts are needed.
-    pub(crate) is_grounded: bool,
+    pub(crate) assessment: Option<Assessment>,
     _slot: Permit<Client>,
 }
 
@@ -44,10 +44,10 @@ impl<'w> RequestRecord<'w> {
         let authorized = if is_fresh { self.authorized() } else { self.authorize_again().await }?; // 401, 403
         let client = authorized.client();
         let slot = worker.api.admission.enter(client).ok_or_else(ApiError::at_capacity)?;
-        let is_grounded = self.assess(chat);
-        let tokens = most_tokens(chat, self.max_source_bytes(is_grounded), runtimes.largest_context());
+        let assessment = self.assess(chat);
+        let tokens = most_tokens(chat, self.max_source_bytes(assessment), runtimes.largest_context());
         self.reserve(tokens).await?; // 403, 503
-        Ok(Admitted { runtimes, is_grounded, _slot: slot })
+        Ok(Admitted { runtimes, assessment, _slot: slot })
     }
 
     async fn reserve(&mut self, tokens: usize) -> Result<(), ApiError> {

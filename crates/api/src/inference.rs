@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use chat::{ChatRequest, Completion};
 use grounding::augment::{self, Source};
-use grounding::{Grounder, Passage};
+use grounding::{Assessment, Grounder, Need, Passage};
 use http::HeaderMap;
 use runtimes::{AttemptError, Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{AccountId, Caller, GroundingRecord};
@@ -49,26 +49,30 @@ pub(crate) struct GroundedCompletion {
 }
 
 impl RequestRecord<'_> {
-    /// Whether a request needs facts.
-    pub(crate) fn assess(&mut self, chat: &ChatRequest) -> bool {
-        let grounder = self.worker.api.grounder.as_ref();
-        let Some(assessment) = grounder.and_then(|grounder| grounder.assess(chat.messages())) else { return false };
-        self.grounding = Some(GroundingRecord { score: assessment.score, scorer: assessment.scorer, sources: None });
-        assessment.is_grounded
+    /// Whether a request needs facts; `None` if there is nothing to search.
+    pub(crate) fn assess(&mut self, chat: &ChatRequest) -> Option<Assessment> {
+        let assessment = self.worker.api.grounder.as_ref()?.assess(chat.messages())?;
+        let (score, scorer) = (assessment.score.get(), assessment.scorer);
+        self.grounding = Some(GroundingRecord { score, scorer, sources: None });
+        Some(assessment)
     }
 
     /// How many bytes sources can add to the prompt.
-    pub(crate) fn max_source_bytes(&self, is_grounded: bool) -> usize {
-        self.worker.api.grounder.as_ref().filter(|_| is_grounded).map_or(0, Grounder::max_added_bytes)
+    pub(crate) fn max_source_bytes(&self, assessment: Option<Assessment>) -> usize {
+        let may_have_sources = assessment.is_some_and(|assessment| assessment.need != Need::None);
+        self.worker.api.grounder.as_ref().filter(|_| may_have_sources).map_or(0, Grounder::max_added_bytes)
     }
 
-    /// Searches for the facts that a request needs. If they are needed and Search is down, there is no completion.
+    /// Searches for what helps with a request. If facts are needed and Search is down, there is no completion.
     pub(crate) async fn ground(&mut self, admitted: &Admitted<'_>, chat: &ChatRequest) -> Result<Facts, ApiError> {
-        let (true, Some(grounder)) = (admitted.is_grounded, &self.worker.api.grounder) else { return Ok(Facts(None)) };
+        let assessment = admitted.assessment.filter(|assessment| assessment.need != Need::None);
+        let (Some(Assessment { score, need, .. }), Some(grounder)) = (assessment, &self.worker.api.grounder) else {
+            return Ok(Facts(None));
+        };
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
-        let found = Box::pin(grounder.search(chat.messages(), span.headers())).await;
+        let found = Box::pin(grounder.search(chat.messages(), score, span.headers())).await;
         let took = began.elapsed();
         self.timings.search = Some(took);
         span.end(found.is_ok(), took);
@@ -78,6 +82,8 @@ impl RequestRecord<'_> {
             Err(_) => SearchOutcome::Failed,
         });
         match found {
+            Ok(passages) if passages.is_empty() && need == Need::Perhaps => Ok(Facts(None)),
+            Err(_) if need == Need::Perhaps => Ok(Facts(None)),
             Ok(passages) => {
                 self.authorize_again().await?; // a search may take seconds
                 Ok(Facts(Some(passages)))

@@ -36,13 +36,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let questions: Vec<String> = (0..QUESTIONS).map(|_| vocabulary.question(&mut rng)).collect();
     // Warm-up, so that the files are in memory.
     for question in &questions[..100] {
-        index.search(question, 5)?;
+        index.search(question, None, 5)?;
     }
     let mut times = Vec::with_capacity(QUESTIONS);
     let mut answered = 0;
     for question in &questions {
         let start = Instant::now();
-        answered += usize::from(!index.search(question, 5)?.is_empty());
+        answered += usize::from(!index.search(question, None, 5)?.is_empty());
         times.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     times.sort_by(f64::total_cmp);

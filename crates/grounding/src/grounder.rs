@@ -3,17 +3,18 @@
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use chat::{ChatRequest, Message};
+use chat::{ChatRequest, Message, Role};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use reqwest::header::HeaderMap;
 
 use crate::Passage;
 use crate::augment::{self, Augmentation};
+use crate::helpful::{Asks, Evidence, asked};
 use crate::index::IndexError;
 use crate::local::LocalSearch;
 use crate::query;
-use crate::scorer::{self, Scorer};
+use crate::scorer::{self, Score, Scorer};
 use crate::search::{RemoteSearch, SearchError};
 
 /// More than fit into a prompt: some will be duplicates.
@@ -38,12 +39,21 @@ pub enum Search {
 /// Whether a request needs facts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assessment {
-    /// From 0 to 1.
-    pub score: f32,
+    pub score: Score,
     /// The scorer's version.
     pub scorer: u16,
-    /// By its score, or because all requests are.
-    pub is_grounded: bool,
+    pub need: Need,
+}
+
+/// What sources mean to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// No source is looked for.
+    None,
+    /// The built-in index is asked, and what it finds decides.
+    Perhaps,
+    /// By its score, or because all requests are grounded: without Search, the request fails.
+    Required,
 }
 
 /// Why requests that need facts fail.
@@ -66,11 +76,12 @@ pub struct Grounder {
     max_source_tokens: usize,
     /// Loaded only where there is something to search.
     scorer: OnceLock<Scorer>,
+    asks: OnceLock<Asks>,
 }
 
 impl Grounder {
     pub fn new(mode: Mode, search: Search, max_source_tokens: usize) -> Self {
-        let grounder = Self { mode, search, max_source_tokens, scorer: OnceLock::new() };
+        let grounder = Self { mode, search, max_source_tokens, scorer: OnceLock::new(), asks: OnceLock::new() };
         if grounder.is_configured() {
             grounder.scorer();
         }
@@ -83,18 +94,52 @@ impl Grounder {
             return None;
         }
         let score = self.scorer().score(messages);
-        let is_grounded = self.mode == Mode::Always || score.is_required();
-        Some(Assessment { score: score.get(), scorer: scorer::VERSION, is_grounded })
+        let need = match &self.search {
+            _ if self.mode == Mode::Always || score.is_required() => Need::Required,
+            Search::IfIndexed(local) | Search::Local(local) if local.has_embedder() => Need::Perhaps,
+            _ => Need::None,
+        };
+        Some(Assessment { score, scorer: scorer::VERSION, need })
     }
 
     /// Searches for what a conversation asks. A query with nothing left in it finds nothing. `trace` holds the
     /// headers of the trace context, which a remote server is sent.
-    pub async fn search(&self, messages: &[Message], trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
-        let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
+    pub async fn search(
+        &self,
+        messages: &[Message],
+        score: Score,
+        trace: &HeaderMap,
+    ) -> Result<Vec<Passage>, SearchError> {
         match &self.search {
-            Search::IfIndexed(local) | Search::Local(local) => local.search(&query, MAX_RESULTS).await,
-            Search::Remote(remote) => remote.search_traced(trace, &query, MAX_RESULTS).await,
+            Search::IfIndexed(local) | Search::Local(local) => self.search_index(local, messages, score).await,
+            Search::Remote(remote) => {
+                let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
+                remote.search_traced(trace, &query, MAX_RESULTS).await
+            }
         }
+    }
+
+    /// What is found has to help, unless all requests are grounded.
+    async fn search_index(
+        &self,
+        local: &LocalSearch,
+        messages: &[Message],
+        score: Score,
+    ) -> Result<Vec<Passage>, SearchError> {
+        let Some(query) = query::derive_for_index(messages) else { return Ok(Vec::new()) };
+        let (hits, turn) = local.search_for(&query, asked(messages), MAX_RESULTS).await?;
+        if let (Some(turn), Mode::Auto) = (turn, self.mode) {
+            let evidence = Evidence {
+                score,
+                asks: self.asks.get_or_init(Asks::new).sum(&turn),
+                best: hits.first().map_or(0.0, |hit| hit.score),
+                is_follow_up: messages.iter().filter(|message| message.role() == Role::User).count() > 1,
+            };
+            if !evidence.is_helpful() {
+                return Ok(Vec::new());
+            }
+        }
+        Ok(hits.into_iter().map(|hit| hit.passage).collect())
     }
 
     /// `tokens` bounds the sources, roughly.

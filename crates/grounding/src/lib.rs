@@ -8,6 +8,7 @@ mod date;
 #[cfg(test)]
 mod fuzz;
 mod grounder;
+pub mod helpful;
 pub mod index;
 mod invisible;
 mod local;
@@ -16,6 +17,6 @@ pub mod query;
 pub mod scorer;
 pub mod search;
 
-pub use grounder::{Assessment, Grounder, Mode, Search, SearchOutage};
-pub use local::LocalSearch;
+pub use grounder::{Assessment, Grounder, Mode, Need, Search, SearchOutage};
+pub use local::{LocalSearch, SharedEmbedder};
 pub use passage::Passage;

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::Passage;
-use crate::index::{Index, IndexError, IndexId};
+use crate::index::{Embedder, Hit, Index, IndexError, IndexId};
 use crate::search::SearchError;
 
 /// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
 /// somebody who has just made an index expects it to be used.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What makes vectors, once it is loaded.
+pub type SharedEmbedder = Arc<OnceLock<Embedder>>;
 
 /// The index may be created while the service runs.
 pub struct LocalSearch {
@@ -21,6 +23,7 @@ pub struct LocalSearch {
     /// The index that must be there. Without it, searching fails.
     expected: watch::Receiver<Option<IndexId>>,
     deadline: Duration,
+    embedder: SharedEmbedder,
     index: OnceLock<Arc<Index>>,
     started: Instant,
     /// When to look again, in milliseconds from `started`.
@@ -33,10 +36,16 @@ impl LocalSearch {
             folder,
             expected,
             deadline,
+            embedder: SharedEmbedder::default(),
             index: OnceLock::new(),
             started: Instant::now(),
             next_look: AtomicU64::new(0),
         }
+    }
+
+    /// By which passages are found by what they mean, too.
+    pub fn with_embedder(self, embedder: SharedEmbedder) -> Self {
+        Self { embedder, ..self }
     }
 
     /// Whether anything is indexed. An index that is gone or cannot be read counts: it is an outage, not an absence.
@@ -53,12 +62,26 @@ impl LocalSearch {
         self.index().map(drop)
     }
 
-    /// Best first. Nothing indexed is no error.
-    pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        let Some(index) = self.index().map_err(unreadable)? else { return Ok(Vec::new()) };
-        let query = query.to_owned();
+    pub(crate) fn has_embedder(&self) -> bool {
+        self.embedder.get().is_some()
+    }
+
+    /// Best first, and the vector of the turn that asks, if there are vectors. Nothing indexed is no error.
+    pub(crate) async fn search_for(
+        &self,
+        query: &str,
+        turn: &str,
+        limit: usize,
+    ) -> Result<(Vec<Hit>, Option<Vec<f32>>), SearchError> {
+        let Some(index) = self.index().map_err(unreadable)? else { return Ok((Vec::new(), None)) };
+        let (query, turn, embedder) = (query.to_owned(), turn.to_owned(), self.embedder.clone());
         // A search takes milliseconds, which would hold up the other requests of this thread.
-        let searched = tokio::task::spawn_blocking(move || index.search(&query, limit));
+        let searched = tokio::task::spawn_blocking(move || {
+            let vector = |text: &str| embedder.get().map(|embedder| embedder.question(text));
+            let of_query = vector(&query);
+            let of_turn = if turn == query { of_query.clone() } else { vector(&turn) };
+            Ok((index.search(&query, of_query.as_deref(), limit)?, of_turn))
+        });
         match tokio::time::timeout(self.deadline, searched).await {
             Ok(Ok(found)) => found.map_err(unreadable),
             Ok(Err(_panicked)) => Err(SearchError::Index("searching it failed".into())),

@@ -217,6 +217,14 @@ pub(crate) enum IndexCommand {
         #[arg(long, value_name = "PREFIX")]
         url: Option<String>,
     },
+    /// Searches as the service does: passages, best first, with what speaks for each.
+    Search {
+        /// The question.
+        question: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Lists what is indexed.
     List {
         /// As JSON.

@@ -1,6 +1,7 @@
 //! The `model` commands: fetch a model into the data folder, and check that it is one.
 
 mod download;
+mod encoder;
 pub(crate) mod gguf;
 mod hub;
 mod model_dir;
@@ -16,6 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use self::download::RetryPolicy;
+pub(crate) use self::encoder::fetch_encoder;
 use self::gguf::Summary;
 use self::hub::HubPath;
 use self::model_dir::ModelDir;

@@ -207,6 +207,8 @@ settings! {
     /// where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; unless set, local once
     /// something is indexed
     url: Option<SearchUrl> = "" => optional;
+    /// whether documents are found by what they mean, too, with a sentence encoder that `index add` downloads: on or off
+    embeddings: bool = "on" => on_or_off;
     /// how long a search may take
     timeout: Duration = "5s" => duration;
     /// max. tokens of search results in a prompt

@@ -25,6 +25,7 @@ use crate::error::CliError;
 
 const DATABASE_FILE: &str = "adriaticum.db";
 const INDEX_FOLDER: &str = "index";
+const ENCODER_FILE: &str = "sentence-encoder.whl";
 pub(crate) const MODEL_FILE: &str = "model.gguf";
 
 impl Settings {
@@ -111,6 +112,11 @@ impl Settings {
 
     pub(crate) fn index_folder(&self) -> PathBuf {
         self.data_dir.join(INDEX_FOLDER)
+    }
+
+    /// The sentence encoder that makes vectors of documents and questions.
+    pub(crate) fn encoder_file(&self) -> PathBuf {
+        self.data_dir.join(ENCODER_FILE)
     }
 
     /// The embedded runtime's model; none if `model` is none.

@@ -8,15 +8,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use jiff::Timestamp;
 
 use super::catalogue::{Catalogue, Collection, encode_path};
+use super::embedding::Embedder;
 use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
-use super::prepare::{PassageOrigin, Prepared, prepare};
+use super::prepare::{PassageOrigin, Prepared, has_vectors_of, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
 use super::{IndexError, IndexId, META_FILE};
 
@@ -25,11 +26,12 @@ const MAX_READ_AHEAD: usize = 16;
 
 /// Changes the index in one folder. Holds nothing open; each change locks the index against other writers while it
 /// runs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
     extractor: Extractor,
+    embedder: Option<Arc<Embedder>>,
     /// What a new index gets; random unless given.
     new_id: Option<IndexId>,
 }
@@ -67,12 +69,23 @@ pub struct AddReport {
 impl Indexer {
     /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, extractor: Extractor::default(), new_id: None }
+        Self {
+            folder: folder.into(),
+            commit_interval: COMMIT_INTERVAL,
+            extractor: Extractor::default(),
+            embedder: None,
+            new_id: None,
+        }
     }
 
     /// Who reads the documents.
     pub fn with_extractor(self, extractor: Extractor) -> Self {
         Self { extractor, ..self }
+    }
+
+    /// What makes the passages' vectors. Files whose passages have others, or none, are indexed again by `add`.
+    pub fn with_embedder(self, embedder: Option<Arc<Embedder>>) -> Self {
+        Self { embedder, ..self }
     }
 
     /// The id of the index, if it has to be made.
@@ -130,9 +143,10 @@ impl Indexer {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        let (commit_interval, extractor) = (self.commit_interval, self.extractor.clone());
+        let (commit_interval, extractor, embedder) =
+            (self.commit_interval, self.extractor.clone(), self.embedder.clone());
         let report = AddReport::default();
-        AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, report }.run(progress)
+        AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, embedder, report }.run(progress)
     }
 
     /// `None` if the folder is not in the index.
@@ -179,6 +193,7 @@ struct AddRun {
     known: HashMap<PathBuf, (FileRecord, String)>,
     commit_interval: CommitInterval,
     extractor: Extractor,
+    embedder: Option<Arc<Embedder>>,
     report: AddReport,
 }
 
@@ -214,9 +229,11 @@ impl AddRun {
 
     /// Decided without reading the file.
     fn is_unchanged(&self, found: &DocumentFile) -> bool {
-        self.known
-            .get(&found.path)
-            .is_some_and(|(record, url)| record.is_current(found) && *url == self.url(&found.path))
+        self.known.get(&found.path).is_some_and(|(record, url)| {
+            record.is_current(found)
+                && has_vectors_of(&record.digest, self.embedder.as_deref())
+                && *url == self.url(&found.path)
+        })
     }
 
     /// Reads files on as many threads as there are cores.
@@ -230,7 +247,7 @@ impl AddRun {
         let terms: Vec<(String, String)> =
             files.iter().map(|found| (self.file_term(&found.path), self.url(&found.path))).collect();
         let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
-        let (next, extractor) = (AtomicUsize::new(0), self.extractor.clone());
+        let (next, extractor, embedder) = (AtomicUsize::new(0), self.extractor.clone(), self.embedder.clone());
         let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
         let read = |sender: mpsc::SyncSender<(usize, Prepared)>| {
             let mut session = extractor.session();
@@ -238,7 +255,7 @@ impl AddRun {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(found) = files.get(at) else { break };
                 let (file, url) = terms[at].clone();
-                let origin = PassageOrigin { fields, collection: &id, file, url };
+                let origin = PassageOrigin { fields, collection: &id, file, url, embedder: embedder.as_deref() };
                 // The receiver is gone if writing has failed.
                 if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;

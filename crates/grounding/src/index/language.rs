@@ -3,6 +3,7 @@
 
 use whatlang::{Detector, Lang};
 
+use super::fold::{Run, fold, runs};
 use super::stopwords;
 
 /// Other languages are indexed without stemming.
@@ -42,6 +43,19 @@ impl Language {
         let counts = Self::SPACED.map(|language| (language, count(language)));
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0).max(MIN_STOPWORDS);
         counts.into_iter().filter(|(_, count)| *count == most).map(|(language, _)| language).collect()
+    }
+
+    /// By its letters, or by its stop words.
+    pub(super) fn may_be_croatian(question: &str) -> bool {
+        let folded = fold(question);
+        let mut words = Vec::new();
+        runs(&folded, |run| {
+            if let Run::Word(word) = run {
+                words.push(word);
+            }
+        });
+        question.contains(['č', 'ć', 'đ', 'š', 'ž', 'Č', 'Ć', 'Đ', 'Š', 'Ž'])
+            || Self::detect_in_question(&words).contains(&Self::Croatian)
     }
 
     fn whatlang(self) -> Lang {

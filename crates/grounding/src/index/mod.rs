@@ -1,4 +1,5 @@
-//! The built-in search index: folders of documents, split into passages, searched by their words in nine languages.
+//! The built-in search index: folders of documents, split into passages, searched by their words in nine languages and, with
+//! an `Embedder`, by what they mean.
 //!
 //! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice
 //! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and
@@ -6,6 +7,7 @@
 
 mod catalogue;
 mod document;
+mod embedding;
 mod extract;
 mod files;
 mod fold;
@@ -19,6 +21,7 @@ mod split;
 mod stem;
 mod stopwords;
 mod terms;
+mod vectors;
 mod writer;
 
 use std::fmt;
@@ -29,9 +32,10 @@ use tantivy::TantivyError;
 
 use catalogue::Catalogue;
 pub use catalogue::Collection;
+pub use embedding::Embedder;
 pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
-pub use reader::Index;
+pub use reader::{Hit, Index};
 
 /// Tantivy's list of segments, replaced by every commit.
 const META_FILE: &str = "meta.json";

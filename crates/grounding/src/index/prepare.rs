@@ -5,6 +5,7 @@ use std::path::Path;
 use tantivy::TantivyDocument;
 
 use super::document::Document;
+use super::embedding::{EMBEDDER, Embedder, Vector};
 use super::extract::Session;
 use super::files::{DocumentFile, FileRecord, read, sha256_hex};
 use super::language::Language;
@@ -30,6 +31,8 @@ pub(super) struct PassageOrigin<'a> {
     /// The term by which the file's passages are deleted.
     pub(super) file: String,
     pub(super) url: String,
+    /// Without one, passages get no vectors.
+    pub(super) embedder: Option<&'a Embedder>,
 }
 
 /// Reads a file and makes its passages, unless its contents are those of `known`.
@@ -44,7 +47,7 @@ pub(super) fn prepare(
         Ok(bytes) => bytes,
         Err(reason) => return Prepared::Skipped(reason),
     };
-    let digest = sha256_hex(&bytes);
+    let digest = contents_digest(&bytes, origin.embedder);
     if known.is_some_and(|known| known.digest == digest) {
         return Prepared::Unchanged;
     }
@@ -70,6 +73,22 @@ pub(super) fn prepare(
     Prepared::Passages(record, passages)
 }
 
+/// Of what the passages depend on: the file's contents, and what made their vectors.
+fn contents_digest(bytes: &[u8], embedder: Option<&Embedder>) -> String {
+    sha256_hex(bytes) + &suffix(embedder)
+}
+
+/// Whether passages with that digest have the vectors that this embedder would make.
+pub(super) fn has_vectors_of(digest: &str, embedder: Option<&Embedder>) -> bool {
+    digest.get(SHA256_CHARS..) == Some(&suffix(embedder))
+}
+
+const SHA256_CHARS: usize = 64;
+
+fn suffix(embedder: Option<&Embedder>) -> String {
+    embedder.map_or_else(String::new, |_| format!("-{EMBEDDER}"))
+}
+
 fn passages(
     title: &str,
     document: &Document,
@@ -78,8 +97,11 @@ fn passages(
     origin: &PassageOrigin<'_>,
 ) -> Vec<TantivyDocument> {
     let fields = origin.fields;
-    let mut extractor = TermExtractor::new(Language::detect(&document.sample(Language::SAMPLE_BYTES)));
+    let language = Language::detect(&document.sample(Language::SAMPLE_BYTES));
+    let mut extractor = TermExtractor::new(language);
     let mut passages = Vec::with_capacity(chunks.len());
+    let mut vectors =
+        origin.embedder.map_or_else(Vec::new, |embedder| vectors(embedder, title, &chunks, language)).into_iter();
     for chunk in chunks {
         let mut terms = Terms::default();
         extractor.add(&chunk.text, 1, &mut terms);
@@ -88,6 +110,9 @@ fn passages(
         let mut passage = TantivyDocument::default();
         passage.add_text(fields.words, terms.words);
         passage.add_text(fields.stems, terms.stems);
+        if let Some(vector) = vectors.next() {
+            passage.add_bytes(fields.vector, &vector.to_bytes());
+        }
         passage.add_text(fields.title, title);
         passage.add_text(fields.text, chunk.text);
         passage.add_text(fields.url, &origin.url);
@@ -106,4 +131,10 @@ fn passages(
         passages.push(passage);
     }
     passages
+}
+
+/// A passage means what its title and heading say, too.
+fn vectors(embedder: &Embedder, title: &str, chunks: &[Chunk], language: Option<Language>) -> Vec<Vector> {
+    let text = |chunk: &Chunk| format!("{title}. {}. {}", chunk.heading, chunk.text);
+    embedder.passages(&chunks.iter().map(text).collect::<Vec<_>>(), language)
 }

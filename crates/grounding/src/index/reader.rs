@@ -1,9 +1,12 @@
-//! Searching: BM25 over words and stems; the best candidates are ranked again by how many of the query terms they hold.
+//! Searching: BM25 over words and stems, whose best candidates are ranked again by how many of the query terms they hold;
+//! beside it the passages whose vectors are closest to the question's. Both are ranked together.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tantivy::collector::TopDocs;
@@ -14,14 +17,20 @@ use tantivy::{DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, TERMINATE
 use super::panics::catch_panic;
 use super::schema::{Fields, schema};
 use super::terms::{TermField, query_terms};
+use super::vectors::{Direction, Vectors};
 use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
 
 /// The rarest terms of a question. More cost time and hardly change the ranking.
 const MAX_QUERY_TERMS: usize = 24;
-const RERANK_CANDIDATES: usize = 40;
+/// By words, and as many by vectors.
+const CANDIDATES: usize = 40;
 /// Relative to the best passage's. One below it shares a word or two with the question and misleads a small model.
 const MIN_RELATIVE_SCORE: f32 = 0.35;
+/// How much the best passage by words gains beside a cosine.
+const WORDS_WEIGHT: f32 = 0.2;
+/// How much less than the best passage one may have by words and vectors together.
+const MAX_DISTANCE: f32 = 0.2;
 /// The share of its score that a passage keeps when it holds hardly any query term.
 const MIN_COVERAGE_FACTOR: f32 = 0.5;
 
@@ -33,6 +42,19 @@ pub struct Index {
     /// The commit that `reader` has loaded.
     loaded: Mutex<Commit>,
     id: Mutex<IndexId>,
+    vectors: Mutex<Arc<Vectors>>,
+}
+
+/// A passage that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hit {
+    pub passage: Passage,
+    /// What decides the order.
+    pub score: f32,
+    /// By words, relative to the best; 0 if none of the question's are in it.
+    pub words: f32,
+    /// The cosine of its vector and the question's, if both have one.
+    pub meaning: Option<f32>,
 }
 
 /// Identifies a commit by the metadata of its file.
@@ -41,6 +63,20 @@ struct Commit {
     inode: u64,
     modified: (i64, i64),
     size: u64,
+}
+
+/// A passage that may be a hit, with a hit's figures.
+struct Candidate {
+    address: DocAddress,
+    score: f32,
+    words: f32,
+    meaning: Option<f32>,
+}
+
+impl Candidate {
+    fn by_words((words, address): (f32, DocAddress)) -> Self {
+        Self { address, score: words, words, meaning: None }
+    }
 }
 
 /// A query term that is in the index.
@@ -57,10 +93,13 @@ impl Index {
         // Read before loading: a commit in between is loaded twice rather than missed.
         let commit = Commit::read(&meta);
         let Some((index, catalogue)) = super::open(folder)? else { return Ok(None) };
-        let reader = catch_panic(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
-            .map_err(IndexError::reading)?;
+        let reader: IndexReader =
+            catch_panic(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
+                .map_err(IndexError::reading)?;
+        let vectors = catch_panic(|| Vectors::load(&reader.searcher(), &Vectors::default()))?;
+        let vectors = Mutex::new(Arc::new(vectors.map_err(IndexError::reading)?));
         let (loaded, id) = (Mutex::new(commit?), Mutex::new(catalogue.id));
-        Ok(Some(Self { reader, fields: schema().1, meta, loaded, id }))
+        Ok(Some(Self { reader, fields: schema().1, meta, loaded, id, vectors }))
     }
 
     /// Of the newest commit: another index may have been put in its place.
@@ -73,24 +112,55 @@ impl Index {
         Ok(self.searcher()?.num_docs() == 0)
     }
 
-    /// Best first. Nothing in the question is an operator.
-    pub fn search(&self, question: &str, limit: usize) -> Result<Vec<Passage>, IndexError> {
+    /// Best first. Nothing in the question is an operator. Without its vector, passages are found by their words alone.
+    pub fn search(&self, question: &str, vector: Option<&[f32]>, limit: usize) -> Result<Vec<Hit>, IndexError> {
         let searcher = self.searcher()?;
-        catch_panic(|| self.search_in(&searcher, question, limit))?.map_err(IndexError::reading)
+        let vectors = self.vectors.lock().clone();
+        let direction = vector.filter(|_| !vectors.is_empty()).map(Direction::new);
+        let found = catch_panic(|| self.search_in(&searcher, &vectors, question, direction.as_ref(), limit));
+        found?.map_err(IndexError::reading)
     }
 
-    fn search_in(&self, searcher: &Searcher, question: &str, limit: usize) -> tantivy::Result<Vec<Passage>> {
-        let terms = self.weighted_terms(searcher, question)?;
-        if terms.is_empty() || limit == 0 {
+    fn search_in(
+        &self,
+        searcher: &Searcher,
+        vectors: &Vectors,
+        question: &str,
+        direction: Option<&Direction>,
+        limit: usize,
+    ) -> tantivy::Result<Vec<Hit>> {
+        if limit == 0 {
             return Ok(Vec::new());
         }
-        let candidates = TopDocs::with_limit(limit.max(RERANK_CANDIDATES)).order_by_score();
-        let mut found = searcher.search(&query(&terms), &candidates)?;
-        rerank(searcher, &terms, &mut found)?;
-        let best = found.first().map_or(0.0, |(score, _)| *score);
-        found.retain(|(score, _)| *score >= best * MIN_RELATIVE_SCORE);
+        let by_words = self.search_words(searcher, question)?;
+        let (mut found, max_distance) = match direction {
+            Some(direction) => {
+                let nearest = vectors.nearest(searcher, direction, CANDIDATES);
+                (together(&by_words, &nearest, |address| vectors.cosine(address, direction)), MAX_DISTANCE)
+            }
+            None => (by_words.into_iter().map(Candidate::by_words).collect(), 1.0 - MIN_RELATIVE_SCORE),
+        };
+        found.sort_by(|one, other| other.score.total_cmp(&one.score));
+        let best = found.first().map_or(0.0, |candidate| candidate.score);
+        found.retain(|candidate| candidate.score >= best - max_distance);
         found.truncate(limit);
-        found.into_iter().map(|(_, address)| self.passage(searcher.doc(address)?)).collect()
+        let hit = |Candidate { address, score, words, meaning }| -> tantivy::Result<Hit> {
+            Ok(Hit { passage: self.passage(searcher.doc(address)?)?, score, words, meaning })
+        };
+        found.into_iter().map(hit).collect()
+    }
+
+    /// Best first, relative to the best.
+    fn search_words(&self, searcher: &Searcher, question: &str) -> tantivy::Result<Vec<(f32, DocAddress)>> {
+        let terms = self.weighted_terms(searcher, question)?;
+        if terms.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut found = searcher.search(&query(&terms), &TopDocs::with_limit(CANDIDATES).order_by_score())?;
+        rerank(searcher, &terms, &mut found)?;
+        let best = found.first().map_or(1.0, |(score, _)| score.max(f32::MIN_POSITIVE));
+        found.iter_mut().for_each(|(score, _)| *score /= best);
+        Ok(found)
     }
 
     /// The rarest terms of the question that are in the index.
@@ -150,6 +220,9 @@ impl Index {
             catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
             let catalogue = super::catalogue(self.reader.searcher().index())?.ok_or(IndexError::Gone)?;
             *self.id.lock() = catalogue.id;
+            let mut vectors = self.vectors.lock();
+            let of_newest = catch_panic(|| Vectors::load(&self.reader.searcher(), &vectors))?;
+            *vectors = Arc::new(of_newest.map_err(IndexError::reading)?);
             *loaded = newest;
         }
         Ok(self.reader.searcher())
@@ -165,6 +238,21 @@ impl Commit {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Ok(Self { inode: metadata.ino(), modified, size: metadata.size() })
     }
+}
+
+/// All that were found by words or by vectors, each once.
+fn together(
+    by_words: &[(f32, DocAddress)],
+    nearest: &[(f32, DocAddress)],
+    cosine: impl Fn(DocAddress) -> Option<f32>,
+) -> Vec<Candidate> {
+    let mut words: BTreeMap<DocAddress, f32> = nearest.iter().map(|(_, address)| (*address, 0.0)).collect();
+    words.extend(by_words.iter().map(|(score, address)| (*address, *score)));
+    let candidate = |(address, words)| {
+        let meaning = cosine(address);
+        Candidate { address, score: meaning.unwrap_or(0.0) + WORDS_WEIGHT * words, words, meaning }
+    };
+    words.into_iter().map(candidate).collect()
 }
 
 /// Any of the terms. Flat on purpose: Tantivy skips fast through a union of plain terms.

@@ -1,14 +1,18 @@
 //! The schema of a passage in Tantivy. Any change here or in how passages are made must raise `VERSION`.
 
-use tantivy::schema::{Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
+use tantivy::schema::{FAST, Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
 
 /// An index of another version is not read.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
+
+pub(super) const VECTOR: &str = "vector";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields {
     pub(super) words: Field,
     pub(super) stems: Field,
+    /// Absent where passages are found by words alone.
+    pub(super) vector: Field,
     pub(super) title: Field,
     pub(super) heading: Field,
     pub(super) text: Field,
@@ -31,6 +35,7 @@ pub(super) fn schema() -> (Schema, Fields) {
     let fields = Fields {
         words: schema.add_text_field("words", terms.clone()),
         stems: schema.add_text_field("stems", terms),
+        vector: schema.add_bytes_field(VECTOR, FAST),
         title: schema.add_text_field("title", STORED),
         heading: schema.add_text_field("heading", STORED),
         text: schema.add_text_field("text", STORED),

@@ -7,13 +7,13 @@
 use super::document::Block;
 use crate::cjk::is_cjk;
 
-const MAX_CHUNK_HALF_WORDS: usize = 2 * 200;
+const MAX_CHUNK_HALF_WORDS: usize = 2 * 120;
 /// A part of an overlong paragraph.
-const PART_HALF_WORDS: usize = 2 * 150;
+const PART_HALF_WORDS: usize = 2 * 90;
 /// A longer sentence is not repeated.
-const MAX_OVERLAP_HALF_WORDS: usize = 2 * 40;
+const MAX_OVERLAP_HALF_WORDS: usize = 2 * 30;
 /// A shorter rest of a section goes with the chunk before it.
-const MIN_TAIL_HALF_WORDS: usize = 2 * 40;
+const MIN_TAIL_HALF_WORDS: usize = 2 * 30;
 /// A longer word counts as several, so that text without spaces is not one word.
 const MAX_WORD_CHARS: usize = 24;
 

@@ -15,13 +15,24 @@ use crate::scorer::split_material;
 const MAX_QUERY_CHARS: usize = 240;
 /// A shorter turn cannot be understood without the one before it.
 const MIN_STANDALONE_WORDS: usize = 5;
+/// The same for the built-in index, which nothing leaves the machine for.
+const MIN_STANDALONE_WORDS_FOR_INDEX: usize = 9;
 
-/// `None` if nothing is left to search for.
+/// What a remote server is sent; `None` if nothing is left to search for.
 pub fn derive(messages: &[Message]) -> Option<String> {
+    derive_with(messages, MIN_STANDALONE_WORDS)
+}
+
+/// What the built-in index is asked.
+pub fn derive_for_index(messages: &[Message]) -> Option<String> {
+    derive_with(messages, MIN_STANDALONE_WORDS_FOR_INDEX)
+}
+
+fn derive_with(messages: &[Message], min_standalone_words: usize) -> Option<String> {
     let mut user_turns = messages.iter().rev().filter(|message| message.role() == Role::User);
     let last = question_of(user_turns.next()?.content());
     let query = match user_turns.next() {
-        Some(before) if needs_context(&last) => {
+        Some(before) if words(&last) < min_standalone_words => {
             let before = question_of(before.content());
             let max_chars = MAX_QUERY_CHARS.saturating_sub(last.chars().count() + 1);
             // The turn before may announce a secret that this one tells.
@@ -60,9 +71,9 @@ fn shorten(text: &str) -> String {
     end.trim().to_owned()
 }
 
-fn needs_context(text: &str) -> bool {
+fn words(text: &str) -> usize {
     let half_words = text.chars().filter(|character| is_half_a_word(*character)).count();
-    text.split_whitespace().count() + half_words / 2 < MIN_STANDALONE_WORDS
+    text.split_whitespace().count() + half_words / 2
 }
 
 /// At most that many characters, cut where a word ends.

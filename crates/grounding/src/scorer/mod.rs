@@ -37,6 +37,9 @@ pub struct Scorer {
     model: Model,
 }
 
+/// A score says no more than that about how sure it is.
+const MIN_ODDS: f32 = 0.001;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score(f32);
 
@@ -44,6 +47,11 @@ impl Score {
     /// From 0, surely no facts required, to 1, surely.
     pub fn get(self) -> f32 {
         self.0
+    }
+
+    pub fn log_odds(self) -> f32 {
+        let score = self.0.clamp(MIN_ODDS, 1.0 - MIN_ODDS);
+        libm::logf(score / (1.0 - score))
     }
 
     pub fn is_required(self) -> bool {

@@ -29,7 +29,7 @@ fn a_damaged_index_is_an_error_and_not_an_empty_index() -> TestResult {
         fixture.add()?;
         damage(&fixture.index_folder())?;
         let searched = Index::open(&fixture.index_folder()).and_then(|index| match index {
-            Some(index) => index.search("anchor", 5).map(Some),
+            Some(index) => index.search("anchor", None, 5).map(Some),
             None => Ok(None),
         });
         assert!(matches!(searched, Err(IndexError::Unreadable(_))), "{what}: {searched:?}");
@@ -55,7 +55,7 @@ fn an_index_that_vanishes_under_a_reader_is_an_error() -> TestResult {
     fixture.add()?;
     let index = fixture.index()?;
     fs::remove_dir_all(fixture.index_folder())?;
-    assert!(matches!(index.search("anchor", 5), Err(IndexError::Gone)));
+    assert!(matches!(index.search("anchor", None, 5), Err(IndexError::Gone)));
     Ok(())
 }
 

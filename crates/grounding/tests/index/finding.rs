@@ -207,14 +207,17 @@ fn nothing_in_a_question_is_an_operator() -> TestResult {
         "{\"lighthouse\": 1}",
         "lighthouse'; DROP TABLE passages;--",
     ] {
-        assert!(index.search(question, 5)?.iter().any(|found| found.url.ends_with("a.txt")), "{question}");
+        assert!(
+            index.search(question, None, 5)?.iter().any(|found| found.passage.url.ends_with("a.txt")),
+            "{question}"
+        );
     }
     for question in ["", " ", "*", "\"\"", "()", "AND", "::", "?!…", "🏮🏮"] {
-        assert_eq!(index.search(question, 5)?, [], "{question}");
+        assert_eq!(index.search(question, None, 5)?, [], "{question}");
     }
-    assert_eq!(index.search("lighthouse crane", 0)?, []);
-    assert_eq!(index.search("lighthouse crane", 1)?.len(), 1);
+    assert_eq!(index.search("lighthouse crane", None, 0)?, []);
+    assert_eq!(index.search("lighthouse crane", None, 1)?.len(), 1);
     let long = "lighthouse ".repeat(10_000) + &"灯".repeat(10_000) + &"x".repeat(100_000);
-    assert_eq!(index.search(&long, 5)?.len(), 1);
+    assert_eq!(index.search(&long, None, 5)?.len(), 1);
     Ok(())
 }

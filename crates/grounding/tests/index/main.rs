@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     pub(crate) fn ask(&self, question: &str) -> Result<Vec<Passage>, Box<dyn Error>> {
-        Ok(self.index()?.search(question, 5)?)
+        Ok(self.index()?.search(question, None, 5)?.into_iter().map(|hit| hit.passage).collect())
     }
 
     pub(crate) fn found_urls(&self, question: &str) -> Result<Vec<String>, Box<dyn Error>> {

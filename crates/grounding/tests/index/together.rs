@@ -13,7 +13,7 @@ fn a_reader_sees_what_another_commits() -> TestResult {
     fixture.add()?;
     let index = fixture.index()?;
     for n in 0..5 {
-        assert_eq!(index.search("rudder", 9)?.len(), n);
+        assert_eq!(index.search("rudder", None, 9)?.len(), n);
         fixture.write(&format!("r{n}.txt"), "The rudder is light.")?;
         fixture.add()?;
     }
@@ -34,7 +34,7 @@ fn many_search_while_one_writes() -> TestResult {
             .map(|_| {
                 scope.spawn(|| {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                        let found = index.search("anchor", 5)?;
+                        let found = index.search("anchor", None, 5)?;
                         assert!(!found.is_empty(), "a document that is always there is always found");
                     }
                     Ok::<_, IndexError>(())

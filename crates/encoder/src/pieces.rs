@@ -1,0 +1,220 @@
+//! Splits a text into the pieces of a SentencePiece model (unigram): those whose scores sum up to the most. Time is linear in
+//! the text's length.
+
+use unicode_normalization::UnicodeNormalization;
+
+use crate::EncoderError;
+
+/// As SentencePiece writes a space; every word begins with one.
+const SPACE: char = '▁';
+const UNKNOWN: u32 = 0;
+const BEGIN: u32 = 1;
+const END: u32 = 2;
+/// How much less than the worst piece a character counts that is in no piece.
+const UNKNOWN_PENALTY: f32 = 10.0;
+/// A longer text is cut: a vector says little about it.
+const MAX_TOKENS: usize = 512;
+const MAX_CHARS: usize = 4 * MAX_TOKENS;
+
+struct Piece {
+    text: Box<[u8]>,
+    id: u32,
+    score: f32,
+}
+
+pub(crate) struct Pieces {
+    /// By their bytes.
+    sorted: Vec<Piece>,
+    unknown_score: f32,
+}
+
+impl Pieces {
+    /// Reads the file, whose messages of field 1 are the pieces, with their text in field 1 and their score in field 2.
+    pub(crate) fn parse(model: &[u8]) -> Result<Self, EncoderError> {
+        let mut sorted = Vec::new();
+        for (field, value) in Fields(model).collect::<Option<Vec<_>>>().ok_or(INVALID)? {
+            if field == 1 {
+                let fields = Fields(value).collect::<Option<Vec<_>>>().ok_or(INVALID)?;
+                let find = |wanted: u64| fields.iter().find(|(field, _)| *field == wanted).map(|(_, value)| *value);
+                let score = find(2).and_then(|bytes| bytes.first_chunk()).map_or(0.0, |four| f32::from_le_bytes(*four));
+                let id = u32::try_from(sorted.len()).map_err(|_| INVALID)?;
+                sorted.push(Piece { text: find(1).ok_or(INVALID)?.into(), id, score });
+            }
+        }
+        let lowest = sorted.iter().map(|piece| piece.score).fold(0.0, f32::min);
+        sorted.retain(|piece| ![UNKNOWN, BEGIN, END].contains(&piece.id) && !piece.text.is_empty());
+        sorted.sort_by(|one, other| one.text.cmp(&other.text));
+        match sorted.is_empty() {
+            true => Err(INVALID),
+            false => Ok(Self { sorted, unknown_score: lowest - UNKNOWN_PENALTY }),
+        }
+    }
+
+    pub(crate) fn tokens(&self, text: &str) -> Vec<u32> {
+        let normalized = normalize(text);
+        let mut tokens = vec![BEGIN];
+        tokens.extend(self.best_split(&normalized));
+        tokens.truncate(MAX_TOKENS - 1);
+        tokens.push(END);
+        tokens
+    }
+
+    fn best_split(&self, text: &str) -> Vec<u32> {
+        if text.is_empty() {
+            return vec![UNKNOWN];
+        }
+        // For each place in the text: the best score of what is before it, and the last piece of that with its start.
+        let mut best: Vec<(f32, usize, u32)> = vec![(f32::NEG_INFINITY, 0, UNKNOWN); text.len() + 1];
+        best[0].0 = 0.0;
+        for (start, character) in text.char_indices() {
+            let before = best[start].0;
+            let mut improve = |end: usize, score: f32, id: u32| {
+                if before + score > best[end].0 {
+                    best[end] = (before + score, start, id);
+                }
+            };
+            let mut has_single = false;
+            self.prefixes(&text.as_bytes()[start..], |piece| {
+                has_single |= piece.text.len() == character.len_utf8();
+                improve(start + piece.text.len(), piece.score, piece.id);
+            });
+            if !has_single {
+                improve(start + character.len_utf8(), self.unknown_score, UNKNOWN);
+            }
+        }
+        let (mut tokens, mut end) = (Vec::new(), text.len());
+        while end > 0 {
+            let (_, start, id) = best[end];
+            tokens.push(id);
+            end = start;
+        }
+        tokens.reverse();
+        tokens
+    }
+
+    /// Every piece that the text begins with, shortest first.
+    fn prefixes<'a>(&'a self, text: &[u8], mut found: impl FnMut(&'a Piece)) {
+        let mut rest = &self.sorted[..];
+        for (length, byte) in text.iter().enumerate() {
+            let next = |piece: &Piece| piece.text.get(length).copied();
+            rest = &rest[rest.partition_point(|piece| next(piece) < Some(*byte))..];
+            rest = &rest[..rest.partition_point(|piece| next(piece) == Some(*byte))];
+            match rest.first() {
+                Some(piece) if piece.text.len() == length + 1 => found(piece),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+const INVALID: EncoderError = EncoderError::Invalid("its pieces of words cannot be read");
+
+/// In compatibility form, with one space before each word.
+fn normalize(text: &str) -> String {
+    let mut normalized = String::with_capacity(text.len() + 8);
+    let composed: String =
+        text.chars().take(MAX_CHARS).filter(|c| !c.is_control() || c.is_whitespace()).nfkc().collect();
+    for word in composed.split_whitespace() {
+        normalized.push(SPACE);
+        normalized.push_str(word);
+    }
+    normalized
+}
+
+/// The fields of a message in protobuf's encoding; `None` where it is not one.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Option<(u64, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn field(&mut self) -> Option<(u64, &'a [u8])> {
+        let tag = self.varint()?;
+        let length = match tag & 7 {
+            0 => {
+                self.varint()?;
+                0
+            }
+            1 => 8,
+            2 => usize::try_from(self.varint()?).ok()?,
+            5 => 4,
+            _ => return None,
+        };
+        let (value, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some((tag >> 3, value))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn model(pieces: &[(&str, f32)]) -> Vec<u8> {
+        let special = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)];
+        let message = |(text, score): &(&str, f32)| {
+            let mut piece = vec![0x0a, u8::try_from(text.len()).unwrap()];
+            piece.extend(text.as_bytes());
+            piece.push(0x15);
+            piece.extend(score.to_le_bytes());
+            [vec![0x0a, u8::try_from(piece.len()).unwrap()], piece].concat()
+        };
+        special.iter().chain(pieces).flat_map(message).collect()
+    }
+
+    #[test]
+    fn the_split_with_the_best_sum_is_chosen() {
+        let pieces = [("▁", -5.0), ("▁a", -2.0), ("b", -3.0), ("▁ab", -4.5), ("c", -3.0), ("bc", -2.0), ("ß", -9.0)];
+        let pieces = Pieces::parse(&model(&pieces)).unwrap();
+        assert_eq!(pieces.tokens("ab"), [BEGIN, 6, END]);
+        assert_eq!(pieces.tokens("  abc \n"), [BEGIN, 4, 8, END], "-2 and -2 are better than -4.5 and -3");
+        assert_eq!(pieces.tokens("ａｂ"), [BEGIN, 6, END], "wide letters are letters");
+        assert_eq!(pieces.tokens("aß b"), [BEGIN, 4, 9, 3, 5, END]);
+        assert_eq!(pieces.tokens("ax"), [BEGIN, 4, UNKNOWN, END]);
+        assert_eq!(pieces.tokens(""), [BEGIN, UNKNOWN, END]);
+        assert_eq!(pieces.tokens(&"x".repeat(100_000)).len(), MAX_TOKENS);
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_that_are_no_model_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Pieces::parse(&bytes);
+        }
+
+        #[test]
+        fn a_model_that_is_cut_is_an_error_or_has_fewer_pieces(end in 0..80_usize) {
+            let model = model(&[("▁a", -2.0), ("b", -3.0), ("c", -3.0)]);
+            if let Ok(pieces) = Pieces::parse(&model[..end.min(model.len())]) {
+                prop_assert!(pieces.sorted.len() <= 3);
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Trains what tells questions from tasks (`helpful::asks`) on the labelled rows of `data/`.
+//!
+//!     cargo run --release -p grounding --example train_asks -- ENCODER
+
+use std::error::Error;
+use std::path::Path;
+
+use grounding::helpful::train;
+use grounding::index::Embedder;
+use grounding::scorer::load_labelled;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let encoder = std::env::args_os().nth(1).ok_or("the encoder's file is missing")?;
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut rows = load_labelled(&home.join("data"), "train-")?;
+    rows.extend(load_labelled(&home.join("data"), "own-")?);
+    let model = train(&Embedder::load(Path::new(&encoder))?, &rows);
+    std::fs::write(home.join("src/helpful/asks.bin"), model)?;
+    println!("{} rows", rows.len());
+    Ok(())
+}

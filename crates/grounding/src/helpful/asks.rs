@@ -1,0 +1,106 @@
+//! Whether a request asks or states a problem, or wants something done with words that it brings along: a linear model over
+//! the vector of its last turn.
+
+use chat::{Message, Role};
+
+use crate::index::Embedder;
+use crate::scorer::LabelledRequest;
+
+static MODEL: &[u8] = include_bytes!("asks.bin");
+
+/// Of a turn; requests stand at its beginning, what they bring along after it.
+const MAX_CHARS: usize = 400;
+/// Categories of requests that need no facts of the world, but may well be answered by documents.
+const PROBLEMS: [&str; 16] = [
+    "advice",
+    "decision",
+    "howto",
+    "router",
+    "cleaning",
+    "support",
+    "home-repair",
+    "hr",
+    "work",
+    "diy",
+    "home",
+    "feelings",
+    "relationship",
+    "pets",
+    "parenting",
+    "gadgets",
+];
+/// There are few of them.
+const PROBLEM_WEIGHT: f32 = 6.0;
+const ROUNDS: usize = 400;
+const RATE: f32 = 30.0;
+const DECAY: f32 = 1e-4;
+
+pub struct Asks {
+    /// One for each number of a vector, and one for itself.
+    weights: Vec<f32>,
+}
+
+impl Asks {
+    pub fn new() -> Self {
+        Self {
+            weights: MODEL
+                .chunks_exact(4)
+                .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+                .collect(),
+        }
+    }
+
+    /// Above zero for a question or a problem, below for a task.
+    pub fn sum(&self, vector: &[f32]) -> f32 {
+        sum(&self.weights, vector)
+    }
+}
+
+impl Default for Asks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn sum(weights: &[f32], vector: &[f32]) -> f32 {
+    let bias = weights.get(vector.len()).copied().unwrap_or(0.0);
+    weights.iter().zip(vector).map(|(weight, number)| weight * number).sum::<f32>() + bias
+}
+
+/// What is looked at of a conversation.
+pub(crate) fn asked(messages: &[Message]) -> &str {
+    let last =
+        messages.iter().rev().find(|message| message.role() == Role::User).map_or("", |message| message.content());
+    last.char_indices().nth(MAX_CHARS).map_or(last, |(end, _)| &last[..end])
+}
+
+/// The file of a model that tells the labelled requests apart.
+pub fn train(embedder: &Embedder, rows: &[LabelledRequest]) -> Vec<u8> {
+    let vectors: Vec<Vec<f32>> = rows.iter().map(|row| embedder.question(asked(&row.messages))).collect();
+    let targets: Vec<(f32, f32)> = rows.iter().map(target).collect();
+    let total: f32 = targets.iter().map(|(_, weight)| weight).sum();
+    let mut weights = vec![0.0; encoder::DIMENSIONS + 1];
+    for _ in 0..ROUNDS {
+        let mut gradient = vec![0.0; weights.len()];
+        for (vector, (label, weight)) in vectors.iter().zip(&targets) {
+            let error = (1.0 / (1.0 + libm::expf(-sum(&weights, vector))) - label) * weight / total;
+            gradient.iter_mut().zip(vector.iter().chain(&[1.0])).for_each(|(sum, number)| *sum += error * number);
+        }
+        let bias = weights.len() - 1;
+        for (at, (weight, slope)) in weights.iter_mut().zip(gradient).enumerate() {
+            let decay = if at == bias { 0.0 } else { DECAY * *weight };
+            *weight -= RATE * (slope + decay);
+        }
+    }
+    weights.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// The label, and how much it counts.
+fn target(row: &LabelledRequest) -> (f32, f32) {
+    let category = row.category.split('/').next().unwrap_or_default();
+    match row.required {
+        Some(true) => (1.0, 1.0),
+        _ if PROBLEMS.contains(&category) || category.contains("advice") => (1.0, PROBLEM_WEIGHT),
+        _ => (0.0, 1.0),
+    }
+}
