@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{Message, Role};
+use grounding::helpful::{Asks, Evidence, asked};
 use grounding::index::{Embedder, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::cli::GroundingCommand;
 use crate::error::CliError;
+use crate::index;
 use crate::settings::Settings;
 
 /// How often it is looked whether there is a sentence encoder now.
@@ -116,11 +118,11 @@ pub(crate) fn mode(settings: &Settings) -> &'static str {
     }
 }
 
-pub(crate) fn run(command: GroundingCommand) -> Result<(), CliError> {
+pub(crate) fn run(settings: &Settings, command: GroundingCommand) -> Result<(), CliError> {
     match command {
         GroundingCommand::Score { file } => score(&file),
         GroundingCommand::Judge { file } => judge(&file),
-        GroundingCommand::Explain { text } => explain(text),
+        GroundingCommand::Explain { text } => explain(settings, text),
     }
 }
 
@@ -160,7 +162,7 @@ fn judge(file: &Path) -> Result<(), CliError> {
     Ok(write!(std::io::stdout(), "{evaluation}")?)
 }
 
-fn explain(text: String) -> Result<(), CliError> {
+fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
     let message = Message::new(Role::User, text).map_err(|error| CliError::new(format!("the message {error}")))?;
     let messages = [message];
     let (score, reasons) = Scorer::new().explain(&messages);
@@ -176,6 +178,24 @@ fn explain(text: String) -> Result<(), CliError> {
             writeln!(out, "No search query is left: the message is only code or personal data")?
         }
         _ => {}
+    }
+    if let (Some(index), Some(embedder)) = (index::open(settings)?, index::loaded_embedder(settings)?) {
+        let query = query::derive_for_index(&messages).unwrap_or_default();
+        let hits = index.search(&query, Some(&embedder.question(&query)), 1).map_err(index::cli_error)?;
+        let turn = embedder.question(asked(&messages));
+        let evidence = Evidence::new(score, &turn, &Asks::new(), &messages, &hits);
+        let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
+        let kind = if evidence.asks > 0.0 { "a question or a problem" } else { "a task" };
+        writeln!(
+            out,
+            "The indexed documents {verdict} ({:+.1}): it looks like {kind} ({:+.1}),",
+            evidence.sum(),
+            evidence.asks
+        )?;
+        match hits.first() {
+            Some(hit) => writeln!(out, "and the best passage, of {}, scores {:.2}", hit.passage.url, hit.score)?,
+            None => writeln!(out, "and no passage was found")?,
+        }
     }
     Ok(())
 }

@@ -206,27 +206,32 @@ struct JsonHit<'a> {
     text: &'a str,
 }
 
+pub(crate) fn open(settings: &Settings) -> Result<Option<Index>, CliError> {
+    Index::open(&settings.index_folder()).map_err(cli_error)
+}
+
+/// `None` if documents are found by their words alone.
+pub(crate) fn loaded_embedder(settings: &Settings) -> Result<Option<Embedder>, CliError> {
+    let file = settings.encoder_file();
+    if !settings.search.embeddings || !file.exists() {
+        return Ok(None);
+    }
+    Embedder::load(&file).map(Some).map_err(|error| {
+        let file = file.display();
+        CliError::new(format!("{file} cannot be loaded: {error}. Remove it, and run `adriaticum index add` again."))
+    })
+}
+
 const MAX_HITS: usize = 10;
 const SNIPPET_CHARS: usize = 160;
 
 fn search(settings: &Settings, question: &str, json: bool) -> Result<(), CliError> {
-    let index = Index::open(&settings.index_folder()).map_err(cli_error)?;
-    let Some(index) = index else {
+    let Some(index) = open(settings)? else {
         return Err(CliError::new(
             "nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR",
         ));
     };
-    let encoder = settings.encoder_file();
-    let embedder = match settings.search.embeddings && encoder.exists() {
-        true => Some(Embedder::load(&encoder).map_err(|error| {
-            CliError::new(format!(
-                "{} cannot be loaded: {error}. Remove it, and run `index add` again.",
-                encoder.display()
-            ))
-        })?),
-        false => None,
-    };
-    let vector = embedder.map(|embedder| embedder.question(question));
+    let vector = loaded_embedder(settings)?.map(|embedder| embedder.question(question));
     let hits = index.search(question, vector.as_deref(), MAX_HITS).map_err(cli_error)?;
     if json {
         let hits = hits.iter().map(|Hit { passage, score, words, meaning }| JsonHit {
@@ -264,7 +269,7 @@ struct JsonCollection<'a> {
     indexed_at: String,
 }
 
-fn cli_error(error: IndexError) -> CliError {
+pub(crate) fn cli_error(error: IndexError) -> CliError {
     let remedy = match error {
         IndexError::Busy => " Wait for it to end, or stop it.",
         IndexError::NoSuchFolder { .. } => " Correct the path, or make it readable.",

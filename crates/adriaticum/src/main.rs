@@ -94,7 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
-        Command::Grounding { command } => grounding::run(command)?,
+        Command::Grounding { command } => grounding::run(&settings, command)?,
         Command::Index { command } => block_on(index::run(&settings, command))?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Limits { command } => block_on(limits::run(&settings, command))?,

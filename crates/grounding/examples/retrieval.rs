@@ -1,5 +1,5 @@
 //! How often the right document is among the first three sources, for the questions in `data/retrieval`: by words alone, by
-//! vectors alone and by both.
+//! vectors alone, by both, and as a caller gets them, who gets none if the documents do not help.
 //!
 //!     cargo run --release -p grounding --example retrieval -- ENCODER [FOLDER…]
 
@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::{Message, Role};
+use grounding::helpful::{Asks, Evidence, asked};
 use grounding::index::{AddOptions, Embedder, Hit, Index, IndexError, Indexer};
 use grounding::query;
+use grounding::scorer::Scorer;
 use serde::Deserialize;
 
 const SOURCES: usize = 3;
+const LIMIT: usize = 40;
 
 #[derive(Deserialize)]
 struct Question {
@@ -34,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let encoder = arguments.next().ok_or("the encoder's file is missing")?;
     let embedder = Arc::new(Embedder::load(Path::new(&encoder))?);
+    let (scorer, asks) = (Scorer::new(), Asks::new());
     let mut folders: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
     if folders.is_empty() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/retrieval");
@@ -49,42 +53,60 @@ fn main() -> Result<(), Box<dyn Error>> {
         let questions = text.lines().map(serde_json::from_str).collect::<Result<Vec<Question>, _>>()?;
         let opened = Index::open(index.path())?.ok_or("no index")?;
         let search = |query: &str, limit| opened.search(query, Some(&embedder.question(query)), limit);
-        measure("words", &questions, |query| opened.search(query, None, 40))?;
-        measure("vectors", &questions, |query| {
-            let mut hits = search(query, 80)?;
+        measure("words", &questions, &|_, query| opened.search(query, None, LIMIT))?;
+        measure("vectors", &questions, &|_, query| {
+            let mut hits = search(query, 2 * LIMIT)?;
             hits.sort_by(|one, other| other.meaning.unwrap_or(-1.0).total_cmp(&one.meaning.unwrap_or(-1.0)));
             Ok(hits)
         })?;
-        measure("both", &questions, |query| search(query, 40))?;
+        measure("both", &questions, &|_, query| search(query, LIMIT))?;
+        measure("as given", &questions, &|messages, query| {
+            let hits = search(query, LIMIT)?;
+            let evidence =
+                Evidence::new(scorer.score(messages), &embedder.question(asked(messages)), &asks, messages, &hits);
+            Ok(if evidence.is_helpful() { hits } else { Vec::new() })
+        })?;
     }
     Ok(())
 }
 
-fn measure(
-    name: &str,
-    questions: &[Question],
-    search: impl Fn(&str) -> Result<Vec<Hit>, IndexError>,
-) -> Result<(), Box<dyn Error>> {
-    let mut found: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+/// The first hits of a conversation.
+type Search<'a> = &'a dyn Fn(&[Message], &str) -> Result<Vec<Hit>, IndexError>;
+
+fn measure(name: &str, questions: &[Question], search: Search<'_>) -> Result<(), Box<dyn Error>> {
+    let mut groups: BTreeMap<String, Counts> = BTreeMap::new();
     let began = Instant::now();
-    for question in questions.iter().filter(|question| !question.documents.is_empty()) {
+    for question in questions {
         let messages = question.messages.iter().map(|turn| {
             let role = Role::from_name(&turn.role).ok_or("no such role")?;
             Ok(Message::new(role, turn.content.clone()).map_err(|error| error.to_string())?)
         });
         let messages = messages.collect::<Result<Vec<_>, Box<dyn Error>>>()?;
-        let hits = search(&query::derive_for_index(&messages).unwrap_or_default())?;
+        let hits = match query::derive_for_index(&messages) {
+            Some(query) => search(&messages, &query)?,
+            None => Vec::new(),
+        };
         let is_right = |hit: &Hit| question.documents.iter().any(|document| hit.passage.url.ends_with(document));
         let right = hits.iter().take(SOURCES).any(is_right);
         for group in [question.kind.clone(), format!("{} {}", question.kind, question.lang)] {
-            let (rights, all) = found.entry(group).or_default();
-            (*rights, *all) = (*rights + usize::from(right), *all + 1);
+            let counts = groups.entry(group).or_default();
+            counts.all += 1;
+            counts.given += usize::from(!hits.is_empty());
+            counts.right += usize::from(right);
         }
     }
-    let asked = questions.len();
-    println!("  {name} ({:.1?} each)", began.elapsed() / u32::try_from(asked)?);
-    for (group, (rights, all)) in found {
-        println!("    {group:<14} {rights:>3} of {all:>3}  {:.2}", rights as f64 / all as f64);
+    println!("  {name} ({:.1?} each)", began.elapsed() / u32::try_from(questions.len())?);
+    for (group, Counts { all, given, right }) in groups {
+        let share = |count: usize| count as f64 / all as f64;
+        println!("    {group:<14} {all:>3}  sources {:.2}  right {:.2}", share(given), share(right));
     }
     Ok(())
+}
+
+#[derive(Default)]
+struct Counts {
+    all: usize,
+    /// With any source.
+    given: usize,
+    right: usize,
 }

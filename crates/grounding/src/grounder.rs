@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use chat::{ChatRequest, Message, Role};
+use chat::{ChatRequest, Message};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use reqwest::header::HeaderMap;
@@ -129,12 +129,7 @@ impl Grounder {
         let Some(query) = query::derive_for_index(messages) else { return Ok(Vec::new()) };
         let (hits, turn) = local.search_for(&query, asked(messages), MAX_RESULTS).await?;
         if let (Some(turn), Mode::Auto) = (turn, self.mode) {
-            let evidence = Evidence {
-                score,
-                asks: self.asks.get_or_init(Asks::new).sum(&turn),
-                best: hits.first().map_or(0.0, |hit| hit.score),
-                is_follow_up: messages.iter().filter(|message| message.role() == Role::User).count() > 1,
-            };
+            let evidence = Evidence::new(score, &turn, self.asks.get_or_init(Asks::new), messages, &hits);
             if !evidence.is_helpful() {
                 return Ok(Vec::new());
             }

@@ -98,6 +98,7 @@ impl Installation {
             ("console.listen", "127.0.0.1:0"),
             ("ops.listen", "127.0.0.1:0"),
             ("model", "none"),
+            ("search.embeddings", "off"),
         ];
         let mut installation = Self { program, settings: Vec::new(), data: PathBuf::new(), folder };
         settings.into_iter().for_each(|(name, value)| installation.set(name, value));

@@ -1,4 +1,4 @@
-//! The default model: fetched and tuned once per machine, and kept in the user's cache.
+//! The default model, fetched and tuned once per machine, and the sentence encoder, both kept in the user's cache.
 
 use std::fs;
 use std::io::Write;
@@ -36,6 +36,26 @@ impl Program {
             }
             model
         })
+    }
+}
+
+impl Installation {
+    /// Has documents found by what they mean, too.
+    pub fn use_sentence_encoder(&mut self) {
+        const FILE: &str = "sentence-encoder.whl";
+        static FETCHED: OnceLock<PathBuf> = OnceLock::new();
+        let kept = FETCHED.get_or_init(|| {
+            let folder = cache_folder().join("test-encoder");
+            let mut installation = self.program().install();
+            installation.set_data(folder.clone());
+            installation.set("search.embeddings", "on");
+            fs::create_dir_all(installation.folder().join("empty")).unwrap();
+            installation.run_ok(&["index", "add", "empty"]);
+            folder.join(FILE)
+        });
+        self.set("search.embeddings", "on");
+        fs::create_dir_all(self.data()).unwrap();
+        fs::copy(kept, self.data().join(FILE)).unwrap();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{Connection, Installation, Request, Response, ShiftedClock, chat_body
 pub struct ServiceBuilder(Installation);
 
 impl ServiceBuilder {
-    pub(crate) fn new(installation: Installation) -> Self {
+    pub fn new(installation: Installation) -> Self {
         Self(installation)
     }
 

@@ -1,7 +1,7 @@
 //! An index that is lost, or not the one that was there, is an outage: requests that need facts are refused, and every
 //! report says why.
 
-use testbed::{Behaviour, FakeRuntime, Installation, Service, on_postgres};
+use testbed::{Behaviour, FakeRuntime, Installation, Response, Service, ServiceBuilder, on_postgres};
 
 use crate::ADRIATICUM;
 
@@ -130,4 +130,104 @@ fn a_replica_without_its_copy_of_the_index_grounds_nothing() {
     add_documents(&second);
     assert_grounded(&second, &key);
     assert_grounded(&first, &key);
+}
+
+const BADGE: &str = "my badge does not open the door any more";
+
+fn handbook(installation: &Installation) {
+    let documents = installation.folder().join("handbook");
+    std::fs::create_dir_all(&documents).unwrap();
+    for (name, text) in [
+        (
+            "card.md",
+            "# The campus card\n\nIf the reader flashes red, the rights on your access card have expired: hold it against the yellow column.\n",
+        ),
+        (
+            "printing.md",
+            "# Printing\n\nA page costs five cents. When paper is stuck, open the rear cover and pull it out slowly.\n",
+        ),
+        (
+            "bicycles.md",
+            "# Bicycles\n\nE-bikes are charged in the shed behind building C. The socket needs your card.\n",
+        ),
+        ("leave.md", "# Parental leave\n\nTell the personnel office eight weeks before the birth.\n"),
+    ] {
+        std::fs::write(documents.join(name), text).unwrap();
+    }
+}
+
+fn sources(response: &Response) -> Vec<&str> {
+    response.headers.iter().filter(|(name, _)| name == "link").map(|(_, value)| value.as_str()).collect()
+}
+
+#[test]
+fn documents_are_found_by_what_they_mean_and_only_for_those_who_ask() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut installation = ADRIATICUM.install();
+    installation.set("runtime.urls", &runtime.url());
+    installation.use_sentence_encoder();
+    handbook(&installation);
+    installation.run_ok(&["index", "add", "handbook"]);
+    let service = ServiceBuilder::new(installation).start();
+    let key = service.key();
+    for (request, document) in [
+        (BADGE, "card.md"),
+        ("there is a paper jam message", "printing.md"),
+        ("we are expecting a baby", "leave.md"),
+        ("Wo kann ich mein E-Bike laden?", "bicycles.md"),
+        ("Gdje mogu napuniti bicikl?", "bicycles.md"),
+    ] {
+        let response = service.chat(&key, request);
+        response.completion();
+        let sources = sources(&response);
+        assert!(sources.iter().take(2).any(|source| source.contains(document)), "{request}: {sources:?}");
+        let hits = service.run_ok(&["index", "search", request]);
+        assert!(hits.lines().take(6).any(|line| line.contains(document)), "{hits}");
+        let explained = service.run_ok(&["grounding", "explain", request]);
+        assert!(explained.contains("The indexed documents help"), "{explained}");
+    }
+    for request in [
+        "Write a limerick about a jammed printer.",
+        "Translate into German: the door does not open.",
+        "Thanks, that was quick!",
+        "Schreib mir bitte ein Gedicht über Fahrräder.",
+    ] {
+        let response = service.chat(&key, request);
+        response.completion();
+        assert_eq!(sources(&response), [""; 0], "{request}");
+        assert_eq!(service.rows()[0]["grounded"], false, "{request}");
+    }
+}
+
+#[test]
+fn an_index_without_vectors_gets_them_when_its_folders_are_added_again() {
+    let mut installation = ADRIATICUM.install();
+    handbook(&installation);
+    installation.run_ok(&["index", "add", "handbook"]);
+    let by_words = installation.run_ok(&["index", "search", "pregnancy", "--json"]);
+    assert_eq!(by_words.trim(), "[]");
+    installation.use_sentence_encoder();
+    let unchanged = installation.run_ok(&["index", "search", "pregnancy", "--json"]);
+    assert_eq!(unchanged.trim(), "[]", "no passage has a vector yet");
+    assert!(installation.run_ok(&["index", "add", "handbook"]).contains("4 changed"));
+    assert!(installation.run_ok(&["index", "add", "handbook"]).contains("4 unchanged"));
+    let found = installation.run_ok(&["index", "search", "pregnancy"]);
+    assert!(found.lines().next().unwrap().contains("leave.md"), "{found}");
+}
+
+#[test]
+fn a_damaged_encoder_leaves_search_by_words() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let mut installation = ADRIATICUM.install();
+    installation.set("runtime.urls", &runtime.url());
+    installation.use_sentence_encoder();
+    let encoder = installation.data().join("sentence-encoder.whl");
+    let bytes = std::fs::read(&encoder).unwrap();
+    std::fs::write(&encoder, &bytes[..bytes.len() / 2]).unwrap();
+    add_documents(&installation);
+    let service = ServiceBuilder::new(installation).start();
+    let response = service.chat(&service.key(), FACTUAL);
+    response.completion();
+    assert!(sources(&response)[0].contains("tunnel.md"));
+    assert!(service.log().contains("documents are found by their words alone"), "{}", service.log());
 }

@@ -68,7 +68,7 @@ fn sum(weights: &[f32], vector: &[f32]) -> f32 {
 }
 
 /// What is looked at of a conversation.
-pub(crate) fn asked(messages: &[Message]) -> &str {
+pub fn asked(messages: &[Message]) -> &str {
     let last =
         messages.iter().rev().find(|message| message.role() == Role::User).map_or("", |message| message.content());
     last.char_indices().nth(MAX_CHARS).map_or(last, |(end, _)| &last[..end])

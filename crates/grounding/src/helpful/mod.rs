@@ -6,9 +6,11 @@
 
 mod asks;
 
-pub(crate) use asks::asked;
-pub use asks::{Asks, train};
+pub use asks::{Asks, asked, train};
 
+use chat::{Message, Role};
+
+use crate::index::Hit;
 use crate::scorer::Score;
 
 /// What a decision rests on.
@@ -30,6 +32,16 @@ const FOLLOW_UP: f32 = 2.6;
 const BIAS: f32 = 2.0;
 
 impl Evidence {
+    /// For a conversation of that score, whose last turn has that vector.
+    pub fn new(score: Score, turn: &[f32], asks: &Asks, messages: &[Message], hits: &[Hit]) -> Self {
+        Self {
+            score,
+            asks: asks.sum(turn),
+            best: hits.first().map_or(0.0, |hit| hit.score),
+            is_follow_up: messages.iter().filter(|message| message.role() == Role::User).count() > 1,
+        }
+    }
+
     /// Above zero if the documents help.
     pub fn sum(&self) -> f32 {
         let follow_up = if self.is_follow_up { FOLLOW_UP } else { 0.0 };
