@@ -56,9 +56,9 @@ fn a_killed_run_leaves_a_valid_index_and_no_lock() -> TestResult {
     assert!(matches!(busy, Err(grounding::index::IndexError::Busy)), "{busy:?}");
 
     let index = Index::open(&folder)?.ok_or("the index is gone")?;
-    assert_eq!(index.search("anchor", 5)?.len(), 1);
+    assert_eq!(index.search("anchor", None, 5)?.len(), 1);
     let report = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
     assert_eq!((report.added, report.unchanged), (40, 1));
-    assert_eq!(index.search("rudder", 99)?.len(), 40);
+    assert_eq!(index.search("rudder", None, 99)?.len(), 40);
     Ok(())
 }

@@ -159,7 +159,7 @@ fn gaps_and_speed(machine: Machine, generating: usize) -> (f64, f64) {
         step_seconds: StepSeconds { first: machine.step + machine.generated, further: machine.generated },
     };
     let mut scheduler = Scheduler::new(limits);
-    let mut ask = |scheduler: &mut Scheduler<bool>, is_long: bool, prompt: Vec<Token>, max_tokens: usize| {
+    let ask = |scheduler: &mut Scheduler<bool>, is_long: bool, prompt: Vec<Token>, max_tokens: usize| {
         let (tag, deadline) = (Tag::new(None, if is_long { "a" } else { "b" }), Instant::now());
         assert!(scheduler.enqueue(Request { prompt, max_tokens, tag, deadline, payload: is_long }).is_none());
     };

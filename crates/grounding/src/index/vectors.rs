@@ -1,7 +1,6 @@
-//! The vectors of all passages, in memory. A question is compared with every one of them.
+//! The vectors of all passages, in memory. A question is compared with the beginning of every one of them, which lie side by
+//! side, and with the whole of those that are closest.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use tantivy::index::SegmentId;
@@ -17,6 +16,8 @@ pub(super) struct Vectors(Vec<Arc<SegmentVectors>>);
 /// A segment never changes, but passages in it can be deleted.
 struct SegmentVectors {
     segment: SegmentId,
+    /// The first numbers of each vector, and its length; no numbers for passages without one.
+    beginnings: Vec<(Beginning, f32)>,
     /// By document; `None` for passages without a vector of this embedder.
     vectors: Vec<Option<(Vector, f32)>>,
 }
@@ -26,6 +27,11 @@ pub(super) struct Direction {
     vector: Vector,
     length: f32,
 }
+
+/// So many numbers tell far from near; the rest tells near from nearest.
+type Beginning = [i8; 128];
+/// How many of the passages that are closest by their beginnings are compared as a whole.
+const COMPARED: usize = 1000;
 
 impl Direction {
     pub(super) fn new(numbers: &[f32]) -> Self {
@@ -53,24 +59,30 @@ impl Vectors {
         self.0.iter().all(|segment| segment.vectors.iter().all(Option::is_none))
     }
 
-    /// The passages that are closest to a question, in any order.
-    pub(super) fn nearest(&self, searcher: &Searcher, question: &Direction, limit: usize) -> Vec<(f32, DocAddress)> {
-        let mut nearest: BinaryHeap<Reverse<(Ordered, DocAddress)>> = BinaryHeap::with_capacity(limit + 1);
+    /// The passages that are closest to a question by the beginnings of their vectors.
+    fn near(&self, searcher: &Searcher, question: &Direction) -> Vec<DocAddress> {
+        let mut near = Vec::new();
         for ((ord, reader), segment) in (0..).zip(searcher.segment_readers()).zip(&self.0) {
-            for (doc, vector) in (0..).zip(&segment.vectors) {
-                let Some(vector) = vector else { continue };
-                let cosine = Ordered(question.cosine(vector));
-                let is_near =
-                    nearest.len() < limit || nearest.peek().is_some_and(|Reverse((least, _))| cosine > *least);
-                if is_near && !reader.is_deleted(doc) {
-                    nearest.push(Reverse((cosine, DocAddress::new(ord, doc))));
-                    if nearest.len() > limit {
-                        nearest.pop();
-                    }
-                }
-            }
+            let with_dot = (0..).zip(&segment.beginnings).filter_map(|(doc, (beginning, length))| {
+                let dot = question.vector.dot_beginning(beginning) as f32;
+                (!reader.is_deleted(doc)).then(|| (Ordered(dot / length), DocAddress::new(ord, doc)))
+            });
+            near.extend(with_dot);
         }
-        nearest.into_iter().map(|Reverse((cosine, address))| (cosine.0, address)).collect()
+        if near.len() > COMPARED {
+            near.select_nth_unstable_by(COMPARED, |(one, _), (other, _)| other.cmp(one));
+            near.truncate(COMPARED);
+        }
+        near.into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// The passages that are closest to a question, the closest first.
+    pub(super) fn nearest(&self, searcher: &Searcher, question: &Direction, limit: usize) -> Vec<(f32, DocAddress)> {
+        let near = self.near(searcher, question).into_iter();
+        let mut nearest: Vec<_> = near.filter_map(|address| Some((self.cosine(address, question)?, address))).collect();
+        nearest.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        nearest.truncate(limit);
+        nearest
     }
 
     /// `None` if the passage has no vector.
@@ -94,7 +106,11 @@ impl SegmentVectors {
                 *vector = found.cloned().flatten().map(|(length, vector)| (vector, length));
             }
         }
-        Ok(Self { segment: reader.segment_id(), vectors })
+        let beginning = |vector: &Option<(Vector, f32)>| match vector {
+            Some((vector, length)) => (vector.beginning(), *length),
+            None => ([0; _], 1.0),
+        };
+        Ok(Self { segment: reader.segment_id(), beginnings: vectors.iter().map(beginning).collect(), vectors })
     }
 }
 

@@ -40,8 +40,21 @@ impl Vector {
     }
 
     pub(in crate::index) fn dot(&self, other: &Self) -> i32 {
-        self.0.iter().zip(&other.0).map(|(one, other)| i32::from(i16::from(*one) * i16::from(*other))).sum()
+        dot(&self.0, &other.0)
     }
+
+    /// The first numbers.
+    pub(in crate::index) fn beginning<const COUNT: usize>(&self) -> [i8; COUNT] {
+        std::array::from_fn(|at| self.0[at])
+    }
+
+    pub(in crate::index) fn dot_beginning<const COUNT: usize>(&self, beginning: &[i8; COUNT]) -> i32 {
+        dot(&self.0[..COUNT], beginning)
+    }
+}
+
+fn dot(one: &[i8], other: &[i8]) -> i32 {
+    one.iter().zip(other).map(|(one, other)| i32::from(i16::from(*one) * i16::from(*other))).sum()
 }
 
 #[cfg(test)]
