@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{Message, Role};
-use grounding::helpful::{Asks, Evidence, asked};
+use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
 use grounding::index::{Embedder, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
@@ -80,7 +80,7 @@ async fn load_embedder(file: PathBuf, embedder: SharedEmbedder) {
         Ok(loaded) => drop(embedder.set(loaded)),
         Err(error) => {
             let file = file.display();
-            tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again");
+            tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again, then restart the service");
         }
     });
     let _ = loaded.await; // a panic is logged by its hook
@@ -179,22 +179,21 @@ fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
         }
         _ => {}
     }
-    if let (Some(index), Some(embedder)) = (index::open(settings)?, index::loaded_embedder(settings)?) {
+    let is_asked = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
+    let index = if is_asked { index::open(settings)?.zip(index::loaded_embedder(settings)?) } else { None };
+    if let Some((index, embedder)) = index {
         let query = query::derive_for_index(&messages).unwrap_or_default();
         let hits = index.search(&query, Some(&embedder.question(&query)), 1).map_err(index::cli_error)?;
-        let turn = embedder.question(asked(&messages));
-        let evidence = Evidence::new(score, &turn, &Asks::new(), &messages, &hits);
-        let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
-        let kind = if evidence.asks > 0.0 { "a question or a problem" } else { "a task" };
-        writeln!(
-            out,
-            "The indexed documents {verdict} ({:+.1}): it looks like {kind} ({:+.1}),",
-            evidence.sum(),
-            evidence.asks
-        )?;
-        match hits.first() {
-            Some(hit) => writeln!(out, "and the best passage, of {}, scores {:.2}", hit.passage.url, hit.score)?,
-            None => writeln!(out, "and no passage was found")?,
+        let turn = embedder.question(last_turn(&messages));
+        match (hits.first(), Evidence::new(score, &turn, &QuestionClassifier::new(), &messages, &hits)) {
+            (Some(hit), Some(evidence)) => {
+                let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
+                let kind = if evidence.question > 0.0 { "a question or a problem" } else { "a task" };
+                let (sum, question, url) = (evidence.sum(), evidence.question, &hit.passage.url);
+                writeln!(out, "The indexed documents {verdict} ({sum:+.1}): it looks like {kind} ({question:+.1}),")?;
+                writeln!(out, "and the best passage, of {url}, scores {:.2}", hit.score)?;
+            }
+            _ => writeln!(out, "The indexed documents have no vectors yet: add their folders again")?,
         }
     }
     Ok(())

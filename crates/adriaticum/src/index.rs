@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
             let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
             let indexer = indexer.with_new_id(id).with_extractor(Extractor::Child(own_program()));
-            let indexer = indexer.with_embedder(embedder(settings).await);
+            let indexer = indexer.with_embedder(embedder(settings).await?);
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
         IndexCommand::Extract => extract(),
@@ -62,19 +62,26 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
     }
 }
 
-/// Without one, documents are found by their words alone.
-async fn embedder(settings: &Settings) -> Option<Arc<Embedder>> {
+/// `None` if documents are to be found by their words alone. Where the encoder cannot be had, that is so for a new index only:
+/// one that has vectors would lose them.
+async fn embedder(settings: &Settings) -> Result<Option<Arc<Embedder>>, CliError> {
     if !settings.search.embeddings {
-        return None;
+        return Ok(None);
     }
     let loaded = match fetch_encoder(settings).await {
-        Ok(file) => Embedder::load(&file).map_err(|error| format!("{} cannot be loaded: {error}", file.display())),
-        Err(error) => Err(error.to_string()),
+        Ok(file) => load_embedder(&file),
+        Err(error) => Err(error),
     };
-    loaded
-        .map(Arc::new)
-        .map_err(|error| print_note(&format!("documents will be found by their words alone: {error}")))
-        .ok()
+    match loaded {
+        Ok(embedder) => Ok(Some(Arc::new(embedder))),
+        Err(error) => match open(settings)? {
+            Some(index) if index.has_vectors().map_err(cli_error)? => Err(error),
+            _ => {
+                print_note(&format!("documents will be found by their words alone: {error}"));
+                Ok(None)
+            }
+        },
+    }
 }
 
 /// Fails if the index is not the one that the database expects.
@@ -216,7 +223,11 @@ pub(crate) fn loaded_embedder(settings: &Settings) -> Result<Option<Embedder>, C
     if !settings.search.embeddings || !file.exists() {
         return Ok(None);
     }
-    Embedder::load(&file).map(Some).map_err(|error| {
+    load_embedder(&file).map(Some)
+}
+
+fn load_embedder(file: &Path) -> Result<Embedder, CliError> {
+    Embedder::load(file).map_err(|error| {
         let file = file.display();
         CliError::new(format!("{file} cannot be loaded: {error}. Remove it, and run `adriaticum index add` again."))
     })

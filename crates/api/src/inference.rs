@@ -66,13 +66,13 @@ impl RequestRecord<'_> {
     /// Searches for what helps with a request. If facts are needed and Search is down, there is no completion.
     pub(crate) async fn ground(&mut self, admitted: &Admitted<'_>, chat: &ChatRequest) -> Result<Facts, ApiError> {
         let assessment = admitted.assessment.filter(|assessment| assessment.need != Need::None);
-        let (Some(Assessment { score, need, .. }), Some(grounder)) = (assessment, &self.worker.api.grounder) else {
+        let (Some(assessment), Some(grounder)) = (assessment, &self.worker.api.grounder) else {
             return Ok(Facts(None));
         };
         let began = Instant::now();
         self.timings.queue = Some(began - self.arrived);
         let span = self.trace.client_span("search");
-        let found = Box::pin(grounder.search(chat.messages(), score, span.headers())).await;
+        let found = Box::pin(grounder.search(chat.messages(), assessment, span.headers())).await;
         let took = began.elapsed();
         self.timings.search = Some(took);
         span.end(found.is_ok(), took);
@@ -81,17 +81,19 @@ impl RequestRecord<'_> {
             Ok(_) => SearchOutcome::Found,
             Err(_) => SearchOutcome::Failed,
         });
-        match found {
-            Ok(passages) if passages.is_empty() && need == Need::Perhaps => Ok(Facts(None)),
-            Err(_) if need == Need::Perhaps => Ok(Facts(None)),
-            Ok(passages) => {
-                self.authorize_again().await?; // a search may take seconds
-                Ok(Facts(Some(passages)))
+        let passages = match found {
+            Ok(passages) => Some(passages).filter(|passages| assessment.need == Need::Required || !passages.is_empty()),
+            Err(error) if assessment.need == Need::Optional => {
+                tracing::warn!(id = %self.id, %error, "answered without sources, because the search failed");
+                None
             }
             Err(error) => {
-                Err(ApiError::search_unavailable(format!("Search at {}: {error}", grounder.search_location())))
+                let location = grounder.search_location();
+                return Err(ApiError::search_unavailable(format!("Search at {location}: {error}")));
             }
-        }
+        };
+        self.authorize_again().await?; // a search may take seconds
+        Ok(Facts(passages))
     }
 
     /// Runs a completion, with the facts in its prompt.

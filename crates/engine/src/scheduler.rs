@@ -48,6 +48,10 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
+    pub(crate) fn are_valid(self) -> bool {
+        0 < self.smallest && self.smallest <= self.best
+    }
+
     /// By the measured time per token of each size.
     pub(crate) fn from_times(seconds_per_token: &[(usize, f64)]) -> Self {
         let fastest = seconds_per_token.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);

@@ -241,7 +241,8 @@ impl TuningFile {
     }
 
     fn tunings(path: &Path) -> Vec<Tuning> {
-        fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+        let tunings: Option<Vec<Tuning>> = fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        tunings.unwrap_or_default().into_iter().filter(|tuning| tuning.pieces.are_valid()).collect()
     }
 }
 

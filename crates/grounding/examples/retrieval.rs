@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::{Message, Role};
-use grounding::helpful::{Asks, Evidence, asked};
+use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
 use grounding::index::{AddOptions, Embedder, Hit, Index, IndexError, Indexer};
 use grounding::query;
 use grounding::scorer::Scorer;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let encoder = arguments.next().ok_or("the encoder's file is missing")?;
     let embedder = Arc::new(Embedder::load(Path::new(&encoder))?);
-    let (scorer, asks) = (Scorer::new(), Asks::new());
+    let (scorer, classifier) = (Scorer::new(), QuestionClassifier::new());
     let mut folders: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
     if folders.is_empty() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/retrieval");

@@ -10,7 +10,7 @@ use reqwest::header::HeaderMap;
 
 use crate::Passage;
 use crate::augment::{self, Augmentation};
-use crate::helpful::{Asks, Evidence, asked};
+use crate::helpful::{Evidence, QuestionClassifier, last_turn};
 use crate::index::IndexError;
 use crate::local::LocalSearch;
 use crate::query;
@@ -23,7 +23,7 @@ const MAX_RESULTS: usize = 10;
 /// Which requests are grounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those that need facts by their score.
+    /// Those that need facts by their score, and those that the indexed documents help with.
     Auto,
     Always,
 }
@@ -51,7 +51,7 @@ pub enum Need {
     /// No source is looked for.
     None,
     /// The built-in index is asked, and what it finds decides.
-    Perhaps,
+    Optional,
     /// By its score, or because all requests are grounded: without Search, the request fails.
     Required,
 }
@@ -76,12 +76,12 @@ pub struct Grounder {
     max_source_tokens: usize,
     /// Loaded only where there is something to search.
     scorer: OnceLock<Scorer>,
-    asks: OnceLock<Asks>,
+    classifier: OnceLock<QuestionClassifier>,
 }
 
 impl Grounder {
     pub fn new(mode: Mode, search: Search, max_source_tokens: usize) -> Self {
-        let grounder = Self { mode, search, max_source_tokens, scorer: OnceLock::new(), asks: OnceLock::new() };
+        let grounder = Self { mode, search, max_source_tokens, scorer: OnceLock::new(), classifier: OnceLock::new() };
         if grounder.is_configured() {
             grounder.scorer();
         }
@@ -96,7 +96,7 @@ impl Grounder {
         let score = self.scorer().score(messages);
         let need = match &self.search {
             _ if self.mode == Mode::Always || score.is_required() => Need::Required,
-            Search::IfIndexed(local) | Search::Local(local) if local.has_embedder() => Need::Perhaps,
+            Search::IfIndexed(local) | Search::Local(local) if local.has_embedder() => Need::Optional,
             _ => Need::None,
         };
         Some(Assessment { score, scorer: scorer::VERSION, need })
@@ -107,11 +107,11 @@ impl Grounder {
     pub async fn search(
         &self,
         messages: &[Message],
-        score: Score,
+        assessment: Assessment,
         trace: &HeaderMap,
     ) -> Result<Vec<Passage>, SearchError> {
         match &self.search {
-            Search::IfIndexed(local) | Search::Local(local) => self.search_index(local, messages, score).await,
+            Search::IfIndexed(local) | Search::Local(local) => self.search_index(local, messages, assessment).await,
             Search::Remote(remote) => {
                 let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
                 remote.search_traced(trace, &query, MAX_RESULTS).await
@@ -119,18 +119,20 @@ impl Grounder {
         }
     }
 
-    /// What is found has to help, unless all requests are grounded.
+    /// If facts are required, everything that is found is used; otherwise what helps.
     async fn search_index(
         &self,
         local: &LocalSearch,
         messages: &[Message],
-        score: Score,
+        assessment: Assessment,
     ) -> Result<Vec<Passage>, SearchError> {
-        let Some(query) = query::derive_for_index(messages) else { return Ok(Vec::new()) };
-        let (hits, turn) = local.search_for(&query, asked(messages), MAX_RESULTS).await?;
-        if let (Some(turn), Mode::Auto) = (turn, self.mode) {
-            let evidence = Evidence::new(score, &turn, self.asks.get_or_init(Asks::new), messages, &hits);
-            if !evidence.is_helpful() {
+        let query = if local.has_embedder() { query::derive_for_index(messages) } else { query::derive(messages) };
+        let Some(query) = query else { return Ok(Vec::new()) };
+        let (hits, turn) = local.search_for(&query, last_turn(messages), MAX_RESULTS).await?;
+        if assessment.need == Need::Optional {
+            let classifier = self.classifier.get_or_init(QuestionClassifier::new);
+            let evidence = turn.and_then(|turn| Evidence::new(assessment.score, &turn, classifier, messages, &hits));
+            if !evidence.is_some_and(|evidence| evidence.is_helpful()) {
                 return Ok(Vec::new());
             }
         }

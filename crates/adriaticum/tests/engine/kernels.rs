@@ -62,8 +62,11 @@ fn our_kernels_and_eight_bits_predict_a_text_as_well() {
     assert!(perplexity(&eight_bits, &text[..1000]) > 1.0);
 }
 
-/// Both round rows to 8 bits, but not all sums alike. On six texts of this length ours was from 0.01 % better to 0.14 % worse.
-const MAX_DIFFERENCE: f64 = 0.002;
+/// Both round rows to 8 bits, but not all sums alike, and which sums are rounded how depends on the CPU and on the cache's type,
+/// which the tuner chooses: on this text llama.cpp's own kernels make 65.08 with f16 and 65.01 with bf16. On three texts of this
+/// length ours was 0.14 % worse, 0.09 % worse and 0.13 % better than llama.cpp's with the same cache, 0.03 % worse in the mean.
+/// That each kernel is exact is tested against f64; this is about the whole.
+const MAX_DIFFERENCE: f64 = 0.004;
 const MAX_LOSS_OF_Q8_0: f64 = 0.005;
 
 /// GPUs use them. What they predict can be seen on CPUs, too, which are slow with them: so on a short text, on which the

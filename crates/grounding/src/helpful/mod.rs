@@ -1,12 +1,12 @@
-//! Have the indexed documents something to say to a request? A request may be answered without facts by the scorer's word,
-//! because it is a statement or asks for advice, and still the documents answer it: "my badge does not open the door".
+//! Decides whether indexed documents help with a request that needs no facts by its score, such as a statement of a problem:
+//! "my badge does not open the door".
 //!
-//! What speaks for it: the scorer's score, whether the request is a question or a problem rather than a task (`Asks`), how
+//! Evidence: the scorer's score, whether the request is a question or a problem rather than a task (`classifier`), how
 //! well the best passage fits, and whether it continues a conversation. Pure.
 
-mod asks;
+mod classifier;
 
-pub use asks::{Asks, asked, train};
+pub use classifier::{QuestionClassifier, last_turn, train};
 
 use chat::{Message, Role};
 
@@ -17,8 +17,8 @@ use crate::scorer::Score;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     pub score: Score,
-    /// From `Asks`: above zero for a question or a problem, below for a task.
-    pub asks: f32,
+    /// By the classifier: above zero for a question or a problem, below for a task.
+    pub question: f32,
     /// The best hit's.
     pub best: f32,
     pub is_follow_up: bool,
@@ -26,29 +26,60 @@ pub struct Evidence {
 
 /// Calibrated on the first set of `data/retrieval`, for which `examples/retrieval.rs` prints what they lead to.
 const PER_SCORE: f32 = 0.75;
-const PER_ASKS: f32 = 0.48;
+const PER_QUESTION: f32 = 0.48;
 const PER_BEST: f32 = 1.1;
 const FOLLOW_UP: f32 = 2.6;
 const BIAS: f32 = 2.0;
 
 impl Evidence {
-    /// For a conversation of that score, whose last turn has that vector.
-    pub fn new(score: Score, turn: &[f32], asks: &Asks, messages: &[Message], hits: &[Hit]) -> Self {
-        Self {
-            score,
-            asks: asks.sum(turn),
-            best: hits.first().map_or(0.0, |hit| hit.score),
-            is_follow_up: messages.iter().filter(|message| message.role() == Role::User).count() > 1,
-        }
+    /// For a conversation of that score, whose last turn has that vector. `None` if nothing was found by vectors.
+    pub fn new(
+        score: Score,
+        turn: &[f32],
+        classifier: &QuestionClassifier,
+        messages: &[Message],
+        hits: &[Hit],
+    ) -> Option<Self> {
+        let best = hits.first().filter(|hit| hit.meaning.is_some())?.score;
+        let is_follow_up = messages.iter().filter(|message| message.role() == Role::User).count() > 1;
+        Some(Self { score, question: classifier.log_odds(turn), best, is_follow_up })
     }
 
     /// Above zero if the documents help.
     pub fn sum(&self) -> f32 {
         let follow_up = if self.is_follow_up { FOLLOW_UP } else { 0.0 };
-        PER_SCORE * self.score.log_odds() + PER_ASKS * self.asks + PER_BEST * self.best + follow_up + BIAS
+        PER_SCORE * self.score.log_odds() + PER_QUESTION * self.question + PER_BEST * self.best + follow_up + BIAS
     }
 
     pub fn is_helpful(&self) -> bool {
         self.sum() > 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scorer::Scorer;
+
+    fn evidence(text: &str, question: f32, best: f32, is_follow_up: bool) -> Evidence {
+        let score = Scorer::new().score(&[Message::new(Role::User, text.into()).unwrap()]);
+        Evidence { score, question, best, is_follow_up }
+    }
+
+    #[test]
+    fn documents_help_with_questions_and_problems_and_not_with_tasks() {
+        let problem = "my badge does not open the door any more";
+        assert!(evidence(problem, 1.0, 0.5, false).is_helpful());
+        assert!(!evidence(problem, -6.0, 0.5, false).is_helpful(), "if it were a task");
+        assert!(!evidence("Write a limerick about a jammed printer.", -1.0, 0.6, false).is_helpful());
+        assert!(evidence(problem, -2.0, 0.5, true).sum() > evidence(problem, -2.0, 0.5, false).sum());
+        assert!(evidence(problem, -2.0, 0.7, false).sum() > evidence(problem, -2.0, 0.2, false).sum());
+    }
+
+    #[test]
+    fn the_built_in_classifier_has_a_weight_for_each_number() {
+        let zeros = vec![0.0; encoder::DIMENSIONS];
+        let classifier = QuestionClassifier::new();
+        assert!(classifier.log_odds(&zeros).is_finite() && classifier.log_odds(&zeros) != 0.0);
     }
 }

@@ -20,6 +20,13 @@ pub(super) enum Language {
     Chinese,
 }
 
+const CROATIAN_LETTERS: [char; 10] = ['č', 'ć', 'đ', 'š', 'ž', 'Č', 'Ć', 'Đ', 'Š', 'Ž'];
+
+/// Of Polish, Czech, Slovak, Hungarian or Vietnamese.
+fn has_letters_of_neighbours(text: &str) -> bool {
+    text.to_lowercase().contains(['ą', 'ę', 'ł', 'ń', 'ś', 'ź', 'ż', 'ě', 'ř', 'ů', 'ý', 'ť', 'ľ', 'ő', 'ű', 'ơ', 'ư'])
+}
+
 impl Language {
     /// Those with spaces between words: they have words to stem.
     pub(super) const SPACED: [Self; 7] =
@@ -45,8 +52,8 @@ impl Language {
         counts.into_iter().filter(|(_, count)| *count == most).map(|(language, _)| language).collect()
     }
 
-    /// By its letters, or by its stop words.
-    pub(super) fn may_be_croatian(question: &str) -> bool {
+    /// By its stop words or, where they do not decide, by its letters.
+    pub(super) fn is_croatian_question(question: &str) -> bool {
         let folded = fold(question);
         let mut words = Vec::new();
         runs(&folded, |run| {
@@ -54,8 +61,15 @@ impl Language {
                 words.push(word);
             }
         });
-        question.contains(['č', 'ć', 'đ', 'š', 'ž', 'Č', 'Ć', 'Đ', 'Š', 'Ž'])
-            || Self::detect_in_question(&words).contains(&Self::Croatian)
+        let detected = Self::detect_in_question(&words);
+        let undecided = detected.is_empty() || detected.contains(&Self::Croatian);
+        let by_letters = undecided && question.contains(CROATIAN_LETTERS);
+        (detected == [Self::Croatian] || by_letters) && !has_letters_of_neighbours(question)
+    }
+
+    /// Its neighbours are not among the languages that a document may be in.
+    pub(super) fn is_croatian_document(detected: Option<Self>, sample: &str) -> bool {
+        detected == Some(Self::Croatian) && !has_letters_of_neighbours(sample)
     }
 
     fn whatlang(self) -> Lang {
@@ -91,6 +105,22 @@ impl Language {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn questions_in_croatian_are_told_from_those_of_its_neighbours() {
+        for (question, expected) in [
+            ("Gdje mogu napuniti bicikl?", true),
+            ("Imate li što za čitanje?", true),
+            ("ključ izgubljen", true),
+            ("Who is Luka Modrić?", false),
+            ("Wo wohnt die Frau Matešić?", false),
+            ("Gdzie mogę naładować rower?", false),
+            ("Kde můžu dobít kolo, když žádná zásuvka není?", false),
+            ("Bạn có thể sạc xe đạp điện ở đâu, thưa anh?", false),
+        ] {
+            assert_eq!(Language::is_croatian_question(question), expected, "{question}");
+        }
+    }
 
     #[test]
     fn documents_are_recognised() {

@@ -2,8 +2,8 @@
 //! an `Embedder`, by what they mean.
 //!
 //! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice
-//! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema` and
-//! `prepare` know Tantivy; what decides the results (`terms`, `split`, the formats in `extract`) is pure.
+//! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema`,
+//! `prepare` and `vectors` know Tantivy; what decides the results (`terms`, `split`, the formats in `extract`) is pure.
 
 mod catalogue;
 mod document;

@@ -60,7 +60,8 @@ pub(super) fn prepare(
         .title
         .clone()
         .unwrap_or_else(|| file.path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned()));
-    let chunks = split(&title, &document.blocks);
+    let title = cut(&title);
+    let chunks = split(title, &document.blocks);
     let record = FileRecord {
         path: file.path.clone(),
         size,
@@ -69,7 +70,7 @@ pub(super) fn prepare(
         digest,
         passages: chunks.len() as u64,
     };
-    let passages = passages(&title, &document, chunks, &record, origin);
+    let passages = passages(title, &document, chunks, &record, origin);
     Prepared::Passages(record, passages)
 }
 
@@ -97,11 +98,13 @@ fn passages(
     origin: &PassageOrigin<'_>,
 ) -> Vec<TantivyDocument> {
     let fields = origin.fields;
-    let language = Language::detect(&document.sample(Language::SAMPLE_BYTES));
+    let sample = document.sample(Language::SAMPLE_BYTES);
+    let language = Language::detect(&sample);
     let mut extractor = TermExtractor::new(language);
     let mut passages = Vec::with_capacity(chunks.len());
-    let mut vectors =
-        origin.embedder.map_or_else(Vec::new, |embedder| vectors(embedder, title, &chunks, language)).into_iter();
+    let are_croatian = Language::is_croatian_document(language, &sample);
+    let vectors = origin.embedder.map(|embedder| vectors(embedder, title, &chunks, are_croatian));
+    let mut vectors = vectors.unwrap_or_default().into_iter();
     for chunk in chunks {
         let mut terms = Terms::default();
         extractor.add(&chunk.text, 1, &mut terms);
@@ -134,7 +137,17 @@ fn passages(
 }
 
 /// A passage means what its title and heading say, too.
-fn vectors(embedder: &Embedder, title: &str, chunks: &[Chunk], language: Option<Language>) -> Vec<Vector> {
-    let text = |chunk: &Chunk| format!("{title}. {}. {}", chunk.heading, chunk.text);
-    embedder.passages(&chunks.iter().map(text).collect::<Vec<_>>(), language)
+fn vectors(embedder: &Embedder, title: &str, chunks: &[Chunk], are_croatian: bool) -> Vec<Vector> {
+    let text = |chunk: &Chunk| format!("{title}. {}. {}", cut(&chunk.heading), chunk.text);
+    let groups = chunks.chunks(EMBEDDED_TOGETHER);
+    groups.flat_map(|group| embedder.passages(&group.iter().map(text).collect::<Vec<_>>(), are_croatian)).collect()
+}
+
+/// Bounds the memory that the texts of a document take, which all have its title.
+const EMBEDDED_TOGETHER: usize = 64;
+/// A longer title or heading is cut.
+const MAX_TITLE_CHARS: usize = 300;
+
+fn cut(title: &str) -> &str {
+    title.char_indices().nth(MAX_TITLE_CHARS).map_or(title, |(end, _)| &title[..end])
 }

@@ -17,7 +17,7 @@ use tantivy::{DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, TERMINATE
 use super::panics::catch_panic;
 use super::schema::{Fields, schema};
 use super::terms::{TermField, query_terms};
-use super::vectors::{Direction, Vectors};
+use super::vectors::{QuestionVector, Vectors};
 use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
 
@@ -39,10 +39,20 @@ pub struct Index {
     reader: IndexReader,
     fields: Fields,
     meta: PathBuf,
-    /// The commit that `reader` has loaded.
-    loaded: Mutex<Commit>,
-    id: Mutex<IndexId>,
-    vectors: Mutex<Arc<Vectors>>,
+    newest: Mutex<Arc<Loaded>>,
+    /// Held by the thread that loads a newer commit.
+    loading: Mutex<()>,
+}
+
+/// What belongs to one commit. A search uses one of these from its beginning to its end.
+struct Loaded {
+    commit: Commit,
+    searcher: Searcher,
+    id: IndexId,
+    /// Loaded by the first search that needs them.
+    vectors: Mutex<Option<Arc<Vectors>>>,
+    /// Of the commit before, until then: what has not changed is taken from them.
+    earlier: Arc<Vectors>,
 }
 
 /// A passage that was found.
@@ -96,47 +106,59 @@ impl Index {
         let reader: IndexReader =
             catch_panic(|| index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into())?
                 .map_err(IndexError::reading)?;
-        let vectors = catch_panic(|| Vectors::load(&reader.searcher(), &Vectors::default()))?;
-        let vectors = Mutex::new(Arc::new(vectors.map_err(IndexError::reading)?));
-        let (loaded, id) = (Mutex::new(commit?), Mutex::new(catalogue.id));
-        Ok(Some(Self { reader, fields: schema().1, meta, loaded, id, vectors }))
+        let loaded = Loaded {
+            commit: commit?,
+            searcher: reader.searcher(),
+            id: catalogue.id,
+            vectors: Mutex::default(),
+            earlier: Arc::default(),
+        };
+        Ok(Some(Self {
+            reader,
+            fields: schema().1,
+            meta,
+            newest: Mutex::new(Arc::new(loaded)),
+            loading: Mutex::default(),
+        }))
     }
 
     /// Of the newest commit: another index may have been put in its place.
     pub fn id(&self) -> Result<IndexId, IndexError> {
-        self.searcher()?;
-        Ok(self.id.lock().clone())
+        Ok(self.loaded()?.id.clone())
     }
 
     pub fn is_empty(&self) -> Result<bool, IndexError> {
-        Ok(self.searcher()?.num_docs() == 0)
+        Ok(self.loaded()?.searcher.num_docs() == 0)
+    }
+
+    /// Whether any passage has a vector. May load them.
+    pub fn has_vectors(&self) -> Result<bool, IndexError> {
+        Ok(!self.loaded()?.vectors()?.is_empty())
     }
 
     /// Best first. Nothing in the question is an operator. Without its vector, passages are found by their words alone.
     pub fn search(&self, question: &str, vector: Option<&[f32]>, limit: usize) -> Result<Vec<Hit>, IndexError> {
-        let searcher = self.searcher()?;
-        let vectors = self.vectors.lock().clone();
-        let direction = vector.filter(|_| !vectors.is_empty()).map(Direction::new);
-        let found = catch_panic(|| self.search_in(&searcher, &vectors, question, direction.as_ref(), limit));
-        found?.map_err(IndexError::reading)
+        let loaded = self.loaded()?;
+        let vectors = vector.map(|_| loaded.vectors()).transpose()?.filter(|vectors| !vectors.is_empty());
+        let by_meaning = vectors.as_deref().zip(vector.map(QuestionVector::new));
+        catch_panic(|| self.search_in(&loaded.searcher, question, by_meaning, limit))?.map_err(IndexError::reading)
     }
 
     fn search_in(
         &self,
         searcher: &Searcher,
-        vectors: &Vectors,
         question: &str,
-        direction: Option<&Direction>,
+        by_meaning: Option<(&Vectors, QuestionVector)>,
         limit: usize,
     ) -> tantivy::Result<Vec<Hit>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
         let by_words = self.search_words(searcher, question)?;
-        let (mut found, max_distance) = match direction {
-            Some(direction) => {
-                let nearest = vectors.nearest(searcher, direction, CANDIDATES);
-                (together(&by_words, &nearest, |address| vectors.cosine(address, direction)), MAX_DISTANCE)
+        let (mut found, max_distance) = match by_meaning {
+            Some((vectors, question)) => {
+                let nearest = vectors.nearest(searcher, &question, CANDIDATES);
+                (merge(&by_words, &nearest, |address| vectors.cosine(address, &question)), MAX_DISTANCE)
             }
             None => (by_words.into_iter().map(Candidate::by_words).collect(), 1.0 - MIN_RELATIVE_SCORE),
         };
@@ -211,21 +233,33 @@ impl Index {
         })
     }
 
-    /// Of the newest commit. Reads one file's metadata each time: a microsecond, and no watching thread.
-    fn searcher(&self) -> Result<Searcher, IndexError> {
+    /// The newest commit. Reads one file's metadata each time: a microsecond, and no watching thread.
+    fn loaded(&self) -> Result<Arc<Loaded>, IndexError> {
         // While another thread loads the newest commit, the one before is good enough.
-        let Some(mut loaded) = self.loaded.try_lock() else { return Ok(self.reader.searcher()) };
-        let newest = Commit::read(&self.meta)?;
-        if newest != *loaded {
-            catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
-            let catalogue = super::catalogue(self.reader.searcher().index())?.ok_or(IndexError::Gone)?;
-            *self.id.lock() = catalogue.id;
-            let mut vectors = self.vectors.lock();
-            let of_newest = catch_panic(|| Vectors::load(&self.reader.searcher(), &vectors))?;
-            *vectors = Arc::new(of_newest.map_err(IndexError::reading)?);
-            *loaded = newest;
+        let Some(_loading) = self.loading.try_lock() else { return Ok(self.newest.lock().clone()) };
+        let before = self.newest.lock().clone();
+        let commit = Commit::read(&self.meta)?;
+        if commit == before.commit {
+            return Ok(before);
         }
-        Ok(self.reader.searcher())
+        catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
+        let searcher = self.reader.searcher();
+        let id = super::catalogue(searcher.index())?.ok_or(IndexError::Gone)?.id;
+        let earlier = before.vectors.lock().clone().unwrap_or_else(|| before.earlier.clone());
+        let newest = Arc::new(Loaded { commit, searcher, id, vectors: Mutex::default(), earlier });
+        *self.newest.lock() = newest.clone();
+        Ok(newest)
+    }
+}
+
+impl Loaded {
+    fn vectors(&self) -> Result<Arc<Vectors>, IndexError> {
+        let mut vectors = self.vectors.lock();
+        if let Some(vectors) = &*vectors {
+            return Ok(vectors.clone());
+        }
+        let loaded = catch_panic(|| Vectors::load(&self.searcher, &self.earlier))?.map_err(IndexError::reading)?;
+        Ok(vectors.insert(Arc::new(loaded)).clone())
     }
 }
 
@@ -240,17 +274,19 @@ impl Commit {
     }
 }
 
-/// All that were found by words or by vectors, each once.
-fn together(
+/// All that were found by words or by vectors, each once. A passage without a vector counts as far as the farthest of the
+/// nearest.
+fn merge(
     by_words: &[(f32, DocAddress)],
     nearest: &[(f32, DocAddress)],
     cosine: impl Fn(DocAddress) -> Option<f32>,
 ) -> Vec<Candidate> {
+    let farthest = nearest.last().map_or(0.0, |(cosine, _)| *cosine);
     let mut words: BTreeMap<DocAddress, f32> = nearest.iter().map(|(_, address)| (*address, 0.0)).collect();
     words.extend(by_words.iter().map(|(score, address)| (*address, *score)));
     let candidate = |(address, words)| {
         let meaning = cosine(address);
-        Candidate { address, score: meaning.unwrap_or(0.0) + WORDS_WEIGHT * words, words, meaning }
+        Candidate { address, score: meaning.unwrap_or(farthest) + WORDS_WEIGHT * words, words, meaning }
     };
     words.into_iter().map(candidate).collect()
 }

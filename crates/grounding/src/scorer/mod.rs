@@ -37,8 +37,8 @@ pub struct Scorer {
     model: Model,
 }
 
-/// A score says no more than that about how sure it is.
-const MIN_ODDS: f32 = 0.001;
+/// Bounds the log odds of scores near 0 and 1.
+const MIN_PROBABILITY: f32 = 0.001;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score(f32);
@@ -50,7 +50,7 @@ impl Score {
     }
 
     pub fn log_odds(self) -> f32 {
-        let score = self.0.clamp(MIN_ODDS, 1.0 - MIN_ODDS);
+        let score = self.0.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY);
         libm::logf(score / (1.0 - score))
     }
 

@@ -12,8 +12,7 @@ use super::language::Language;
 use glossary::Glossary;
 pub(super) use vector::Vector;
 
-/// Counted up when vectors of the same text change: passages with other vectors are found by their words alone, until
-/// they are indexed again.
+/// Counted up when vectors of the same text change. Passages with others count as having none, until they are indexed again.
 pub(super) const EMBEDDER: u32 = 1;
 
 pub struct Embedder {
@@ -27,20 +26,17 @@ impl Embedder {
         Ok(Self { encoder: Encoder::load(file)?, croatian: Glossary::croatian() })
     }
 
-    /// Of passages in one language.
-    pub(super) fn passages(&self, texts: &[String], language: Option<Language>) -> Vec<Vector> {
-        let vectors = match language {
-            Some(Language::Croatian) => {
-                self.encoder.encode(&texts.iter().map(|text| self.croatian.translate(text)).collect::<Vec<_>>())
-            }
-            _ => self.encoder.encode(texts),
+    pub(super) fn passages(&self, texts: &[String], are_croatian: bool) -> Vec<Vector> {
+        let vectors = match are_croatian {
+            true => self.encoder.encode(&texts.iter().map(|text| self.croatian.translate(text)).collect::<Vec<_>>()),
+            false => self.encoder.encode(texts),
         };
         vectors.iter().map(|numbers| Vector::quantize(numbers)).collect()
     }
 
     /// The language of a question is guessed.
     pub fn question(&self, text: &str) -> Vec<f32> {
-        let translated = Language::may_be_croatian(text).then(|| self.croatian.translate(text));
+        let translated = Language::is_croatian_question(text).then(|| self.croatian.translate(text));
         let text = translated.as_deref().unwrap_or(text);
         self.encoder.encode(&[text]).pop().unwrap_or_default()
     }

@@ -44,12 +44,12 @@ impl Vector {
     }
 
     /// The first numbers.
-    pub(in crate::index) fn beginning<const COUNT: usize>(&self) -> [i8; COUNT] {
+    pub(in crate::index) fn prefix<const COUNT: usize>(&self) -> [i8; COUNT] {
         std::array::from_fn(|at| self.0[at])
     }
 
-    pub(in crate::index) fn dot_beginning<const COUNT: usize>(&self, beginning: &[i8; COUNT]) -> i32 {
-        dot(&self.0[..COUNT], beginning)
+    pub(in crate::index) fn dot_prefix<const COUNT: usize>(&self, prefix: &[i8; COUNT]) -> i32 {
+        dot(&self.0[..COUNT], prefix)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Trains what tells questions from tasks (`helpful::asks`) on the labelled rows of `data/`.
+//! Trains the classifier of questions and tasks (`helpful::classifier`) on the labelled rows of `data/`.
 //!
-//!     cargo run --release -p grounding --example train_asks -- ENCODER
+//!     cargo run --release -p grounding --example train_classifier -- ENCODER
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut rows = load_labelled(&home.join("data"), "train-")?;
     rows.extend(load_labelled(&home.join("data"), "own-")?);
     let model = train(&Embedder::load(Path::new(&encoder))?, &rows);
-    std::fs::write(home.join("src/helpful/asks.bin"), model)?;
+    std::fs::write(home.join("src/helpful/classifier.bin"), model)?;
     println!("{} rows", rows.len());
     Ok(())
 }

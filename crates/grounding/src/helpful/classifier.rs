@@ -1,12 +1,12 @@
-//! Whether a request asks or states a problem, or wants something done with words that it brings along: a linear model over
-//! the vector of its last turn.
+//! Tells questions and statements of problems from tasks, such as to write or to translate something: a linear model over the
+//! vector of a request's last turn.
 
 use chat::{Message, Role};
 
 use crate::index::Embedder;
 use crate::scorer::LabelledRequest;
 
-static MODEL: &[u8] = include_bytes!("asks.bin");
+static MODEL: &[u8] = include_bytes!("classifier.bin");
 
 /// Of a turn; requests stand at its beginning, what they bring along after it.
 const MAX_CHARS: usize = 400;
@@ -35,12 +35,12 @@ const ROUNDS: usize = 400;
 const RATE: f32 = 30.0;
 const DECAY: f32 = 1e-4;
 
-pub struct Asks {
+pub struct QuestionClassifier {
     /// One for each number of a vector, and one for itself.
     weights: Vec<f32>,
 }
 
-impl Asks {
+impl QuestionClassifier {
     pub fn new() -> Self {
         Self {
             weights: MODEL
@@ -51,24 +51,24 @@ impl Asks {
     }
 
     /// Above zero for a question or a problem, below for a task.
-    pub fn sum(&self, vector: &[f32]) -> f32 {
-        sum(&self.weights, vector)
+    pub fn log_odds(&self, vector: &[f32]) -> f32 {
+        log_odds(&self.weights, vector)
     }
 }
 
-impl Default for Asks {
+impl Default for QuestionClassifier {
     fn default() -> Self {
         Self::new()
     }
 }
 
-fn sum(weights: &[f32], vector: &[f32]) -> f32 {
+fn log_odds(weights: &[f32], vector: &[f32]) -> f32 {
     let bias = weights.get(vector.len()).copied().unwrap_or(0.0);
     weights.iter().zip(vector).map(|(weight, number)| weight * number).sum::<f32>() + bias
 }
 
-/// What is looked at of a conversation.
-pub fn asked(messages: &[Message]) -> &str {
+/// The beginning of the last user turn.
+pub fn last_turn(messages: &[Message]) -> &str {
     let last =
         messages.iter().rev().find(|message| message.role() == Role::User).map_or("", |message| message.content());
     last.char_indices().nth(MAX_CHARS).map_or(last, |(end, _)| &last[..end])
@@ -76,14 +76,14 @@ pub fn asked(messages: &[Message]) -> &str {
 
 /// The file of a model that tells the labelled requests apart.
 pub fn train(embedder: &Embedder, rows: &[LabelledRequest]) -> Vec<u8> {
-    let vectors: Vec<Vec<f32>> = rows.iter().map(|row| embedder.question(asked(&row.messages))).collect();
+    let vectors: Vec<Vec<f32>> = rows.iter().map(|row| embedder.question(last_turn(&row.messages))).collect();
     let targets: Vec<(f32, f32)> = rows.iter().map(target).collect();
     let total: f32 = targets.iter().map(|(_, weight)| weight).sum();
     let mut weights = vec![0.0; encoder::DIMENSIONS + 1];
     for _ in 0..ROUNDS {
         let mut gradient = vec![0.0; weights.len()];
         for (vector, (label, weight)) in vectors.iter().zip(&targets) {
-            let error = (1.0 / (1.0 + libm::expf(-sum(&weights, vector))) - label) * weight / total;
+            let error = (1.0 / (1.0 + libm::expf(-log_odds(&weights, vector))) - label) * weight / total;
             gradient.iter_mut().zip(vector.iter().chain(&[1.0])).for_each(|(sum, number)| *sum += error * number);
         }
         let bias = weights.len() - 1;
