@@ -62,9 +62,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         measure("both", &questions, &|_, query| search(query, LIMIT))?;
         measure("as given", &questions, &|messages, query| {
             let hits = search(query, LIMIT)?;
-            let evidence =
-                Evidence::new(scorer.score(messages), &embedder.question(asked(messages)), &asks, messages, &hits);
-            Ok(if evidence.is_helpful() { hits } else { Vec::new() })
+            let (score, turn) = (scorer.score(messages), embedder.question(last_turn(messages)));
+            let evidence = Evidence::new(score, &turn, &classifier, messages, &hits);
+            let is_helpful = evidence.is_some_and(|evidence| evidence.is_helpful());
+            Ok(if is_helpful { hits } else { Vec::new() })
         })?;
     }
     Ok(())

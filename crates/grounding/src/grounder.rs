@@ -119,7 +119,8 @@ impl Grounder {
         }
     }
 
-    /// If facts are required, everything that is found is used; otherwise what helps.
+    /// What is found has to help, also where facts are required by the score: in `data/retrieval`, nearly all of those that it
+    /// would not help are tasks that the scorer takes for questions.
     async fn search_index(
         &self,
         local: &LocalSearch,
@@ -129,12 +130,15 @@ impl Grounder {
         let query = if local.has_embedder() { query::derive_for_index(messages) } else { query::derive(messages) };
         let Some(query) = query else { return Ok(Vec::new()) };
         let (hits, turn) = local.search_for(&query, last_turn(messages), MAX_RESULTS).await?;
-        if assessment.need == Need::Optional {
-            let classifier = self.classifier.get_or_init(QuestionClassifier::new);
-            let evidence = turn.and_then(|turn| Evidence::new(assessment.score, &turn, classifier, messages, &hits));
-            if !evidence.is_some_and(|evidence| evidence.is_helpful()) {
-                return Ok(Vec::new());
-            }
+        let classifier = self.classifier.get_or_init(QuestionClassifier::new);
+        let evidence = turn.and_then(|turn| Evidence::new(assessment.score, &turn, classifier, messages, &hits));
+        let is_helpful = match (self.mode, evidence) {
+            (Mode::Always, _) => true,
+            (Mode::Auto, Some(evidence)) => evidence.is_helpful(),
+            (Mode::Auto, None) => assessment.need == Need::Required,
+        };
+        if !is_helpful {
+            return Ok(Vec::new());
         }
         Ok(hits.into_iter().map(|hit| hit.passage).collect())
     }

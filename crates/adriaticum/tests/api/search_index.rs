@@ -244,7 +244,7 @@ fn where_the_search_fails_only_requests_that_need_facts_do() {
     let service = ServiceBuilder::new(installation).start();
     let key = service.key();
     assert!(!sources(&service.chat(&key, BADGE)).is_empty());
-    remove_index(service.installation());
+    remove_index(&service);
     let refused = ADRIATICUM.wait_for("the outage", || Some(service.chat(&key, FACTUAL)).filter(|it| it.status == 503));
     assert_eq!(refused.error().code, "search_unavailable");
     let response = service.chat(&key, BADGE);

@@ -70,7 +70,7 @@ mod tests {
     fn documents_help_with_questions_and_problems_and_not_with_tasks() {
         let problem = "my badge does not open the door any more";
         assert!(evidence(problem, 1.0, 0.5, false).is_helpful());
-        assert!(!evidence(problem, -6.0, 0.5, false).is_helpful(), "if it were a task");
+        assert!(!evidence(problem, -12.0, 0.5, false).is_helpful(), "if it were a task");
         assert!(!evidence("Write a limerick about a jammed printer.", -1.0, 0.6, false).is_helpful());
         assert!(evidence(problem, -2.0, 0.5, true).sum() > evidence(problem, -2.0, 0.5, false).sum());
         assert!(evidence(problem, -2.0, 0.7, false).sum() > evidence(problem, -2.0, 0.2, false).sum());

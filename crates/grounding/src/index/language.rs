@@ -22,6 +22,12 @@ pub(super) enum Language {
 
 const CROATIAN_LETTERS: [char; 10] = ['č', 'ć', 'đ', 'š', 'ž', 'Č', 'Ć', 'Đ', 'Š', 'Ž'];
 
+/// Folded; none of them is a word of another language that is stemmed.
+const CROATIAN_WORDS: [&str; 26] = [
+    "gdje", "kako", "zasto", "koliko", "tko", "kada", "kad", "moze", "mogu", "mozete", "moram", "trebam", "treba",
+    "nije", "nisam", "nemam", "imam", "imate", "smijem", "zelim", "sto", "koji", "koja", "koje", "netko", "nesto",
+];
+
 /// Of Polish, Czech, Slovak, Hungarian or Vietnamese.
 fn has_letters_of_neighbours(text: &str) -> bool {
     text.to_lowercase().contains(['ą', 'ę', 'ł', 'ń', 'ś', 'ź', 'ż', 'ě', 'ř', 'ů', 'ý', 'ť', 'ľ', 'ő', 'ű', 'ơ', 'ư'])
@@ -52,7 +58,7 @@ impl Language {
         counts.into_iter().filter(|(_, count)| *count == most).map(|(language, _)| language).collect()
     }
 
-    /// By its stop words or, where they do not decide, by its letters.
+    /// By its stop words or, where they do not decide, by its letters and a few words.
     pub(super) fn is_croatian_question(question: &str) -> bool {
         let folded = fold(question);
         let mut words = Vec::new();
@@ -63,8 +69,8 @@ impl Language {
         });
         let detected = Self::detect_in_question(&words);
         let undecided = detected.is_empty() || detected.contains(&Self::Croatian);
-        let by_letters = undecided && question.contains(CROATIAN_LETTERS);
-        (detected == [Self::Croatian] || by_letters) && !has_letters_of_neighbours(question)
+        let has_sign = || question.contains(CROATIAN_LETTERS) || words.iter().any(|word| CROATIAN_WORDS.contains(word));
+        (detected == [Self::Croatian] || undecided && has_sign()) && !has_letters_of_neighbours(question)
     }
 
     /// Its neighbours are not among the languages that a document may be in.

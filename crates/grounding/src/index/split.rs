@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn paragraphs_are_packed_and_headings_separate() {
-        expect(&[paragraph(50), paragraph(60), paragraph(70)], &[("", 180)]);
-        expect(&[paragraph(120), paragraph(90), paragraph(100)], &[("", 120), ("", 190)]);
-        expect(&[paragraph(190), paragraph(20)], &[("", 210)]);
+        expect(&[paragraph(50), paragraph(60), paragraph(70)], &[("", 110), ("", 70)]);
+        expect(&[paragraph(80), paragraph(40), paragraph(60), paragraph(50)], &[("", 120), ("", 110)]);
+        expect(&[paragraph(110), paragraph(20)], &[("", 130)]);
         expect(&[heading(1, "A"), paragraph(10), heading(1, "B"), paragraph(10)], &[("A", 10), ("B", 10)]);
         expect(
             &[
