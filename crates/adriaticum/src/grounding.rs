@@ -188,10 +188,12 @@ fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
         match (hits.first(), Evidence::new(score, &turn, &QuestionClassifier::new(), &messages, &hits)) {
             (Some(hit), Some(evidence)) => {
                 let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
-                let kind = if evidence.question > 0.0 { "a question or a problem" } else { "a task" };
-                let (sum, question, url) = (evidence.sum(), evidence.question, &hit.passage.url);
-                writeln!(out, "The indexed documents {verdict} ({sum:+.1}): it looks like {kind} ({question:+.1}),")?;
-                writeln!(out, "and the best passage, of {url}, scores {:.2}", hit.score)?;
+                let (sum, question) = (evidence.sum(), evidence.question);
+                writeln!(
+                    out,
+                    "The indexed documents {verdict}: {sum:+.1} (a question or a problem, not a task: {question:+.1})"
+                )?;
+                writeln!(out, "Best passage: {}, score {:.2}", hit.passage.url, hit.score)?;
             }
             _ => writeln!(out, "The indexed documents have no vectors yet: add their folders again")?,
         }

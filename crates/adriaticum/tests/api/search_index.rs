@@ -132,15 +132,13 @@ fn a_replica_without_its_copy_of_the_index_grounds_nothing() {
     assert_grounded(&first, &key);
 }
 
-const BADGE: &str = "my badge does not open the door any more";
-
 fn handbook(installation: &Installation) {
     let documents = installation.folder().join("handbook");
     std::fs::create_dir_all(&documents).unwrap();
     for (name, text) in [
         (
             "card.md",
-            "# The campus card\n\nIf the reader flashes red, the rights on your access card have expired: hold it against the yellow column.\n",
+            "# The campus card\n\nIt opens the doors of all buildings. If the reader flashes red, the rights on your access card have expired: hold it against the yellow column.\n",
         ),
         (
             "printing.md",
@@ -171,9 +169,9 @@ fn documents_are_found_by_what_they_mean_and_only_for_those_who_ask() {
     let service = ServiceBuilder::new(installation).start();
     let key = service.key();
     for (request, document) in [
-        (BADGE, "card.md"),
+        ("my badge does not open the door any more", "card.md"),
         ("there is a paper jam message", "printing.md"),
-        ("we are expecting a baby", "leave.md"),
+        (PROBLEM, "leave.md"),
         ("Wo kann ich mein E-Bike laden?", "bicycles.md"),
         ("Gdje mogu napuniti bicikl?", "bicycles.md"),
     ] {
@@ -232,6 +230,9 @@ fn a_damaged_encoder_leaves_search_by_words() {
     assert!(service.log().contains("documents are found by their words alone"), "{}", service.log());
 }
 
+/// Needs no facts by its score.
+const PROBLEM: &str = "we are expecting a baby";
+
 #[test]
 fn where_the_search_fails_only_requests_that_need_facts_do() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
@@ -243,11 +244,11 @@ fn where_the_search_fails_only_requests_that_need_facts_do() {
     installation.run_ok(&["index", "add", "handbook"]);
     let service = ServiceBuilder::new(installation).start();
     let key = service.key();
-    assert!(!sources(&service.chat(&key, BADGE)).is_empty());
+    assert!(!sources(&service.chat(&key, PROBLEM)).is_empty());
     remove_index(&service);
     let refused = ADRIATICUM.wait_for("the outage", || Some(service.chat(&key, FACTUAL)).filter(|it| it.status == 503));
     assert_eq!(refused.error().code, "search_unavailable");
-    let response = service.chat(&key, BADGE);
+    let response = service.chat(&key, PROBLEM);
     response.completion();
     assert_eq!(sources(&response), [""; 0]);
 }
