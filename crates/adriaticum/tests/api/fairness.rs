@@ -100,6 +100,8 @@ fn a_runtime_learns_which_keys_belong_together_and_no_name() {
     assert_eq!(value(lone, "x-adriaticum-person"), None);
     for (head, key) in [(first, &keys[0]), (second, &keys[1]), (lone, &alone)] {
         assert_eq!(value(head, "x-adriaticum-key").as_deref(), Some(&key[6..18]));
-        assert!(!head.to_ascii_lowercase().contains("ada"), "{head}");
+        // Ids are random, and may hold any letters.
+        let named = head.lines().filter(|line| !line.starts_with("x-request-id") && !line.starts_with("x-adriaticum-"));
+        assert!(!named.collect::<String>().to_ascii_lowercase().contains("ada"), "{head}");
     }
 }
