@@ -29,7 +29,7 @@ use crate::lanes::{self, Instructions};
 use activations::{BLOCK, Block, TILE, place};
 pub(crate) use matrix::Matrix;
 pub use matrix::WeightsGuard;
-use panels::{Form, ROWS};
+use panels::{Form, ROWS, SPAN};
 use sources::Source;
 
 /// With so few rows, every thread converts all of them itself: that is quicker than to wait for the others.
@@ -52,6 +52,23 @@ trait Kernel {
         tile: (*const Block, usize),
         out: (*mut f32, usize),
     );
+}
+
+/// How far ahead of the computation weights are requested from memory, in bytes. With 4 kB one row takes two thirds of its
+/// time without; the CPU's own prefetching ends at each page of 4 kB, even within a larger one.
+const AHEAD: usize = 4096;
+
+/// Requests what follows a block of a span at that distance. That may be beyond the panel, where the next one is.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn request_ahead(form: Form, span: *const u8, block: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    const LINE: usize = 64;
+    let bytes = form.span_bytes(SPAN) / SPAN;
+    for line in (0..bytes).step_by(LINE) {
+        // SAFETY: every CPU of the architecture has it, and it reads nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(span.wrapping_add(block * bytes + AHEAD + line).cast()) };
+    }
 }
 
 /// Whether there are kernels for this CPU.

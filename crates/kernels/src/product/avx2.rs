@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm256_xor_si256,
 };
 
-use super::Kernel;
+use super::{Kernel, request_ahead};
 use super::activations::{BLOCK, Block, TILE, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
 
@@ -299,6 +299,9 @@ unsafe fn multiply<L: Layout, const N: usize>(
         let in_span = SPAN.min(blocks - first);
         for block in 0..in_span {
             let (weights, factors) = L::read(span, half, in_span, block);
+            if half == 0 {
+                request_ahead(L::FORM, span, block);
+            }
             for (at, sums) in sums.iter_mut().enumerate() {
                 *sums = L::add(&weights, factors, rows.add(at), *sums);
             }

@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 
-use super::Kernel;
+use super::{Kernel, request_ahead};
 use super::activations::{BLOCK, Block, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
 
@@ -257,6 +257,7 @@ unsafe fn multiply<L: Layout, const N: usize>(
         let count = SPAN.min(blocks - first);
         for block in 0..count {
             let (weights, factors) = L::read(span, count, block);
+            request_ahead(L::FORM, span, block);
             // Two loops, because the compiler unrolls none that is longer.
             for at in 0..N / 2 {
                 sums[at] = L::add(&weights, factors, rows.add(at), sums[at]);
