@@ -16,6 +16,7 @@ use runtimes::{Attribution, Availability, Pool, PoolClient, PoolSettings};
 use rustix::fs::Access;
 use tokio::net::TcpListener;
 
+use crate::embedder;
 use crate::error::CliError;
 use crate::identity_provider;
 use crate::listeners::listen_error;
@@ -270,7 +271,11 @@ async fn search(settings: &Settings) -> Finding {
         Ok(collections) => {
             let documents: u64 = collections.iter().map(|collection| collection.documents).sum();
             let folders = count(collections.len() as u64, "folder");
-            Pass(format!("the index holds {} of {folders}", count(documents, "document")))
+            let documents = count(documents, "document");
+            match embedder::check(settings).await {
+                Ok(by) => Pass(format!("the index holds {documents} of {folders}, found by {by}")),
+                Err(error) => Fail(format!("{error} Documents are found by their words alone until then.")),
+            }
         }
         Err(error) => Fail(format!("{error}. Requests that need facts get 503 until then.")),
     }

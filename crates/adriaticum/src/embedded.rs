@@ -8,7 +8,9 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Address, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial};
+use engine::{
+    Address, EmbeddingEngine, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, MODEL_ERROR_EXIT_CODE, Pool, PoolSettings, RuntimeUrl, supervise};
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,7 +47,7 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
     Some((pool, supervisor))
 }
 
-fn engine_command(settings: &Settings, model: &Path, socket: &Path) -> (PathBuf, Vec<OsString>) {
+pub(crate) fn engine_command(settings: &Settings, model: &Path, socket: &Path) -> (PathBuf, Vec<OsString>) {
     let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
     let listen = Address::Unix(socket.to_owned()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
@@ -69,12 +71,12 @@ pub(crate) async fn model_fault(settings: &Settings) -> Option<String> {
 }
 
 /// The file of a Unix socket in the data folder; removed on drop.
-struct SocketFile(PathBuf);
+pub(crate) struct SocketFile(PathBuf);
 
 impl SocketFile {
     /// A name that no other process uses, not even one in another container. Removes files that crashed processes left
     /// behind.
-    fn new(data_dir: &Path) -> Self {
+    pub(crate) fn new(data_dir: &Path) -> Self {
         let is_socket = |name: &str| name.starts_with("engine-") && name.ends_with(".sock");
         for entry in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(is_socket) && unix_socket::is_stale(&entry.path()) {
@@ -84,6 +86,10 @@ impl SocketFile {
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let folder = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         Self(folder.join(format!("engine-{random:016x}.sock")))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -112,6 +118,9 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     if options.supervised {
         exit_when_stdin_closes();
     }
+    if options.embeddings {
+        return run_embeddings(&model, options.listen, options.supervised);
+    }
     create_folder(&settings.data_dir)?; // the tuning is stored there
     let path = model.clone();
     let engine_settings = engine::Settings {
@@ -128,20 +137,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     };
     let engine = match Engine::load(engine_settings, again, LoadProgress::new(again)) {
         Ok(engine) => engine,
-        Err(EngineError::Model(reason)) => {
-            let sentence = match reason {
-                ModelError::NotLoadable(_) => why_unloadable(&path),
-                ModelError::Unreadable(..) => CliError::new(format!(
-                    "{reason}. Name another file with --model, or get one with `adriaticum model fetch`."
-                )),
-                _ => CliError::new(format!("{reason}.")),
-            };
-            log::report(&sentence);
-            return Ok(match reason {
-                ModelError::NoMemory(..) => ExitCode::FAILURE,
-                _ => ExitCode::from(MODEL_ERROR_EXIT_CODE),
-            });
-        }
+        Err(EngineError::Model(reason)) => return Ok(report_model(&path, &reason)),
         Err(error) => return Err(CliError::new(format!("{error}."))),
     };
     if let Some(roles) = engine.unmarked_roles() {
@@ -172,15 +168,52 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     }
     let name = engine.name();
     let (frontend, decode_loop) = engine.split().map_err(|error| CliError::new(format!("{error}.")))?;
-    // The thread that has loaded the model must run it, so the listener gets another one.
+    serve_beside(frontend, name, options.listen, options.supervised, || decode_loop.run())
+}
+
+/// The same for an embedding model.
+fn run_embeddings(model: &Path, listen: Address, supervised: bool) -> Result<ExitCode, CliError> {
+    let (engine, frontend) = match EmbeddingEngine::load(model) {
+        Ok(loaded) => loaded,
+        Err(EngineError::Model(reason)) => return Ok(report_model(model, &reason)),
+        Err(error) => return Err(CliError::new(format!("{error}."))),
+    };
+    let name = engine.name();
+    serve_beside(frontend, name, listen, supervised, || engine.run())
+}
+
+/// Serves on another thread: the one that has loaded the model must run it.
+fn serve_beside(
+    frontend: Frontend,
+    name: String,
+    listen: Address,
+    supervised: bool,
+    compute: impl FnOnce() -> Result<(), EngineError>,
+) -> Result<ExitCode, CliError> {
     let server = std::thread::Builder::new().name("http".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| CliError::new(format!("the engine could not start: {error}")))?;
-        runtime.block_on(serve(frontend, &name, &options.listen, options.supervised))
+        runtime.block_on(serve(frontend, &name, &listen, supervised))
     })?;
-    decode_loop.run().map_err(|error| CliError::new(format!("{error}.")))?;
+    compute().map_err(|error| CliError::new(format!("{error}.")))?;
     server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says why a model cannot be served, and how the supervisor is told.
+fn report_model(path: &Path, reason: &ModelError) -> ExitCode {
+    let sentence = match reason {
+        ModelError::NotLoadable(_) => why_unloadable(path),
+        ModelError::Unreadable(..) => CliError::new(format!(
+            "{reason}. Name another file with --model, or get one with `adriaticum model fetch`."
+        )),
+        _ => CliError::new(format!("{reason}.")),
+    };
+    log::report(&sentence);
+    match reason {
+        ModelError::NoMemory(..) => ExitCode::FAILURE,
+        _ => ExitCode::from(MODEL_ERROR_EXIT_CODE),
+    }
 }
 
 async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bool) -> Result<(), CliError> {

@@ -1,27 +1,25 @@
 //! The grounder that the settings ask for, the index that the database expects, and the `grounding` commands.
 
 use std::io::{BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{Message, Role};
 use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
-use grounding::index::{Embedder, IndexId, Indexer};
+use grounding::index::{IndexError, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
-use grounding::{Grounder, LocalSearch, Mode, Search, SharedEmbedder, query};
+use grounding::{Embedders, Grounder, LocalSearch, Mode, Search, query};
 use serde::Serialize;
 use store::Store;
 use tokio::sync::watch;
 
 use crate::cli::GroundingCommand;
 use crate::error::CliError;
-use crate::index;
 use crate::settings::Settings;
+use crate::{embedder, index};
 
-/// How often it is looked whether there is a sentence encoder now.
-const ENCODER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the database is asked which index it expects: a command on another machine may have made the first one.
 const EXPECTED_INDEX_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -52,50 +50,16 @@ pub(crate) async fn follow_expected_index(
     }
 }
 
-/// The sentence encoder, if it is there and wanted. A running service loads one that is downloaded later, as soon as it
-/// sees it.
-pub(crate) async fn shared_embedder(settings: &Settings) -> SharedEmbedder {
-    let embedder = SharedEmbedder::default();
-    let is_used = settings.search.embeddings && matches!(settings.search.url, None | Some(SearchUrl::Local));
-    if is_used && settings.grounding.is_some() {
-        let file = settings.encoder_file();
-        if file.exists() {
-            load_embedder(file, embedder.clone()).await;
-        } else {
-            tokio::spawn(load_embedder_later(file, embedder.clone()));
-        }
-    }
-    embedder
-}
-
-async fn load_embedder_later(file: PathBuf, embedder: SharedEmbedder) {
-    while !file.exists() {
-        tokio::time::sleep(ENCODER_INTERVAL).await;
-    }
-    load_embedder(file, embedder).await;
-}
-
-async fn load_embedder(file: PathBuf, embedder: SharedEmbedder) {
-    let loaded = tokio::task::spawn_blocking(move || match Embedder::load(&file) {
-        Ok(loaded) => drop(embedder.set(loaded)),
-        Err(error) => {
-            let file = file.display();
-            tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again, then restart the service");
-        }
-    });
-    let _ = loaded.await; // a panic is logged by its hook
-}
-
 /// None if `grounding` is off.
 pub(crate) fn grounder(
     settings: &Settings,
     expected: watch::Receiver<Option<IndexId>>,
-    embedder: SharedEmbedder,
+    embedders: Embedders,
 ) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
     let local = || {
         let search = LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout);
-        search.with_embedder(embedder.clone())
+        search.with_embedders(embedders.clone())
     };
     let search = match (&settings.search.url, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
@@ -118,11 +82,11 @@ pub(crate) fn mode(settings: &Settings) -> &'static str {
     }
 }
 
-pub(crate) fn run(settings: &Settings, command: GroundingCommand) -> Result<(), CliError> {
+pub(crate) async fn run(settings: &Settings, command: GroundingCommand) -> Result<(), CliError> {
     match command {
         GroundingCommand::Score { file } => score(&file),
         GroundingCommand::Judge { file } => judge(&file),
-        GroundingCommand::Explain { text } => explain(settings, text),
+        GroundingCommand::Explain { text } => explain(settings, text).await,
     }
 }
 
@@ -162,7 +126,7 @@ fn judge(file: &Path) -> Result<(), CliError> {
     Ok(write!(std::io::stdout(), "{evaluation}")?)
 }
 
-fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
+async fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
     let message = Message::new(Role::User, text).map_err(|error| CliError::new(format!("the message {error}")))?;
     let messages = [message];
     let (score, reasons) = Scorer::new().explain(&messages);
@@ -180,11 +144,14 @@ fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
         _ => {}
     }
     let is_asked = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
-    let index = if is_asked { index::open(settings)?.zip(index::loaded_embedder(settings)?) } else { None };
-    if let Some((index, embedder)) = index {
+    let index = if is_asked { index::open(settings)?.zip(embedder::sentence_encoder(settings)?) } else { None };
+    if let Some((index, encoder)) = index {
         let query = query::derive_for_index(&messages).unwrap_or_default();
-        let hits = index.search(&query, Some(&embedder.question(&query)), 1).map_err(index::cli_error)?;
-        let turn = embedder.question(last_turn(&messages));
+        let embedder = embedder::for_searching(settings).await?;
+        let vector = embedder.map(|own| own.embedder.question(&query)).transpose();
+        let vector = vector.map_err(|error| index::cli_error(IndexError::Embeddings(error)))?;
+        let hits = index.search(&query, vector.as_ref(), 1).map_err(index::cli_error)?;
+        let turn = encoder.vector(last_turn(&messages));
         match (hits.first(), Evidence::new(score, &turn, &QuestionClassifier::new(), &messages, &hits)) {
             (Some(hit), Some(evidence)) => {
                 let verdict = if evidence.is_helpful() { "help" } else { "do not help" };

@@ -1,17 +1,14 @@
 //! The `index` commands. The database knows the id of the index before there is one, so that none is ever lost unnoticed.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use format::{count, number};
-use grounding::index::{
-    AddOptions, AddReport, ChildProgram, Embedder, Extractor, Hit, Index, IndexError, IndexId, Indexer,
-};
+use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Hit, Index, IndexError, IndexId, Indexer};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
+use crate::embedder;
 use crate::error::CliError;
-use crate::model::fetch_encoder;
 use crate::output::{print_json, print_line, print_note};
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
@@ -30,7 +27,8 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
             let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
             let indexer = indexer.with_new_id(id).with_extractor(Extractor::Child(own_program()));
-            let indexer = indexer.with_embedder(embedder(settings).await?);
+            let embedder = embedder::for_indexing(settings).await?;
+            let indexer = indexer.with_embedder(embedder.as_ref().map(|own| own.embedder.clone()));
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))
         }
         IndexCommand::Extract => extract(),
@@ -41,7 +39,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
         }
         IndexCommand::Search { question, json } => {
             check(settings, &indexer).await?;
-            search(settings, &question, json)
+            search(settings, &question, json).await
         }
         IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
     }
@@ -59,28 +57,6 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
             Ok(expected)
         }
         _ => Ok(expected),
-    }
-}
-
-/// `None` if documents are to be found by their words alone. Where the encoder cannot be had, that is so for a new index only:
-/// one that has vectors would lose them.
-async fn embedder(settings: &Settings) -> Result<Option<Arc<Embedder>>, CliError> {
-    if !settings.search.embeddings {
-        return Ok(None);
-    }
-    let loaded = match fetch_encoder(settings).await {
-        Ok(file) => load_embedder(&file),
-        Err(error) => Err(error),
-    };
-    match loaded {
-        Ok(embedder) => Ok(Some(Arc::new(embedder))),
-        Err(error) => match open(settings)? {
-            Some(index) if index.has_vectors().map_err(cli_error)? => Err(error),
-            _ => {
-                print_note(&format!("documents will be found by their words alone: {error}"));
-                Ok(None)
-            }
-        },
     }
 }
 
@@ -217,33 +193,19 @@ pub(crate) fn open(settings: &Settings) -> Result<Option<Index>, CliError> {
     Index::open(&settings.index_folder()).map_err(cli_error)
 }
 
-/// `None` if documents are found by their words alone.
-pub(crate) fn loaded_embedder(settings: &Settings) -> Result<Option<Embedder>, CliError> {
-    let file = settings.encoder_file();
-    if !settings.search.embeddings || !file.exists() {
-        return Ok(None);
-    }
-    load_embedder(&file).map(Some)
-}
-
-fn load_embedder(file: &Path) -> Result<Embedder, CliError> {
-    Embedder::load(file).map_err(|error| {
-        let file = file.display();
-        CliError::new(format!("{file} cannot be loaded: {error}. Remove it, and run `adriaticum index add` again."))
-    })
-}
-
 const MAX_HITS: usize = 10;
 const SNIPPET_CHARS: usize = 160;
 
-fn search(settings: &Settings, question: &str, json: bool) -> Result<(), CliError> {
+async fn search(settings: &Settings, question: &str, json: bool) -> Result<(), CliError> {
     let Some(index) = open(settings)? else {
         return Err(CliError::new(
             "nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR",
         ));
     };
-    let vector = loaded_embedder(settings)?.map(|embedder| embedder.question(question));
-    let hits = index.search(question, vector.as_deref(), MAX_HITS).map_err(cli_error)?;
+    let embedder = embedder::for_searching(settings).await?;
+    let vector = embedder.map(|own| own.embedder.question(question)).transpose();
+    let vector = vector.map_err(|error| cli_error(IndexError::Embeddings(error)))?;
+    let hits = index.search(question, vector.as_ref(), MAX_HITS).map_err(cli_error)?;
     if json {
         let hits = hits.iter().map(|Hit { passage, score, words, meaning }| JsonHit {
             url: &passage.url,

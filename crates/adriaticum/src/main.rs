@@ -9,6 +9,7 @@ mod check;
 mod cli;
 mod docs;
 mod embedded;
+mod embedder;
 mod error;
 mod grounding;
 mod grouped_usage;
@@ -94,7 +95,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Health { ops } => return block_on(health::health(&settings, ops)),
         Command::Engine(options) => return embedded::run(&settings, options),
         Command::Accounts { command } => block_on(accounts::run(&settings, command))?,
-        Command::Grounding { command } => grounding::run(&settings, command)?,
+        Command::Grounding { command } => block_on(grounding::run(&settings, command))?,
         Command::Index { command } => block_on(index::run(&settings, command))?,
         Command::Keys { command } => block_on(keys::run(&settings, command))?,
         Command::Limits { command } => block_on(limits::run(&settings, command))?,

@@ -26,7 +26,7 @@ use crate::shutdown::{StopSignals, catch};
 use crate::storage::open_store;
 use crate::traces::Traces;
 use crate::webhook::Webhook;
-use crate::{embedded, grounding, log};
+use crate::{embedded, embedder, grounding, log};
 
 /// How long the first check of the runtimes may delay the start.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let backend = start_backend(settings).await;
     let indexer = Indexer::new(settings.index_folder());
     let (expected_index, expected) = watch::channel(grounding::expected_index(&store, &indexer).await?);
-    let grounder = grounding::grounder(settings, expected, grounding::shared_embedder(settings).await)?;
+    let grounder = grounding::grounder(settings, expected, embedder::of_service(settings).await?)?;
     tokio::spawn(grounding::follow_expected_index(store.clone(), indexer, expected_index));
     let traces = Traces::start(settings)?;
     let banner = Banner::prepare(settings, &listeners, &store, first_key).await?;

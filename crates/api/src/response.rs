@@ -1,6 +1,7 @@
 //! Responses: the one for a recorded completion, and the JSON that every response is made of.
 
 use chat::RequestId;
+use grounding::augment::Source;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, StatusCode};
 use store::Receipt;
@@ -8,6 +9,7 @@ use transport::Response;
 
 use crate::inference::GroundedCompletion;
 
+const SOURCE_SCORES: HeaderName = HeaderName::from_static("x-source-scores");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The response to a completion whose row is durable. There is no other way to a 200.
@@ -18,7 +20,17 @@ pub(crate) fn completed(receipt: &Receipt, grounded: &GroundedCompletion) -> Res
         let link = HeaderValue::from_str(&source.link()).expect("a link is visible ASCII");
         response.headers_mut().append(header::LINK, link);
     }
+    if let Some(scores) = scores(&grounded.sources) {
+        response.headers_mut().insert(SOURCE_SCORES, scores);
+    }
     response
+}
+
+/// How well the sources fit, in the order of their links; `None` if that is not known.
+fn scores(sources: &[Source]) -> Option<HeaderValue> {
+    let scores: Vec<String> =
+        sources.iter().map(|source| Some(format!("{:.2}", source.score()?))).collect::<Option<_>>()?;
+    HeaderValue::from_str(&scores.join(", ")).ok().filter(|value| !value.is_empty())
 }
 
 pub(crate) fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Response {

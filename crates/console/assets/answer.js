@@ -1,10 +1,12 @@
 // What came back: the sources that an answer may cite, and its text with links to them. Text is only ever set as text.
 
-/** What the answer's numbers stand for, in order: one Link header each, which fetch gives as one text. */
-export function parseSources(header) {
+/** What the answer's numbers stand for, in order: one Link header each, which fetch gives as one text; and how well each
+ *  fits, if the service says so. */
+export function parseSources(header, scores) {
+  const fits = scores?.split(", ") ?? [];
   const each = /<([^>]+)>; rel="cite-as"; title="([^"]*)"(?:; title\*=UTF-8''([^,; ]+))?/g;
-  return [...(header ?? "").matchAll(each)].map(([, url, plain, encoded]) => ({
-    url, title: encoded ? decodeURIComponent(encoded) : plain,
+  return [...(header ?? "").matchAll(each)].map(([, url, plain, encoded], at) => ({
+    url, title: encoded ? decodeURIComponent(encoded) : plain, score: fits[at],
   }));
 }
 
@@ -19,10 +21,11 @@ export function outwardLink(text, href) {
 }
 
 /** A source's list item. Only addresses of the web are links. */
-function sourceItem({ url, title }, id) {
+function sourceItem({ url, title, score }, id) {
   const item = make("li", "", { id, tabIndex: -1 });
   if (/^https?:\/\//i.test(url)) item.append(outwardLink(title, url));
   else item.append(`${title} (${url})`);
+  if (score) item.append(make("span", ` score ${score}`, { className: "muted" }));
   return item;
 }
 

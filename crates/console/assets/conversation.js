@@ -1,7 +1,7 @@
 // The conversation on the screen: a list of messages that can be edited, inserted and removed. It lives in the page's
 // elements and nowhere else.
 
-import { figures, parseSources, sourceItems, withMarks } from "./answer.js";
+import { figures, sourceItems, withMarks } from "./answer.js";
 
 const PLACEHOLDERS = {
   system: "Instructions for the model (optional)",
@@ -66,9 +66,9 @@ class Turn {
   }
 
   /** Shows what the model answered. */
-  answer(completion, link, seconds) {
+  answer(completion, sources, seconds) {
     this.answered = completion.choices[0].message.content;
-    this.sources = parseSources(link);
+    this.sources = sources;
     this.id = Turn.#answers += 1;
     this.field.value = this.answered;
     this.part("figures").replaceChildren(figures(completion, seconds));

@@ -1,6 +1,6 @@
 // The playground: runs the conversation on the screen through the API, and shows it as code. Nothing is stored.
 
-import { outwardLink } from "./answer.js";
+import { outwardLink, parseSources } from "./answer.js";
 import { Conversation } from "./conversation.js";
 import { snippet } from "./snippets.js";
 
@@ -83,6 +83,7 @@ function send(body, signal) {
   return fetch("/playground", { method: "POST", headers, body, signal });
 }
 
+const sources = ({ headers }) => parseSources(headers.get("link"), headers.get("x-source-scores"));
 const isJson = (response) => response.headers.get("content-type")?.startsWith("application/json");
 
 /** The API's response. Who signed in again in another tab has another token, which a fresh page has. */
@@ -104,7 +105,7 @@ async function attempt(began, signal) {
     const response = await complete(JSON.stringify(request()), signal);
     const body = await response.json();
     const took = seconds(began);
-    return () => (response.ok ? answered(body, response.headers.get("link"), took) : tellError(body.error));
+    return () => (response.ok ? answered(body, sources(response), took) : tellError(body.error));
   } catch (error) {
     if (signal.aborted) return () => tell(`Stopped after ${seconds(began).toFixed(1)} s. Nothing was added.`);
     return () => tell(error instanceof Problem ? error.message : "The service did not respond. Run again to retry.");
@@ -152,10 +153,10 @@ function start(began) {
 }
 
 /** Adds the answer, and the message that comes next. */
-function answered(completion, link, took) {
+function answered(completion, sources, took) {
   isUnsent = false;
   const turn = conversation.add("assistant");
-  turn.answer(completion, link, took);
+  turn.answer(completion, sources, took);
   part("announcement").textContent = `The model answered: ${turn.answered}`;
   if (conversation.isFull) tell(`${limits.messages} messages are the most that a request can have. Remove some to go on.`);
   else conversation.add("user").focus();

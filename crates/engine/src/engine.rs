@@ -8,7 +8,7 @@ use kernels::Attention;
 use crate::decode_loop::DecodeLoop;
 use crate::drafts::StepSeconds;
 use crate::gpu::Placement;
-use crate::http_api::HttpApi;
+use crate::http_api::{Api, HttpApi};
 use crate::memory::free_memory;
 use crate::model::{Model, Shape};
 use crate::perplexity::{self, PerplexityError};
@@ -119,7 +119,7 @@ impl Engine {
         };
         let (settings, model, tuning) = (self.settings, self.model, self.tuning);
         let decode_loop = DecodeLoop { settings, model, tuning, limits, requests, stats };
-        Ok((Frontend(Arc::new(api)), decode_loop))
+        Ok((Frontend(Arc::new(Api::Chat(api))), decode_loop))
     }
 
     pub(crate) fn limits(&self) -> Limits {

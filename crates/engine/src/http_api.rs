@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
+use crate::embeddings::EmbeddingsApi;
 use crate::gpu::Placement;
 use crate::queue::Tag;
 use crate::template::ChatTemplate;
@@ -25,7 +26,7 @@ use crate::tokenizer::{Job, Tokenizer};
 use crate::worker::{Inbox, Message, RefusalError, Stats};
 
 /// The largest request that the service accepts, with every character escaped.
-const MAX_BODY_BYTES: usize = 2 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 2 << 20;
 const DECODE_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
@@ -49,34 +50,43 @@ pub(crate) struct HttpApi {
     pub(crate) completed: AtomicU64,
 }
 
-type HttpResponse = Response<Full<Bytes>>;
+pub(crate) type HttpResponse = Response<Full<Bytes>>;
+
+/// What responds to requests.
+pub(crate) enum Api {
+    Chat(HttpApi),
+    Embeddings(EmbeddingsApi),
+}
+
+/// Serves one connection to its end. If the client disconnects, its request is cancelled.
+pub(crate) async fn serve(api: Arc<Api>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let service = service_fn(|request| {
+        let api = api.clone();
+        async move { Ok::<_, Infallible>(handle(&api, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection was closed early");
+    }
+}
+
+/// The response carries the id of its request, so that the service can tell whose it is.
+async fn handle(api: &Api, request: Request<Incoming>) -> HttpResponse {
+    let id = request.headers().get(wire::engine::REQUEST_ID_HEADER).cloned();
+    let mut response = match api {
+        Api::Chat(api) => api.respond(request).await,
+        Api::Embeddings(api) => api.respond(request).await,
+    };
+    if let Some(id) = id {
+        response.headers_mut().insert(wire::engine::REQUEST_ID_HEADER, id);
+    }
+    response
+}
 
 impl HttpApi {
-    /// Serves one connection to its end. If the client disconnects, its request is cancelled.
-    pub(crate) async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let service = service_fn(|request| {
-            let api = self.clone();
-            async move { Ok::<_, Infallible>(api.handle(request).await) }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection was closed early");
-        }
-    }
-
-    /// The response carries the id of its request, so that the service can tell whose it is.
-    async fn handle(&self, request: Request<Incoming>) -> HttpResponse {
-        let id = request.headers().get(wire::engine::REQUEST_ID_HEADER).cloned();
-        let mut response = self.respond(request).await;
-        if let Some(id) = id {
-            response.headers_mut().insert(wire::engine::REQUEST_ID_HEADER, id);
-        }
-        response
-    }
-
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.complete(request).await,
@@ -183,15 +193,15 @@ fn tag(headers: &HeaderMap) -> Tag {
     Tag::new(text(wire::engine::PERSON_HEADER), text(wire::engine::KEY_HEADER).unwrap_or_default())
 }
 
-fn bad_request(message: &str) -> HttpResponse {
+pub(crate) fn bad_request(message: &str) -> HttpResponse {
     json(StatusCode::BAD_REQUEST, wire::engine::invalid_request(message))
 }
 
-fn server_error(message: &str) -> HttpResponse {
+pub(crate) fn server_error(message: &str) -> HttpResponse {
     json(StatusCode::INTERNAL_SERVER_ERROR, wire::engine::server_error(message))
 }
 
-fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
+pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

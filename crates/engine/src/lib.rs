@@ -13,6 +13,7 @@ mod cells;
 mod clock;
 mod decode_loop;
 mod drafts;
+mod embeddings;
 mod engine;
 #[cfg(test)]
 mod fairness;
@@ -50,9 +51,10 @@ use std::time::Duration;
 pub use kernels::Attention;
 
 pub use crate::decode_loop::DecodeLoop;
+pub use crate::embeddings::EmbeddingEngine;
 pub use crate::engine::Engine;
 pub use crate::gpu::{Card, GpuChoice, Placement};
-use crate::http_api::HttpApi;
+use crate::http_api::Api;
 pub use crate::listen::{Address, Listener};
 pub use crate::model::{DecodeError, ModelError};
 pub use crate::perplexity::PerplexityError;
@@ -131,15 +133,15 @@ pub enum EngineError {
     Decode(String),
 }
 
-/// Accepts connections and passes requests on to the `DecodeLoop`.
-pub struct Frontend(Arc<HttpApi>);
+/// Accepts connections and passes requests on to the `DecodeLoop`, or to an `EmbeddingEngine`.
+pub struct Frontend(Arc<Api>);
 
 impl Frontend {
     /// Serves until it is dropped. Dropping it gives up running requests.
     pub async fn serve(self, listener: Listener) {
         loop {
             match listener.accept().await {
-                Ok(stream) => drop(tokio::spawn(self.0.clone().serve(stream))),
+                Ok(stream) => drop(tokio::spawn(http_api::serve(self.0.clone(), stream))),
                 // Most likely out of file descriptors, of which some will be closed soon.
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");

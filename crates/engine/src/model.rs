@@ -1,4 +1,7 @@
-//! The model: its vocabulary, its template, and a context to decode with. The only module that knows llama.cpp.
+//! The model: its vocabulary, its template, and a context to decode with. Only this module, with `embedding` in it, and `gpu`
+//! know llama.cpp.
+
+pub(crate) mod embedding;
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -47,6 +50,8 @@ pub enum ModelError {
     OtherKind(String, &'static str),
     #[error("{0} cannot be served: its memory of a conversation cannot be shared or released in part ({1})")]
     NoCells(String, #[source] DecodeError),
+    #[error("{0} is no embedding model: it makes no vectors ({1})")]
+    NoVectors(String, #[source] DecodeError),
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
 }
@@ -146,11 +151,7 @@ impl Model {
 
     /// The name in its metadata, or else the file's.
     pub(crate) fn name(&self) -> String {
-        let name = self.llama.meta_val_str("general.name").ok().filter(|name| !name.trim().is_empty());
-        name.unwrap_or_else(|| {
-            let stem = Path::new(&self.file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
-            stem.unwrap_or_else(|| self.file.clone())
-        })
+        name_of(&self.llama, &self.file)
     }
 
     /// The context length that it was trained with, in tokens.
@@ -325,6 +326,14 @@ impl Model {
         let context = self.llama.new_context(backend()?, params).map_err(|_| no_memory())?;
         Ok(Decoder { context, batch: LlamaBatch::new(shape.step, 2), choice, twins })
     }
+}
+
+fn name_of(llama: &LlamaModel, file: &str) -> String {
+    let name = llama.meta_val_str("general.name").ok().filter(|name| !name.trim().is_empty());
+    name.unwrap_or_else(|| {
+        let stem = Path::new(file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        stem.unwrap_or_else(|| file.to_owned())
+    })
 }
 
 /// A token that only tries something.

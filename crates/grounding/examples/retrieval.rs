@@ -2,22 +2,27 @@
 //! vectors alone, by both, and as a caller gets them, who gets none if the documents do not help.
 //!
 //!     cargo run --release -p grounding --example retrieval -- ENCODER [FOLDER…]
+//!
+//! With EMBEDDINGS_URL the vectors are those of a server, with QUESTION_PREFIX and PASSAGE_PREFIX before its texts.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chat::{Message, Role};
 use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
-use grounding::index::{AddOptions, Embedder, Hit, Index, IndexError, Indexer};
+use grounding::index::{
+    AddOptions, Embedder, EmbeddingsServer, Hit, Index, IndexError, Indexer, Prefixes, SentenceEncoder,
+};
 use grounding::query;
 use grounding::scorer::Scorer;
 use serde::Deserialize;
 
 const SOURCES: usize = 3;
 const LIMIT: usize = 40;
+const DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
 struct Question {
@@ -36,9 +41,17 @@ struct Turn {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let encoder = arguments.next().ok_or("the encoder's file is missing")?;
-    let embedder = Arc::new(Embedder::load(Path::new(&encoder))?);
+    let encoder = Arc::new(SentenceEncoder::load(Path::new(&encoder))?);
     let (scorer, classifier) = (Scorer::new(), QuestionClassifier::new());
     let mut folders: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
+    let embedder = match std::env::var("EMBEDDINGS_URL") {
+        Ok(url) => {
+            let prefix = |name: &str| std::env::var(name).unwrap_or_default();
+            let prefixes = Prefixes { question: prefix("QUESTION_PREFIX"), passage: prefix("PASSAGE_PREFIX") };
+            Embedder::Server(Arc::new(EmbeddingsServer::new(url.parse()?, None, prefixes, DEADLINE)?))
+        }
+        Err(_) => Embedder::Sentences(encoder.clone()),
+    };
     if folders.is_empty() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/retrieval");
         folders = ["a", "b"].map(|set| data.join(set)).to_vec();
@@ -52,7 +65,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let text = std::fs::read_to_string(folder.join("questions.jsonl"))?;
         let questions = text.lines().map(serde_json::from_str).collect::<Result<Vec<Question>, _>>()?;
         let opened = Index::open(index.path())?.ok_or("no index")?;
-        let search = |query: &str, limit| opened.search(query, Some(&embedder.question(query)), limit);
+        let search = |query: &str, limit| {
+            let vector = embedder.question(query).map_err(IndexError::Embeddings)?;
+            opened.search(query, Some(&vector), limit)
+        };
         measure("words", &questions, &|_, query| opened.search(query, None, LIMIT))?;
         measure("vectors", &questions, &|_, query| {
             let mut hits = search(query, 2 * LIMIT)?;
@@ -62,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         measure("both", &questions, &|_, query| search(query, LIMIT))?;
         measure("as given", &questions, &|messages, query| {
             let hits = search(query, LIMIT)?;
-            let (score, turn) = (scorer.score(messages), embedder.question(last_turn(messages)));
+            let (score, turn) = (scorer.score(messages), encoder.vector(last_turn(messages)));
             let evidence = Evidence::new(score, &turn, &classifier, messages, &hits);
             let is_helpful = evidence.is_some_and(|evidence| evidence.is_helpful());
             Ok(if is_helpful { hits } else { Vec::new() })

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::Path;
 
 use grounding::helpful::train;
-use grounding::index::Embedder;
+use grounding::index::SentenceEncoder;
 use grounding::scorer::load_labelled;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut rows = load_labelled(&home.join("data"), "train-")?;
     rows.extend(load_labelled(&home.join("data"), "own-")?);
-    let model = train(&Embedder::load(Path::new(&encoder))?, &rows);
+    let model = train(&SentenceEncoder::load(Path::new(&encoder))?, &rows);
     std::fs::write(home.join("src/helpful/classifier.bin"), model)?;
     println!("{} rows", rows.len());
     Ok(())

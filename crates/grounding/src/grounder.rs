@@ -96,7 +96,7 @@ impl Grounder {
         let score = self.scorer().score(messages);
         let need = match &self.search {
             _ if self.mode == Mode::Always || score.is_required() => Need::Required,
-            Search::IfIndexed(local) | Search::Local(local) if local.has_embedder() => Need::Optional,
+            Search::IfIndexed(local) | Search::Local(local) if local.has_encoder() => Need::Optional,
             _ => Need::None,
         };
         Some(Assessment { score, scorer: scorer::VERSION, need })
@@ -127,7 +127,7 @@ impl Grounder {
         messages: &[Message],
         assessment: Assessment,
     ) -> Result<Vec<Passage>, SearchError> {
-        let query = if local.has_embedder() { query::derive_for_index(messages) } else { query::derive(messages) };
+        let query = if local.has_encoder() { query::derive_for_index(messages) } else { query::derive(messages) };
         let Some(query) = query else { return Ok(Vec::new()) };
         let (hits, turn) = local.search_for(&query, last_turn(messages), MAX_RESULTS).await?;
         let classifier = self.classifier.get_or_init(QuestionClassifier::new);

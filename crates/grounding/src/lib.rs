@@ -18,5 +18,5 @@ pub mod scorer;
 pub mod search;
 
 pub use grounder::{Assessment, Grounder, Mode, Need, Search, SearchOutage};
-pub use local::{LocalSearch, SharedEmbedder};
+pub use local::{Embedders, LocalSearch};
 pub use passage::Passage;

@@ -7,15 +7,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::index::{Embedder, Hit, Index, IndexError, IndexId};
+use crate::index::{EmbeddingsServer, Hit, Index, IndexError, IndexId, QuestionVector, SentenceEncoder};
 use crate::search::SearchError;
 
 /// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
 /// somebody who has just made an index expects it to be used.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What makes vectors, once it is loaded.
-pub type SharedEmbedder = Arc<OnceLock<Embedder>>;
+/// What makes vectors.
+#[derive(Clone, Default)]
+pub struct Embedders {
+    /// Once it is loaded. Tells questions from tasks, and makes the vectors of passages unless a server does.
+    pub sentences: Arc<OnceLock<Arc<SentenceEncoder>>>,
+    pub server: Option<Arc<EmbeddingsServer>>,
+}
 
 /// The index may be created while the service runs.
 pub struct LocalSearch {
@@ -23,7 +28,7 @@ pub struct LocalSearch {
     /// The index that must be there. Without it, searching fails.
     expected: watch::Receiver<Option<IndexId>>,
     deadline: Duration,
-    embedder: SharedEmbedder,
+    embedders: Embedders,
     index: OnceLock<Arc<Index>>,
     started: Instant,
     /// When to look again, in milliseconds from `started`.
@@ -36,7 +41,7 @@ impl LocalSearch {
             folder,
             expected,
             deadline,
-            embedder: SharedEmbedder::default(),
+            embedders: Embedders::default(),
             index: OnceLock::new(),
             started: Instant::now(),
             next_look: AtomicU64::new(0),
@@ -44,8 +49,8 @@ impl LocalSearch {
     }
 
     /// By which passages are found by what they mean, too.
-    pub fn with_embedder(self, embedder: SharedEmbedder) -> Self {
-        Self { embedder, ..self }
+    pub fn with_embedders(self, embedders: Embedders) -> Self {
+        Self { embedders, ..self }
     }
 
     /// Whether anything is indexed. An index that is gone or cannot be read counts: it is an outage, not an absence.
@@ -62,8 +67,9 @@ impl LocalSearch {
         self.index().map(drop)
     }
 
-    pub(crate) fn has_embedder(&self) -> bool {
-        self.embedder.get().is_some()
+    /// Whether it can be told which requests documents help with.
+    pub(crate) fn has_encoder(&self) -> bool {
+        self.embedders.sentences.get().is_some()
     }
 
     /// Best first, and the vector of the turn that asks, if there are vectors. Nothing indexed is no error.
@@ -74,19 +80,26 @@ impl LocalSearch {
         limit: usize,
     ) -> Result<(Vec<Hit>, Option<Vec<f32>>), SearchError> {
         let Some(index) = self.index().map_err(unreadable)? else { return Ok((Vec::new(), None)) };
-        let (query, turn, embedder) = (query.to_owned(), turn.to_owned(), self.embedder.clone());
+        let (query, turn, encoder) = (query.to_owned(), turn.to_owned(), self.embedders.sentences.get().cloned());
+        let served = self.served_vector(&query).await;
+        let has_server = self.embedders.server.is_some();
         // A search takes milliseconds, which would hold up the other requests of this thread.
         let searched = tokio::task::spawn_blocking(move || {
-            let vector = |text: &str| embedder.get().map(|embedder| embedder.question(text));
-            let of_query = vector(&query);
-            let of_turn = if turn == query { of_query.clone() } else { vector(&turn) };
-            Ok((index.search(&query, of_query.as_deref(), limit)?, of_turn))
+            let own = encoder.as_ref().filter(|_| !has_server).map(|encoder| encoder.question(&query));
+            let hits = index.search(&query, served.or(own).as_ref(), limit)?;
+            Ok((hits, encoder.map(|encoder| encoder.vector(&turn))))
         });
         match tokio::time::timeout(self.deadline, searched).await {
             Ok(Ok(found)) => found.map_err(unreadable),
             Ok(Err(_panicked)) => Err(SearchError::Index("searching it failed".into())),
             Err(_elapsed) => Err(SearchError::TimedOut(self.deadline)),
         }
+    }
+
+    /// By the embeddings server. While it fails, documents are found by their words alone.
+    async fn served_vector(&self, query: &str) -> Option<QuestionVector> {
+        let server = self.embedders.server.as_ref().filter(|server| server.is_there())?;
+        server.question(query).await.ok()
     }
 
     /// The index, if it is the expected one; `None` if there is none and none is expected.

@@ -3,7 +3,7 @@
 use jiff::civil::Date;
 
 /// A piece of a document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Passage {
     /// The document's.
     pub title: String,
@@ -11,4 +11,6 @@ pub struct Passage {
     pub text: String,
     /// When the document was written, if known.
     pub date: Option<Date>,
+    /// How well it fits what was searched for, where that is known: 1 is very well.
+    pub score: Option<f32>,
 }

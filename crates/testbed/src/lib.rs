@@ -29,6 +29,7 @@ mod wait;
 
 pub mod file_server;
 pub mod gguf;
+pub mod meaning;
 pub mod zoo;
 
 pub use background::{Background, EndOnDrop};

@@ -170,6 +170,9 @@ pub(crate) struct EngineOptions {
     /// Where to listen: an address such as 127.0.0.1:8090, or unix:PATH.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     pub(crate) listen: engine::Address,
+    /// Serves the embeddings of an embedding model, at /v1/embeddings, instead of completions.
+    #[arg(long)]
+    pub(crate) embeddings: bool,
     /// Exits when standard input is closed; set by `serve`.
     #[arg(long, hide = true)]
     pub(crate) supervised: bool,

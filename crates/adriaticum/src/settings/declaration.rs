@@ -207,8 +207,15 @@ settings! {
     /// where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; unless set, local once
     /// something is indexed
     url: Option<SearchUrl> = "" => optional;
-    /// whether documents are found by what they mean, too, with a sentence encoder that `index add` downloads: on or off
-    embeddings: bool = "on" => on_or_off;
+    /// what finds documents by what they mean: on (a sentence encoder that `index add` downloads), the URL of an embeddings
+    /// server such as http://HOST:8000/v1, a GGUF file of an embedding model, or off (documents are found by their words)
+    embeddings: Embeddings = "on" => from_str;
+    /// the model's name at the embeddings server; unless set, the first that it lists
+    embeddings_model: Option<String> = "" => optional;
+    /// what the embedding model wants before a question, such as "search_query: "
+    question_prefix: String = "" => from_str;
+    /// what it wants before a passage, such as "search_document: "
+    passage_prefix: String = "" => from_str;
     /// how long a search may take
     timeout: Duration = "5s" => duration;
     /// max. tokens of search results in a prompt

@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::ApiAddress;
 use engine::{GpuChoice, KernelsChoice, Sharing, WeightsChoice};
 use grounding::Mode;
+use grounding::index::EmbeddingsUrl;
 use runtimes::RuntimeUrl;
 use store::PostgresUrl;
 use transport::BaseUrl;
@@ -28,6 +29,32 @@ pub(crate) enum Model {
     /// No embedded runtime.
     Disabled,
     File(PathBuf),
+}
+
+/// What finds documents by what they mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Embeddings {
+    Off,
+    /// The sentence encoder in the data folder.
+    Encoder,
+    Server(EmbeddingsUrl),
+    /// A GGUF file, in an engine of our own.
+    Model(PathBuf),
+}
+
+impl FromStr for Embeddings {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self::Off),
+            "on" => Ok(Self::Encoder),
+            url if url.contains("://") => url.parse().map(Self::Server).map_err(|error| error.to_string()),
+            file if file.to_ascii_lowercase().ends_with(".gguf") => Ok(Self::Model(file.into())),
+            _ => Err("it must be on, off, the URL of an embeddings server such as http://HOST:8000/v1, or a GGUF file"
+                .into()),
+        }
+    }
 }
 
 pub(super) fn from_str<T: FromStr<Err: fmt::Display>>(text: &str) -> Parsed<T> {

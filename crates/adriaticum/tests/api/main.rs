@@ -17,6 +17,7 @@ mod connections;
 mod console;
 mod durability;
 mod elsewhere;
+mod embeddings;
 mod endpoint;
 mod errors;
 mod fairness;

@@ -290,6 +290,8 @@ fn a_grounded_answer_shows_its_sources_and_its_marks_lead_to_them() {
     let expected = json!({ "textContent": "Öffnungszeiten", "href": "https://docs.example.org/hours.md",
         "rel": "noopener noreferrer", "target": "_blank" });
     assert_eq!(source, expected);
+    let item = ada.page.eval("document.querySelector('.sources li').textContent");
+    assert_eq!(item, "Öffnungszeiten score 1.00");
     let marks = "[...document.querySelectorAll('.text a')].map(mark => [mark.textContent, !!document.querySelector(mark.hash)])";
     assert_eq!(ada.page.eval(marks), json!([["[1]", true], ["[1]", true]]), "the others are no citations");
     if let Ok(pictures) = std::env::var("CONSOLE_PICTURES") {

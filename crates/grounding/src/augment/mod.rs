@@ -33,7 +33,7 @@ const BYTES_PER_TOKEN: usize = 3;
 /// With fewer tokens left, no further source is added.
 const MIN_SOURCE_TOKENS: usize = 24;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Augmentation {
     /// Instructions and sources, for below the caller's system message.
     pub text: String,

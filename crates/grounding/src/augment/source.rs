@@ -12,11 +12,12 @@ const MAX_URL_CHARS: usize = 1_000;
 const EXTENDED_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The title is clean, and the URL is safe in a header.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     title: String,
     url: String,
     date: Option<Date>,
+    score: Option<f32>,
 }
 
 impl Source {
@@ -33,7 +34,7 @@ impl Source {
         }
         let title = clean(&passage.title);
         let title = if title.is_empty() { clean(text) } else { title };
-        Some(Self { title, url: text.to_owned(), date: passage.date })
+        Some(Self { title, url: text.to_owned(), date: passage.date, score: passage.score })
     }
 
     pub fn title(&self) -> &str {
@@ -46,6 +47,11 @@ impl Source {
 
     pub(super) fn date(&self) -> Option<Date> {
         self.date
+    }
+
+    /// Of its best passage, where that is known.
+    pub fn score(&self) -> Option<f32> {
+        self.score
     }
 
     /// The value of its `Link` header (RFC 8288): visible ASCII only, exactly one link.

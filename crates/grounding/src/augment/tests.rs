@@ -62,7 +62,7 @@ pub(super) const HOSTILE: &[(&str, &str, &str)] = &[
 ];
 
 pub(super) fn passage((title, url, text): (&str, &str, &str)) -> Passage {
-    Passage { title: title.into(), url: url.into(), text: text.into(), date: None }
+    Passage { title: title.into(), url: url.into(), text: text.into(), date: None, score: None }
 }
 
 /// What must hold for any augmentation.

@@ -3,7 +3,7 @@
 
 use chat::{Message, Role};
 
-use crate::index::Embedder;
+use crate::index::SentenceEncoder;
 use crate::scorer::LabelledRequest;
 
 static MODEL: &[u8] = include_bytes!("classifier.bin");
@@ -75,8 +75,8 @@ pub fn last_turn(messages: &[Message]) -> &str {
 }
 
 /// The file of a model that tells the labelled requests apart.
-pub fn train(embedder: &Embedder, rows: &[LabelledRequest]) -> Vec<u8> {
-    let vectors: Vec<Vec<f32>> = rows.iter().map(|row| embedder.question(last_turn(&row.messages))).collect();
+pub fn train(encoder: &SentenceEncoder, rows: &[LabelledRequest]) -> Vec<u8> {
+    let vectors: Vec<Vec<f32>> = rows.iter().map(|row| encoder.vector(last_turn(&row.messages))).collect();
     let targets: Vec<(f32, f32)> = rows.iter().map(target).collect();
     let total: f32 = targets.iter().map(|(_, weight)| weight).sum();
     let mut weights = vec![0.0; encoder::DIMENSIONS + 1];

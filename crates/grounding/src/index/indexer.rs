@@ -8,13 +8,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use jiff::Timestamp;
 
 use super::catalogue::{Catalogue, Collection, encode_path};
-use super::embedding::Embedder;
+use super::embedding::{Embedder, EmbedderId};
 use super::extract::Extractor;
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, has_vectors_of, prepare};
@@ -31,7 +31,7 @@ pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
     extractor: Extractor,
-    embedder: Option<Arc<Embedder>>,
+    embedder: Option<Embedder>,
     /// What a new index gets; random unless given.
     new_id: Option<IndexId>,
 }
@@ -84,7 +84,7 @@ impl Indexer {
     }
 
     /// What makes the passages' vectors. Files whose passages have others, or none, are indexed again by `add`.
-    pub fn with_embedder(self, embedder: Option<Arc<Embedder>>) -> Self {
+    pub fn with_embedder(self, embedder: Option<Embedder>) -> Self {
         Self { embedder, ..self }
     }
 
@@ -122,6 +122,8 @@ impl Indexer {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<AddReport, IndexError> {
         let folder = real_folder(documents)?;
+        let with_id = |embedder: &Embedder| embedder.id().map(|id| (embedder.clone(), id));
+        let embedder = self.embedder.as_ref().map(with_id).transpose().map_err(IndexError::Embeddings)?;
         let writer = Writer::open(&self.folder)?;
         let new = || Catalogue::new(self.new_id.clone().unwrap_or_else(IndexId::random));
         let catalogue = writer.catalogue()?.unwrap_or_else(new);
@@ -143,8 +145,7 @@ impl Indexer {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        let (commit_interval, extractor, embedder) =
-            (self.commit_interval, self.extractor.clone(), self.embedder.clone());
+        let (commit_interval, extractor) = (self.commit_interval, self.extractor.clone());
         let report = AddReport::default();
         AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, embedder, report }.run(progress)
     }
@@ -193,7 +194,7 @@ struct AddRun {
     known: HashMap<PathBuf, (FileRecord, String)>,
     commit_interval: CommitInterval,
     extractor: Extractor,
-    embedder: Option<Arc<Embedder>>,
+    embedder: Option<(Embedder, EmbedderId)>,
     report: AddReport,
 }
 
@@ -231,7 +232,7 @@ impl AddRun {
     fn is_unchanged(&self, found: &DocumentFile) -> bool {
         self.known.get(&found.path).is_some_and(|(record, url)| {
             record.is_current(found)
-                && has_vectors_of(&record.digest, self.embedder.as_deref())
+                && has_vectors_of(&record.digest, self.embedder.as_ref().map(|(_, id)| *id))
                 && *url == self.url(&found.path)
         })
     }
@@ -255,7 +256,13 @@ impl AddRun {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(found) = files.get(at) else { break };
                 let (file, url) = terms[at].clone();
-                let origin = PassageOrigin { fields, collection: &id, file, url, embedder: embedder.as_deref() };
+                let origin = PassageOrigin {
+                    fields,
+                    collection: &id,
+                    file,
+                    url,
+                    embedder: embedder.as_ref().map(|(embedder, id)| (embedder, *id)),
+                };
                 // The receiver is gone if writing has failed.
                 if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;
@@ -285,6 +292,10 @@ impl AddRun {
             Prepared::Skipped(reason) => {
                 self.report.skipped.push((self.collection.folder.join(path), reason));
                 self.report.removed += u64::from(self.forget(path));
+            }
+            Prepared::NotEmbedded(error) => {
+                self.commit()?; // a later run continues from here
+                return Err(IndexError::Embeddings(error));
             }
             Prepared::Passages(record, passages) => {
                 match self.forget(path) {

@@ -32,10 +32,15 @@ use tantivy::TantivyError;
 
 use catalogue::Catalogue;
 pub use catalogue::Collection;
-pub use embedding::Embedder;
+pub use embedding::{
+    Embedder, EmbeddingsServer, EmbeddingsUrl, EmbeddingsUrlError, Prefixes, QuestionVector, SentenceEncoder,
+    ServedModel,
+};
 pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
 pub use reader::{Hit, Index};
+
+use crate::search::SearchError;
 
 /// Tantivy's list of segments, replaced by every commit.
 const META_FILE: &str = "meta.json";
@@ -92,6 +97,8 @@ pub enum IndexError {
     /// For example because the disk is full.
     #[error("the index cannot be written: {0}")]
     Unwritable(String),
+    #[error("the passages have no vectors: {0}")]
+    Embeddings(#[source] SearchError),
     #[error("the folder {} cannot be read: {source}", folder.display())]
     NoSuchFolder { folder: PathBuf, source: io::Error },
     /// Documents would be found twice.

@@ -5,13 +5,14 @@ use std::path::Path;
 use tantivy::TantivyDocument;
 
 use super::document::Document;
-use super::embedding::{EMBEDDER, Embedder, Vector};
+use super::embedding::{Embedder, EmbedderId, Vector};
 use super::extract::Session;
 use super::files::{DocumentFile, FileRecord, read, sha256_hex};
 use super::language::Language;
 use super::schema::Fields;
 use super::split::{Chunk, split};
 use super::terms::{TermExtractor, Terms};
+use crate::search::SearchError;
 
 /// Relative to a word in the text.
 const HEADING_WEIGHT: usize = 2;
@@ -20,6 +21,8 @@ pub(super) enum Prepared {
     Unchanged,
     /// With the reason.
     Skipped(String),
+    /// There are no vectors; other files would have none, either.
+    NotEmbedded(SearchError),
     Passages(FileRecord, Vec<TantivyDocument>),
 }
 
@@ -31,8 +34,8 @@ pub(super) struct PassageOrigin<'a> {
     /// The term by which the file's passages are deleted.
     pub(super) file: String,
     pub(super) url: String,
-    /// Without one, passages get no vectors.
-    pub(super) embedder: Option<&'a Embedder>,
+    /// With its id. Without one, passages get no vectors.
+    pub(super) embedder: Option<(&'a Embedder, EmbedderId)>,
 }
 
 /// Reads a file and makes its passages, unless its contents are those of `known`.
@@ -47,7 +50,7 @@ pub(super) fn prepare(
         Ok(bytes) => bytes,
         Err(reason) => return Prepared::Skipped(reason),
     };
-    let digest = contents_digest(&bytes, origin.embedder);
+    let digest = sha256_hex(&bytes) + &suffix(origin.embedder.map(|(_, id)| id));
     if known.is_some_and(|known| known.digest == digest) {
         return Prepared::Unchanged;
     }
@@ -70,24 +73,22 @@ pub(super) fn prepare(
         digest,
         passages: chunks.len() as u64,
     };
-    let passages = passages(title, &document, chunks, &record, origin);
-    Prepared::Passages(record, passages)
+    match passages(title, &document, chunks, &record, origin) {
+        Ok(passages) => Prepared::Passages(record, passages),
+        Err(error) => Prepared::NotEmbedded(error),
+    }
 }
 
-/// Of what the passages depend on: the file's contents, and what made their vectors.
-fn contents_digest(bytes: &[u8], embedder: Option<&Embedder>) -> String {
-    sha256_hex(bytes) + &suffix(embedder)
-}
-
-/// Whether passages with that digest have the vectors that this embedder would make.
-pub(super) fn has_vectors_of(digest: &str, embedder: Option<&Embedder>) -> bool {
+/// Whether passages with that digest have the vectors of that embedder.
+pub(super) fn has_vectors_of(digest: &str, embedder: Option<EmbedderId>) -> bool {
     digest.get(SHA256_CHARS..) == Some(&suffix(embedder))
 }
 
 const SHA256_CHARS: usize = 64;
 
-fn suffix(embedder: Option<&Embedder>) -> String {
-    embedder.map_or_else(String::new, |_| format!("-{EMBEDDER}"))
+/// Of the digest of a file's contents: what made its passages' vectors.
+fn suffix(embedder: Option<EmbedderId>) -> String {
+    embedder.map_or_else(String::new, |id| format!("-{id}"))
 }
 
 fn passages(
@@ -96,15 +97,17 @@ fn passages(
     chunks: Vec<Chunk>,
     record: &FileRecord,
     origin: &PassageOrigin<'_>,
-) -> Vec<TantivyDocument> {
+) -> Result<Vec<TantivyDocument>, SearchError> {
     let fields = origin.fields;
     let sample = document.sample(Language::SAMPLE_BYTES);
     let language = Language::detect(&sample);
     let mut extractor = TermExtractor::new(language);
     let mut passages = Vec::with_capacity(chunks.len());
     let are_croatian = Language::is_croatian_document(language, &sample);
-    let vectors = origin.embedder.map(|embedder| vectors(embedder, title, &chunks, are_croatian));
-    let mut vectors = vectors.unwrap_or_default().into_iter();
+    let mut vectors = match origin.embedder {
+        Some((embedder, id)) => vectors(embedder, id, title, &chunks, are_croatian)?.into_iter(),
+        None => Vec::new().into_iter(),
+    };
     for chunk in chunks {
         let mut terms = Terms::default();
         extractor.add(&chunk.text, 1, &mut terms);
@@ -114,7 +117,7 @@ fn passages(
         passage.add_text(fields.words, terms.words);
         passage.add_text(fields.stems, terms.stems);
         if let Some(vector) = vectors.next() {
-            passage.add_bytes(fields.vector, &vector.to_bytes());
+            passage.add_bytes(fields.vector, &vector);
         }
         passage.add_text(fields.title, title);
         passage.add_text(fields.text, chunk.text);
@@ -133,14 +136,24 @@ fn passages(
         }
         passages.push(passage);
     }
-    passages
+    Ok(passages)
 }
 
-/// A passage means what its title and heading say, too.
-fn vectors(embedder: &Embedder, title: &str, chunks: &[Chunk], are_croatian: bool) -> Vec<Vector> {
+/// In bytes. A passage means what its title and heading say, too.
+fn vectors(
+    embedder: &Embedder,
+    id: EmbedderId,
+    title: &str,
+    chunks: &[Chunk],
+    are_croatian: bool,
+) -> Result<Vec<Vec<u8>>, SearchError> {
     let text = |chunk: &Chunk| format!("{title}. {}. {}", cut(&chunk.heading), chunk.text);
-    let groups = chunks.chunks(EMBEDDED_TOGETHER);
-    groups.flat_map(|group| embedder.passages(&group.iter().map(text).collect::<Vec<_>>(), are_croatian)).collect()
+    let mut vectors = Vec::with_capacity(chunks.len());
+    for group in chunks.chunks(EMBEDDED_TOGETHER) {
+        let made = embedder.passages(id, &group.iter().map(text).collect::<Vec<_>>(), are_croatian)?;
+        vectors.extend(made.iter().map(|vector: &Vector| vector.to_bytes(id)));
+    }
+    Ok(vectors)
 }
 
 /// Bounds the memory that the texts of a document take, which all have its title.

@@ -12,12 +12,15 @@ use parking_lot::Mutex;
 use tantivy::collector::TopDocs;
 use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Value};
-use tantivy::{DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, TERMINATED, TantivyDocument, Term};
+use tantivy::{
+    DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, SegmentReader, TERMINATED, TantivyDocument, Term,
+};
 
+use super::embedding::{EmbedderId, QuestionVector};
 use super::panics::catch_panic;
-use super::schema::{Fields, schema};
+use super::schema::{Fields, VECTOR, schema};
 use super::terms::{TermField, query_terms};
-use super::vectors::{QuestionVector, Vectors};
+use super::vectors::Vectors;
 use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
 
@@ -49,10 +52,10 @@ struct Loaded {
     commit: Commit,
     searcher: Searcher,
     id: IndexId,
-    /// Loaded by the first search that needs them.
+    /// Loaded by the first search that needs them, and again for another embedder.
     vectors: Mutex<Option<Arc<Vectors>>>,
     /// Of the commit before, until then: what has not changed is taken from them.
-    earlier: Arc<Vectors>,
+    earlier: Option<Arc<Vectors>>,
 }
 
 /// A passage that was found.
@@ -111,7 +114,7 @@ impl Index {
             searcher: reader.searcher(),
             id: catalogue.id,
             vectors: Mutex::default(),
-            earlier: Arc::default(),
+            earlier: None,
         };
         Ok(Some(Self {
             reader,
@@ -131,16 +134,27 @@ impl Index {
         Ok(self.loaded()?.searcher.num_docs() == 0)
     }
 
-    /// Whether any passage has a vector. May load them.
+    /// Whether any passage has a vector, of whatever embedder.
     pub fn has_vectors(&self) -> Result<bool, IndexError> {
-        Ok(!self.loaded()?.vectors()?.is_empty())
+        let loaded = self.loaded()?;
+        let has_any = |reader: &SegmentReader| -> tantivy::Result<bool> {
+            Ok(reader.fast_fields().bytes(VECTOR)?.is_some_and(|column| column.num_terms() > 0))
+        };
+        let mut segments = loaded.searcher.segment_readers().iter();
+        catch_panic(|| segments.try_fold(false, |any, reader| Ok(any || has_any(reader)?)))?
+            .map_err(IndexError::reading)
     }
 
     /// Best first. Nothing in the question is an operator. Without its vector, passages are found by their words alone.
-    pub fn search(&self, question: &str, vector: Option<&[f32]>, limit: usize) -> Result<Vec<Hit>, IndexError> {
+    pub fn search(
+        &self,
+        question: &str,
+        vector: Option<&QuestionVector>,
+        limit: usize,
+    ) -> Result<Vec<Hit>, IndexError> {
         let loaded = self.loaded()?;
-        let vectors = vector.map(|_| loaded.vectors()).transpose()?.filter(|vectors| !vectors.is_empty());
-        let by_meaning = vectors.as_deref().zip(vector.map(QuestionVector::new));
+        let vectors = vector.map(|vector| loaded.vectors(vector.embedder)).transpose()?;
+        let by_meaning = vectors.as_deref().filter(|vectors| !vectors.is_empty()).zip(vector);
         catch_panic(|| self.search_in(&loaded.searcher, question, by_meaning, limit))?.map_err(IndexError::reading)
     }
 
@@ -148,7 +162,7 @@ impl Index {
         &self,
         searcher: &Searcher,
         question: &str,
-        by_meaning: Option<(&Vectors, QuestionVector)>,
+        by_meaning: Option<(&Vectors, &QuestionVector)>,
         limit: usize,
     ) -> tantivy::Result<Vec<Hit>> {
         if limit == 0 {
@@ -157,8 +171,8 @@ impl Index {
         let by_words = self.search_words(searcher, question)?;
         let (mut found, max_distance) = match by_meaning {
             Some((vectors, question)) => {
-                let nearest = vectors.nearest(searcher, &question, CANDIDATES);
-                (merge(&by_words, &nearest, |address| vectors.cosine(address, &question)), MAX_DISTANCE)
+                let nearest = vectors.nearest(searcher, question, CANDIDATES);
+                (merge(&by_words, &nearest, |address| vectors.cosine(address, question)), MAX_DISTANCE)
             }
             None => (by_words.into_iter().map(Candidate::by_words).collect(), 1.0 - MIN_RELATIVE_SCORE),
         };
@@ -167,7 +181,7 @@ impl Index {
         found.retain(|candidate| candidate.score >= best - max_distance);
         found.truncate(limit);
         let hit = |Candidate { address, score, words, meaning }| -> tantivy::Result<Hit> {
-            Ok(Hit { passage: self.passage(searcher.doc(address)?)?, score, words, meaning })
+            Ok(Hit { passage: self.passage(searcher.doc(address)?, score)?, score, words, meaning })
         };
         found.into_iter().map(hit).collect()
     }
@@ -218,7 +232,7 @@ impl Index {
         }
     }
 
-    fn passage(&self, stored: TantivyDocument) -> tantivy::Result<Passage> {
+    fn passage(&self, stored: TantivyDocument, score: f32) -> tantivy::Result<Passage> {
         let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default();
         let heading = text(self.fields.heading);
         Ok(Passage {
@@ -230,6 +244,7 @@ impl Index {
                 heading => format!("{heading}\n{}", text(self.fields.text)),
             },
             date: text(self.fields.date).parse().ok(),
+            score: Some(score),
         })
     }
 
@@ -245,7 +260,7 @@ impl Index {
         catch_panic(|| self.reader.reload())?.map_err(IndexError::reading)?;
         let searcher = self.reader.searcher();
         let id = super::catalogue(searcher.index())?.ok_or(IndexError::Gone)?.id;
-        let earlier = before.vectors.lock().clone().unwrap_or_else(|| before.earlier.clone());
+        let earlier = before.vectors.lock().clone().or_else(|| before.earlier.clone());
         let newest = Arc::new(Loaded { commit, searcher, id, vectors: Mutex::default(), earlier });
         *self.newest.lock() = newest.clone();
         Ok(newest)
@@ -253,13 +268,13 @@ impl Index {
 }
 
 impl Loaded {
-    fn vectors(&self) -> Result<Arc<Vectors>, IndexError> {
+    fn vectors(&self, embedder: EmbedderId) -> Result<Arc<Vectors>, IndexError> {
         let mut vectors = self.vectors.lock();
-        if let Some(vectors) = &*vectors {
+        if let Some(vectors) = vectors.as_ref().filter(|vectors| vectors.embedder() == embedder) {
             return Ok(vectors.clone());
         }
-        let loaded = catch_panic(|| Vectors::load(&self.searcher, &self.earlier))?.map_err(IndexError::reading)?;
-        Ok(vectors.insert(Arc::new(loaded)).clone())
+        let loaded = catch_panic(|| Vectors::load(&self.searcher, embedder, self.earlier.as_deref()))?;
+        Ok(vectors.insert(Arc::new(loaded.map_err(IndexError::reading)?)).clone())
     }
 }
 

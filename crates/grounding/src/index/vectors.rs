@@ -4,57 +4,50 @@
 use std::sync::Arc;
 
 use tantivy::index::SegmentId;
-use tantivy::{DocAddress, DocId, Searcher, SegmentReader};
+use tantivy::{DocAddress, Searcher, SegmentReader};
 
-use super::embedding::Vector;
+use super::embedding::{EmbedderId, Prefix, QuestionVector, Vector};
 use super::schema::VECTOR;
 
-/// Of one commit.
-#[derive(Default)]
-pub(super) struct Vectors(Vec<Arc<SegmentVectors>>);
+/// Of one commit, by one embedder.
+pub(super) struct Vectors {
+    embedder: EmbedderId,
+    segments: Vec<Arc<SegmentVectors>>,
+}
 
 /// A segment never changes, but passages in it can be deleted.
 struct SegmentVectors {
     segment: SegmentId,
-    /// By document, if any has one; `None` for passages without a vector of this embedder.
-    vectors: Vec<Option<(Vector, f32)>>,
+    /// Of a vector.
+    dimensions: usize,
+    /// Of all vectors, by document; zeros for passages without one of this embedder. None if all have none.
+    numbers: Vec<i8>,
     /// The prefix of each vector, and the vector's length, which is 0 where there is none.
     prefixes: Vec<(Prefix, f32)>,
 }
 
-pub(super) struct QuestionVector {
-    vector: Vector,
-    length: f32,
-}
-
-type Prefix = [i8; 128];
 /// How many of the passages that are closest by their prefixes are compared as a whole.
 const PRESELECTED: usize = 1000;
 
-impl QuestionVector {
-    pub(super) fn new(numbers: &[f32]) -> Self {
-        let vector = Vector::quantize(numbers);
-        Self { length: vector.length(), vector }
-    }
-
-    fn cosine(&self, (vector, length): &(Vector, f32)) -> f32 {
-        self.vector.dot(vector) as f32 / (self.length * length)
-    }
-}
-
 impl Vectors {
     /// Takes those of segments that were there before from `earlier`.
-    pub(super) fn load(searcher: &Searcher, earlier: &Self) -> tantivy::Result<Self> {
+    pub(super) fn load(searcher: &Searcher, embedder: EmbedderId, earlier: Option<&Self>) -> tantivy::Result<Self> {
+        let earlier =
+            earlier.filter(|earlier| earlier.embedder == embedder).map_or(&[][..], |earlier| &earlier.segments);
         let segments = searcher.segment_readers().iter().map(|reader| {
-            let known = earlier.0.iter().find(|known| known.segment == reader.segment_id());
-            known.map_or_else(|| SegmentVectors::load(reader).map(Arc::new), |known| Ok(known.clone()))
+            let known = earlier.iter().find(|known| known.segment == reader.segment_id());
+            known.map_or_else(|| SegmentVectors::load(reader, embedder).map(Arc::new), |known| Ok(known.clone()))
         });
-        Ok(Self(segments.collect::<tantivy::Result<_>>()?))
+        Ok(Self { embedder, segments: segments.collect::<tantivy::Result<_>>()? })
+    }
+
+    pub(super) fn embedder(&self) -> EmbedderId {
+        self.embedder
     }
 
     /// Whether no passage has a vector.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.iter().all(|segment| segment.vectors.is_empty())
+        self.segments.iter().all(|segment| segment.prefixes.is_empty())
     }
 
     /// The passages that are closest to a question, the closest first. The searcher must be of the same commit.
@@ -74,16 +67,18 @@ impl Vectors {
 
     /// `None` if the passage has no vector.
     pub(super) fn cosine(&self, address: DocAddress, question: &QuestionVector) -> Option<f32> {
-        let segment = self.0.get(address.segment_ord as usize)?;
-        segment.vectors.get(address.doc_id as usize)?.as_ref().map(|vector| question.cosine(vector))
+        let segment = self.segments.get(address.segment_ord as usize)?;
+        let at = address.doc_id as usize;
+        let (_, length) = segment.prefixes.get(at).filter(|(_, length)| *length > 0.0)?;
+        Some(question.cosine(&segment.numbers[at * segment.dimensions..][..segment.dimensions], *length))
     }
 
     fn preselect(&self, searcher: &Searcher, question: &QuestionVector) -> Vec<DocAddress> {
         let mut near = Vec::new();
-        for ((ord, reader), segment) in (0..).zip(searcher.segment_readers()).zip(&self.0) {
+        for ((ord, reader), segment) in (0..).zip(searcher.segment_readers()).zip(&self.segments) {
             for (doc, (prefix, length)) in (0..).zip(&segment.prefixes) {
                 if *length > 0.0 && !reader.is_deleted(doc) {
-                    near.push((question.vector.dot_prefix(prefix) as f32 / length, DocAddress::new(ord, doc)));
+                    near.push((question.dot_prefix(prefix) as f32 / length, DocAddress::new(ord, doc)));
                 }
             }
         }
@@ -96,25 +91,103 @@ impl Vectors {
 }
 
 impl SegmentVectors {
-    fn load(reader: &SegmentReader) -> tantivy::Result<Self> {
+    fn load(reader: &SegmentReader, embedder: EmbedderId) -> tantivy::Result<Self> {
         let segment = reader.segment_id();
+        let mut loaded = Self { segment, dimensions: 0, numbers: Vec::new(), prefixes: Vec::new() };
         let Some(column) = reader.fast_fields().bytes(VECTOR)?.filter(|column| column.num_terms() > 0) else {
-            return Ok(Self { segment, vectors: Vec::new(), prefixes: Vec::new() });
+            return Ok(loaded);
         };
         let mut distinct = Vec::with_capacity(column.num_terms());
         let mut terms = column.dictionary().stream()?;
         while terms.advance() {
-            distinct.push(Vector::from_bytes(terms.key()).map(|vector| (vector.length(), vector)));
+            distinct.push(Vector::from_bytes(terms.key(), embedder));
         }
-        let of_doc = |doc: DocId| {
-            let found = column.term_ords(doc).next().and_then(|ord| distinct.get(ord as usize));
-            found.cloned().flatten().map(|(length, vector)| (vector, length))
-        };
-        let vectors: Vec<_> = (0..reader.max_doc()).map(of_doc).collect();
-        let prefix = |vector: &Option<(Vector, f32)>| match vector {
-            Some((vector, length)) => (vector.prefix(), *length),
-            None => ([0; _], 0.0),
-        };
-        Ok(Self { segment, prefixes: vectors.iter().map(prefix).collect(), vectors })
+        loaded.dimensions = distinct.iter().flatten().next().map_or(0, |vector| vector.numbers().len());
+        if loaded.dimensions == 0 {
+            return Ok(loaded);
+        }
+        for doc in 0..reader.max_doc() {
+            let found = column.term_ords(doc).next().and_then(|ord| distinct.get(ord as usize)?.as_ref());
+            let found = found.filter(|vector| vector.numbers().len() == loaded.dimensions);
+            let end = loaded.numbers.len() + loaded.dimensions;
+            loaded.numbers.extend(found.map_or(&[][..], Vector::numbers));
+            loaded.numbers.resize(end, 0);
+            loaded.prefixes.push(found.map_or(([0; _], 0.0), |vector| (vector.prefix(), vector.length())));
+        }
+        Ok(loaded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tantivy::{Index, IndexWriter, TantivyDocument, Term};
+
+    use super::*;
+    use crate::index::schema::schema;
+
+    const EMBEDDER: EmbedderId = EmbedderId::of_test(7);
+    const OTHER: EmbedderId = EmbedderId::of_test(8);
+
+    /// An index with a passage for each vector, in two segments. The URL is the vector's number.
+    fn index(vectors: &[Option<(EmbedderId, Vec<f32>)>]) -> (Index, IndexWriter) {
+        let (schema, fields) = schema();
+        let index = Index::create_in_ram(schema);
+        let mut writer: IndexWriter = index.writer_with_num_threads(1, 20_000_000).unwrap();
+        for (at, vector) in vectors.iter().enumerate() {
+            let mut passage = TantivyDocument::default();
+            passage.add_text(fields.file, at.to_string());
+            if let Some((id, numbers)) = vector {
+                passage.add_bytes(fields.vector, &Vector::quantize(numbers).to_bytes(*id));
+            }
+            writer.add_document(passage).unwrap();
+            if at == vectors.len() / 2 {
+                writer.commit().unwrap();
+            }
+        }
+        writer.commit().unwrap();
+        (index, writer)
+    }
+
+    fn vector() -> impl Strategy<Value = Option<(EmbedderId, Vec<f32>)>> {
+        let numbers = prop::collection::vec(-1.0..1.0_f32, 200);
+        prop_oneof![
+            8 => numbers.clone().prop_map(|numbers| Some((EMBEDDER, numbers))),
+            1 => numbers.prop_map(|numbers| Some((OTHER, numbers))),
+            1 => Just(None),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        /// The nearest are those of comparing with all, without deleted passages and vectors of other embedders.
+        #[test]
+        fn the_nearest_are_found(
+            vectors in prop::collection::vec(vector(), 2..60),
+            question in prop::collection::vec(-1.0..1.0_f32, 200),
+            deleted in 0..60_usize,
+            limit in 1..10_usize,
+        ) {
+            let (index, mut writer) = index(&vectors);
+            writer.delete_term(Term::from_field_text(schema().1.file, &deleted.to_string()));
+            writer.commit().unwrap();
+            let searcher = index.reader().unwrap().searcher();
+            let loaded = Vectors::load(&searcher, EMBEDDER, None).unwrap();
+            let question = QuestionVector::of_test(EMBEDDER, &question);
+            let own = |(at, it): (usize, &Option<(EmbedderId, Vec<f32>)>)| {
+                let (_, numbers) = it.as_ref().filter(|(id, _)| *id == EMBEDDER && at != deleted)?;
+                let vector = Vector::quantize(numbers);
+                Some(question.cosine(vector.numbers(), vector.length()))
+            };
+            let mut expected: Vec<f32> = vectors.iter().enumerate().filter_map(own).collect();
+            expected.sort_by(|one, other| other.total_cmp(one));
+            expected.truncate(limit);
+            let found = loaded.nearest(&searcher, &question, limit);
+            let cosines: Vec<f32> = found.iter().map(|(cosine, _)| *cosine).collect();
+            prop_assert_eq!(cosines, expected);
+            for (cosine, address) in found {
+                prop_assert_eq!(loaded.cosine(address, &question), Some(cosine));
+            }
+        }
     }
 }

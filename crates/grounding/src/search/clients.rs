@@ -4,6 +4,7 @@
 //! busy and break when it ends. So connections are not shared between runtimes.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,7 +13,6 @@ use reqwest::{Client, redirect};
 use tokio::runtime::{self, Handle};
 
 use super::error::SearchError;
-use super::url::RemoteUrl;
 
 /// Shorter than the timeouts of most servers and firewalls, so that a reused connection is rarely dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,9 +20,18 @@ const MAX_IDLE_CONNECTIONS: usize = 32;
 /// Beyond this, most belong to runtimes that have ended: all are dropped.
 const MAX_CLIENTS: usize = 256;
 
-pub(super) struct Clients {
-    is_encrypted: bool,
+pub(crate) struct Clients {
+    transport: Transport,
     clients: Mutex<ClientMap>,
+}
+
+/// What carries the requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Plain,
+    Tls,
+    /// A socket on this machine.
+    Unix(PathBuf),
 }
 
 struct ClientMap {
@@ -32,19 +41,18 @@ struct ClientMap {
 }
 
 impl Clients {
-    pub(super) fn new(url: &RemoteUrl) -> Result<Self, SearchError> {
-        let is_encrypted = url.is_encrypted();
-        let clients = ClientMap { unused: Some(client(is_encrypted)?), by_runtime: HashMap::new() };
-        Ok(Self { is_encrypted, clients: Mutex::new(clients) })
+    pub(crate) fn new(transport: Transport) -> Result<Self, SearchError> {
+        let clients = ClientMap { unused: Some(client(&transport)?), by_runtime: HashMap::new() };
+        Ok(Self { transport, clients: Mutex::new(clients) })
     }
 
-    pub(super) fn for_current_runtime(&self) -> Result<Client, SearchError> {
+    pub(crate) fn for_current_runtime(&self) -> Result<Client, SearchError> {
         let id = Handle::current().id();
         let mut clients = self.clients.lock();
         if let Some(client) = clients.by_runtime.get(&id) {
             return Ok(client.clone());
         }
-        let client = clients.unused.take().map_or_else(|| client(self.is_encrypted), Ok)?;
+        let client = clients.unused.take().map_or_else(|| client(&self.transport), Ok)?;
         if clients.by_runtime.len() >= MAX_CLIENTS {
             clients.by_runtime.clear();
         }
@@ -55,7 +63,7 @@ impl Clients {
 
 /// The URL alone decides who sees a query: redirects are not followed, proxies from the environment are not used.
 /// HTTP/1.1, because there a cancelled search closes its connection.
-fn client(is_encrypted: bool) -> Result<Client, SearchError> {
+fn client(transport: &Transport) -> Result<Client, SearchError> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has installed one
     let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
     let mut builder = Client::builder()
@@ -71,9 +79,12 @@ fn client(is_encrypted: bool) -> Result<Client, SearchError> {
         .no_brotli()
         .no_deflate()
         .no_zstd();
-    if !is_encrypted {
+    if *transport != Transport::Tls {
         // Without this, building fails on systems without root certificates, such as small containers.
         builder = builder.tls_certs_only([]);
+    }
+    if let Transport::Unix(socket) = transport {
+        builder = builder.unix_socket(socket.as_path());
     }
     builder.build().map_err(|_| SearchError::NoTls)
 }

@@ -16,14 +16,14 @@ pub enum SearchError {
     TimedOut(Duration),
     #[error("the connection ended before its whole answer had come; look at its log and at what stands between")]
     Disconnected,
-    #[error("its answer is larger than {} MiB, which is not read; does the URL lead to a search engine?", super::exchange::MAX_RESPONSE_BYTES >> 20)]
+    #[error("its answer is larger than anything that such a server gives, and is not read; does the URL lead to it?")]
     TooLarge,
     /// Status 200, but not the JSON of such a server.
     #[error("its answer is not the JSON that such a server gives; does the URL lead to it?")]
     Malformed,
     #[error("it redirects elsewhere (status {}), which is not followed; give the URL where it really is", .0.as_u16())]
     Redirected(StatusCode),
-    #[error("it refuses the credentials (status {}); write a user who may search there, with the password, into the URL: http://USER:PASSWORD@HOST", .0.as_u16())]
+    #[error("it refuses the credentials (status {}); write those of a user who may read there into the URL, before the host", .0.as_u16())]
     CredentialsRefused(StatusCode),
     /// SearXNG's limiter: too many searches, or not a browser.
     #[error(
@@ -51,6 +51,13 @@ pub enum SearchError {
     /// OpenSearch found documents without any field that we read.
     #[error("its documents have no text under any of the names that are read ({})", super::opensearch::field_names())]
     Unreadable,
+    /// Of an embeddings server.
+    #[error("it has another model than a moment ago; run the command again")]
+    ModelChanged,
+    #[error(
+        "its vectors do not tell related texts from others; has it an embedding model, with the prefixes that it wants?"
+    )]
+    Meaningless,
     #[error("it failed several times in a row and is not asked for a moment; the earlier failures say why")]
     CircuitOpen,
     #[error("{0}")]
@@ -72,7 +79,7 @@ pub enum ConnectError {
 
 impl SearchError {
     /// For the breaker. A rate limit counts as a failure.
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         match self {
             // Only this query was refused.
             Self::Refused(

@@ -32,10 +32,11 @@ impl SearchRequest {
     }
 }
 
-/// Sends a request and reads the body of its response. `status_error` says what a status other than 200 means for that
+/// Sends a request and reads the body of its response, of so many bytes at most. `status_error` says what a status other than 200 means for that
 /// kind of server, where kinds differ.
-pub(super) async fn send(
+pub(crate) async fn send(
     request: RequestBuilder,
+    max_bytes: usize,
     status_error: fn(StatusCode) -> SearchError,
 ) -> Result<Vec<u8>, SearchError> {
     let mut response = request.send().await.map_err(|error| connection_error(&error))?;
@@ -45,12 +46,12 @@ pub(super) async fn send(
         StatusCode::UNAUTHORIZED => return Err(SearchError::CredentialsRefused(StatusCode::UNAUTHORIZED)),
         status => return Err(status_error(status)),
     }
-    if response.content_length().is_some_and(|length| length > MAX_RESPONSE_BYTES as u64) {
+    if response.content_length().is_some_and(|length| length > max_bytes as u64) {
         return Err(SearchError::TooLarge);
     }
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(|_| SearchError::Disconnected)? {
-        if body.len() + piece.len() > MAX_RESPONSE_BYTES {
+        if body.len() + piece.len() > max_bytes {
             return Err(SearchError::TooLarge);
         }
         body.extend_from_slice(&piece);

@@ -5,9 +5,9 @@
 //! passages of bounded size or a `SearchError` with a message of ours: what a server says in its own words leaves only
 //! as a passage.
 
-mod clients;
+pub(crate) mod clients;
 mod error;
-mod exchange;
+pub(crate) mod exchange;
 #[cfg(test)]
 mod fuzz;
 mod lenient;

@@ -23,6 +23,7 @@ pub(super) fn bounded_passage(
         url: cut(url, MAX_URL_CHARS),
         text: cut(text.unwrap_or_default(), MAX_TEXT_CHARS),
         date,
+        score: None,
     })
 }
 

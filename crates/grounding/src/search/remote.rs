@@ -6,9 +6,9 @@ use breaker::{Attempt, Breaker, Verdict};
 use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 
-use super::clients::Clients;
+use super::clients::{Clients, Transport};
 use super::error::SearchError;
-use super::exchange::{SearchRequest, send};
+use super::exchange::{MAX_RESPONSE_BYTES, SearchRequest, send};
 use super::url::{Kind, RemoteUrl};
 use super::{opensearch, searxng};
 use crate::Passage;
@@ -29,7 +29,7 @@ pub struct RemoteSearch {
 impl RemoteSearch {
     /// The deadline covers a whole search, from connecting to the last byte.
     pub fn new(url: RemoteUrl, deadline: Duration) -> Result<Self, SearchError> {
-        let clients = Clients::new(&url)?;
+        let clients = Clients::new(if url.is_encrypted() { Transport::Tls } else { Transport::Plain })?;
         Ok(Self { url, clients, deadline, breaker: Mutex::default(), epoch: Instant::now() })
     }
 
@@ -107,7 +107,7 @@ impl RemoteSearch {
             Kind::Searxng => searxng::status_error,
             Kind::Opensearch { .. } => opensearch::status_error,
         };
-        let body = tokio::time::timeout(self.deadline, send(request, status_error)).await;
+        let body = tokio::time::timeout(self.deadline, send(request, MAX_RESPONSE_BYTES, status_error)).await;
         let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
         // Up to 2 MiB take milliseconds, which would hold up the other requests of this thread.
         let kind = self.url.kind.clone();

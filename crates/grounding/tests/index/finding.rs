@@ -132,6 +132,7 @@ fn every_format_gives_title_text_and_date() -> TestResult {
         url: format!("local:papers/{path}"),
         text: text.to_owned(),
         date,
+        score: Some(1.0),
     };
     for (question, expected) in [
         (

@@ -30,7 +30,7 @@ fn remote(text: &str, deadline: Duration) -> RemoteSearch {
 }
 
 fn passage(title: &str, url: &str, text: &str, date: Option<Date>) -> Passage {
-    Passage { title: title.into(), url: url.into(), text: text.into(), date }
+    Passage { title: title.into(), url: url.into(), text: text.into(), date, score: None }
 }
 
 fn titles(passages: &[Passage]) -> Vec<&str> {

@@ -11,9 +11,9 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm256_xor_si256,
 };
 
-use super::{Kernel, request_ahead};
 use super::activations::{BLOCK, Block, TILE, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
+use super::{Kernel, request_ahead};
 
 /// Rows of a panel that fill a vector.
 const HALF: usize = ROWS / 2;

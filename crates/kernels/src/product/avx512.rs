@@ -11,9 +11,9 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 
-use super::{Kernel, request_ahead};
 use super::activations::{BLOCK, Block, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};
+use super::{Kernel, request_ahead};
 
 pub(super) fn is_supported() -> bool {
     has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni")

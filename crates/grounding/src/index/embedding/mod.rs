@@ -1,43 +1,107 @@
-//! Vectors of passages and of questions, by the sentence encoder: those that mean the same point the same way. Text in a
-//! language that the encoder does not know is translated word by word first (`glossary`).
+//! Vectors of passages and of questions: those that mean the same point the same way. They come from the sentence encoder, or
+//! from any server with OpenAI's `/embeddings`. `scale` makes the cosines of all of them comparable.
 
 mod glossary;
+mod scale;
+mod sentences;
+mod server;
 mod vector;
 
-use std::path::Path;
+use std::fmt;
+use std::sync::Arc;
 
-use encoder::{Encoder, EncoderError};
+pub(super) use scale::Scale;
+pub use sentences::SentenceEncoder;
+pub use server::{EmbeddingsServer, EmbeddingsUrl, EmbeddingsUrlError, Prefixes, ServedModel};
+pub(super) use vector::{Prefix, Vector};
 
-use super::language::Language;
-use glossary::Glossary;
-pub(super) use vector::Vector;
+use crate::search::SearchError;
 
-/// Counted up when vectors of the same text change. Passages with others count as having none, until they are indexed again.
-pub(super) const EMBEDDER: u32 = 1;
+/// Tells apart what makes vectors: those of one are not compared with those of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EmbedderId(u32);
 
-pub struct Embedder {
-    encoder: Encoder,
-    croatian: Glossary,
+impl fmt::Display for EmbedderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// What makes vectors.
+#[derive(Clone)]
+pub enum Embedder {
+    Sentences(Arc<SentenceEncoder>),
+    Server(Arc<EmbeddingsServer>),
+}
+
+/// The vector of a question.
+#[derive(Debug, Clone)]
+pub struct QuestionVector {
+    pub(super) embedder: EmbedderId,
+    vector: Vector,
+    prefix: Prefix,
+    length: f32,
+    scale: Scale,
+}
+
+impl QuestionVector {
+    fn new(embedder: EmbedderId, numbers: &[f32], scale: Scale) -> Self {
+        let vector = Vector::quantize(numbers);
+        Self { embedder, length: vector.length(), prefix: vector.prefix(), vector, scale }
+    }
+
+    /// The cosine with a passage's vector of that length, as the sentence encoder would have it.
+    pub(super) fn cosine(&self, numbers: &[i8], length: f32) -> f32 {
+        self.scale.apply(self.vector.dot(numbers) as f32 / (self.length * length))
+    }
+
+    /// The product with the beginning of a passage's vector.
+    pub(super) fn dot_prefix(&self, prefix: &Prefix) -> i32 {
+        vector::dot(&self.prefix, prefix)
+    }
+}
+
+#[cfg(test)]
+impl EmbedderId {
+    pub(super) const fn of_test(id: u32) -> Self {
+        Self(id)
+    }
+}
+
+#[cfg(test)]
+impl QuestionVector {
+    pub(super) fn of_test(embedder: EmbedderId, numbers: &[f32]) -> Self {
+        Self::new(embedder, numbers, Scale::SAME)
+    }
 }
 
 impl Embedder {
-    /// Reads the encoder's file. Takes a part of a second.
-    pub fn load(file: &Path) -> Result<Self, EncoderError> {
-        Ok(Self { encoder: Encoder::load(file)?, croatian: Glossary::croatian() })
+    /// Blocks while a server is asked, as the other functions do.
+    pub(super) fn id(&self) -> Result<EmbedderId, SearchError> {
+        match self {
+            Self::Sentences(_) => Ok(SentenceEncoder::ID),
+            Self::Server(server) => server::block_on(server.model()).map(|model| model.id),
+        }
     }
 
-    pub(super) fn passages(&self, texts: &[String], are_croatian: bool) -> Vec<Vector> {
-        let vectors = match are_croatian {
-            true => self.encoder.encode(&texts.iter().map(|text| self.croatian.translate(text)).collect::<Vec<_>>()),
-            false => self.encoder.encode(texts),
+    /// Of passages in one language. Fails if it is not the embedder with that id any longer.
+    pub(super) fn passages(
+        &self,
+        id: EmbedderId,
+        texts: &[String],
+        are_croatian: bool,
+    ) -> Result<Vec<Vector>, SearchError> {
+        let vectors = match self {
+            Self::Sentences(encoder) => encoder.passages(texts, are_croatian),
+            Self::Server(server) => server::block_on(server.passages(id, texts))?,
         };
-        vectors.iter().map(|numbers| Vector::quantize(numbers)).collect()
+        Ok(vectors.iter().map(|numbers| Vector::quantize(numbers)).collect())
     }
 
-    /// The language of a question is guessed.
-    pub fn question(&self, text: &str) -> Vec<f32> {
-        let translated = Language::is_croatian_question(text).then(|| self.croatian.translate(text));
-        let text = translated.as_deref().unwrap_or(text);
-        self.encoder.encode(&[text]).pop().unwrap_or_default()
+    pub fn question(&self, text: &str) -> Result<QuestionVector, SearchError> {
+        match self {
+            Self::Sentences(encoder) => Ok(encoder.question(text)),
+            Self::Server(server) => server::block_on(server.question(text)),
+        }
     }
 }

@@ -1,59 +1,54 @@
 //! A vector in bytes. Its length does not matter: vectors are compared by the angle between them.
 
-use encoder::DIMENSIONS;
+use super::EmbedderId;
 
-use super::EMBEDDER;
+const ID_BYTES: usize = size_of::<EmbedderId>();
 
-const ID_BYTES: usize = size_of_val(&EMBEDDER);
+/// The beginning of a vector.
+pub(in crate::index) type Prefix = [i8; 128];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::index) struct Vector([i8; DIMENSIONS]);
+pub(in crate::index) struct Vector(Box<[i8]>);
 
 impl Vector {
     pub(in crate::index) fn quantize(numbers: &[f32]) -> Self {
         let largest = numbers.iter().fold(f32::MIN_POSITIVE, |largest, number| largest.max(number.abs()));
-        let mut bytes = [0; DIMENSIONS];
-        for (byte, number) in bytes.iter_mut().zip(numbers) {
-            *byte = (number / largest * f32::from(i8::MAX)).round() as i8;
-        }
-        Self(bytes)
+        Self(numbers.iter().map(|number| (number / largest * f32::from(i8::MAX)).round() as i8).collect())
     }
 
     /// With the id of what made it.
-    pub(in crate::index) fn to_bytes(&self) -> Vec<u8> {
-        EMBEDDER.to_le_bytes().into_iter().chain(self.0.iter().map(|number| number.to_le_bytes()[0])).collect()
+    pub(in crate::index) fn to_bytes(&self, id: EmbedderId) -> Vec<u8> {
+        id.0.to_le_bytes().into_iter().chain(self.0.iter().map(|number| number.to_le_bytes()[0])).collect()
     }
 
     /// `None` if the bytes are no vector of this embedder.
-    pub(in crate::index) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub(in crate::index) fn from_bytes(bytes: &[u8], embedder: EmbedderId) -> Option<Self> {
         let (id, numbers) = bytes.split_at_checked(ID_BYTES)?;
-        let mut vector = [0; DIMENSIONS];
-        if id != EMBEDDER.to_le_bytes() || numbers.len() != DIMENSIONS {
-            return None;
-        }
-        vector.iter_mut().zip(numbers).for_each(|(number, byte)| *number = i8::from_le_bytes([*byte]));
-        Some(Self(vector))
+        let is_own = id == embedder.0.to_le_bytes() && !numbers.is_empty();
+        is_own.then(|| Self(numbers.iter().map(|byte| i8::from_le_bytes([*byte])).collect()))
+    }
+
+    pub(in crate::index) fn numbers(&self) -> &[i8] {
+        &self.0
     }
 
     pub(in crate::index) fn length(&self) -> f32 {
-        (self.dot(self) as f32).sqrt().max(1.0)
+        (self.dot(&self.0) as f32).sqrt().max(1.0)
     }
 
-    pub(in crate::index) fn dot(&self, other: &Self) -> i32 {
-        dot(&self.0, &other.0)
+    pub(in crate::index) fn dot(&self, other: &[i8]) -> i32 {
+        dot(&self.0, other)
     }
 
-    /// The first numbers.
-    pub(in crate::index) fn prefix<const COUNT: usize>(&self) -> [i8; COUNT] {
-        std::array::from_fn(|at| self.0[at])
-    }
-
-    pub(in crate::index) fn dot_prefix<const COUNT: usize>(&self, prefix: &[i8; COUNT]) -> i32 {
-        dot(&self.0[..COUNT], prefix)
+    /// The first numbers, and zeros where there are fewer.
+    pub(in crate::index) fn prefix(&self) -> Prefix {
+        std::array::from_fn(|at| self.0.get(at).copied().unwrap_or(0))
     }
 }
 
-fn dot(one: &[i8], other: &[i8]) -> i32 {
+/// Of as many numbers as both have.
+#[inline(always)]
+pub(super) fn dot(one: &[i8], other: &[i8]) -> i32 {
     one.iter().zip(other).map(|(one, other)| i32::from(i16::from(*one) * i16::from(*other))).sum()
 }
 
@@ -63,32 +58,32 @@ mod tests {
 
     use super::*;
 
+    const ID: EmbedderId = EmbedderId(7);
+
     fn cosine(one: &Vector, other: &Vector) -> f32 {
-        one.dot(other) as f32 / (one.length() * other.length())
+        one.dot(other.numbers()) as f32 / (one.length() * other.length())
     }
 
     proptest! {
         #[test]
         fn bytes_keep_the_angle(
-            one in prop::collection::vec(-1.0..1.0_f32, DIMENSIONS),
-            other in prop::collection::vec(-1.0..1.0_f32, DIMENSIONS),
+            numbers in prop::collection::vec((-1.0..1.0_f32, -1.0..1.0_f32), 384..=1024),
         ) {
+            let (one, other): (Vec<f32>, Vec<f32>) = numbers.into_iter().unzip();
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
             let exact = dot(&one, &other) / (dot(&one, &one) * dot(&other, &other)).sqrt();
             let (one, other) = (Vector::quantize(&one), Vector::quantize(&other));
             prop_assert!((cosine(&one, &other) - exact).abs() < 0.01);
-            prop_assert_eq!(Vector::from_bytes(&one.to_bytes()), Some(one));
+            prop_assert_eq!(Vector::from_bytes(&one.to_bytes(ID), ID), Some(one));
         }
     }
 
     #[test]
     fn what_is_no_vector_of_this_embedder_is_none() {
-        let vector = Vector::quantize(&[0.0; DIMENSIONS]);
+        let vector = Vector::quantize(&[0.0; 16]);
         assert_eq!(vector.length(), 1.0);
-        assert_eq!(Vector::from_bytes(&[]), None);
-        assert_eq!(Vector::from_bytes(&vector.to_bytes()[1..]), None);
-        let mut other = vector.to_bytes();
-        other[0] ^= 1;
-        assert_eq!(Vector::from_bytes(&other), None);
+        assert_eq!(Vector::from_bytes(&[], ID), None);
+        assert_eq!(Vector::from_bytes(&vector.to_bytes(ID)[..ID_BYTES], ID), None);
+        assert_eq!(Vector::from_bytes(&vector.to_bytes(EmbedderId(8)), ID), None);
     }
 }

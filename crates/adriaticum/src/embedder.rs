@@ -1,0 +1,286 @@
+//! What makes the vectors of passages and questions: the sentence encoder, an embeddings server, or an engine with an
+//! embedding model, which is a process of its own.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use grounding::Embedders;
+use grounding::index::{Embedder, EmbeddingsServer, EmbeddingsUrl, Prefixes, SentenceEncoder};
+use grounding::search::{SearchError, SearchUrl};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::embedded::{SocketFile, engine_command};
+use crate::error::CliError;
+use crate::model::fetch_encoder;
+use crate::output::print_note;
+use crate::settings::{Embeddings, Settings};
+use crate::{index, log};
+
+/// How often a service looks for a sentence encoder that is not there, and asks for a server's model that is not known.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often a command asks an engine that is starting.
+const START_INTERVAL: Duration = Duration::from_millis(50);
+/// Before an engine that has exited is started again.
+const RESTART_DELAY: Duration = Duration::from_secs(5);
+
+/// What a command embeds with. An engine runs as long as it lives.
+pub(crate) struct CommandEmbedder {
+    pub(crate) embedder: Embedder,
+    _engine: Option<(RunningEngine, SocketFile)>,
+}
+
+/// `None` if documents are to be found by their words alone. Where the sentence encoder cannot be had, that is so for a new
+/// index only: one that has vectors would lose them.
+pub(crate) async fn for_indexing(settings: &Settings) -> Result<Option<CommandEmbedder>, CliError> {
+    if settings.search.embeddings == Embeddings::Off {
+        return Ok(None);
+    }
+    let encoder = match fetch_encoder(settings).await {
+        Ok(file) => load_encoder(&file),
+        Err(error) => Err(error),
+    };
+    match (&settings.search.embeddings, encoder) {
+        (Embeddings::Encoder, Ok(encoder)) => Ok(Some(CommandEmbedder::sentences(encoder))),
+        (Embeddings::Encoder, Err(error)) => match index::open(settings)? {
+            Some(index) if index.has_vectors().map_err(index::cli_error)? => Err(error),
+            _ => {
+                print_note(&format!("documents will be found by their words alone: {error}"));
+                Ok(None)
+            }
+        },
+        (_, encoder) => {
+            if let Err(error) = encoder {
+                print_note(&format!("documents will be searched only for requests that need facts: {error}"));
+            }
+            served(settings).await.map(Some)
+        }
+    }
+}
+
+/// `None` if documents are found by their words alone.
+pub(crate) async fn for_searching(settings: &Settings) -> Result<Option<CommandEmbedder>, CliError> {
+    match &settings.search.embeddings {
+        Embeddings::Off => Ok(None),
+        Embeddings::Encoder => Ok(sentence_encoder(settings)?.map(CommandEmbedder::sentences)),
+        Embeddings::Server(_) | Embeddings::Model(_) => served(settings).await.map(Some),
+    }
+}
+
+/// `None` if it was not downloaded, or is not wanted.
+pub(crate) fn sentence_encoder(settings: &Settings) -> Result<Option<Arc<SentenceEncoder>>, CliError> {
+    let file = settings.encoder_file();
+    if settings.search.embeddings == Embeddings::Off || !file.exists() {
+        return Ok(None);
+    }
+    load_encoder(&file).map(Some)
+}
+
+fn load_encoder(file: &Path) -> Result<Arc<SentenceEncoder>, CliError> {
+    SentenceEncoder::load(file).map(Arc::new).map_err(|error| {
+        let file = file.display();
+        CliError::new(format!("{file} cannot be loaded: {error}. Remove it, and run `adriaticum index add` again."))
+    })
+}
+
+impl CommandEmbedder {
+    fn sentences(encoder: Arc<SentenceEncoder>) -> Self {
+        Self { embedder: Embedder::Sentences(encoder), _engine: None }
+    }
+}
+
+/// With a server that answers.
+async fn served(settings: &Settings) -> Result<CommandEmbedder, CliError> {
+    let (server, engine) = match &settings.search.embeddings {
+        Embeddings::Model(model) => {
+            let socket = SocketFile::new(&settings.data_dir);
+            let server = new_server(settings, EmbeddingsUrl::socket(socket.path()))?;
+            let mut engine = EngineProgram::new(settings, model, &socket)
+                .spawn()
+                .map_err(|error| CliError::new(format!("the embedding model could not be started: {error}")))?;
+            wait_for(&server, &mut engine, model).await?;
+            (server, Some((engine, socket)))
+        }
+        Embeddings::Server(url) => {
+            let server = new_server(settings, url.clone())?;
+            let model = server.model().await;
+            model.map_err(|error| CliError::new(format!("the embeddings server {url} cannot be used: {error}.")))?;
+            (server, None)
+        }
+        Embeddings::Off | Embeddings::Encoder => return Err(CliError::new("no embeddings server is set")),
+    };
+    Ok(CommandEmbedder { embedder: Embedder::Server(Arc::new(server)), _engine: engine })
+}
+
+fn new_server(settings: &Settings, url: EmbeddingsUrl) -> Result<EmbeddingsServer, CliError> {
+    let search = &settings.search;
+    let prefixes = Prefixes { question: search.question_prefix.clone(), passage: search.passage_prefix.clone() };
+    // Half of the time is left for the search by words.
+    let server = EmbeddingsServer::new(url, search.embeddings_model.clone(), prefixes, search.timeout / 2);
+    server.map_err(|error| CliError::new(format!("the embeddings server cannot be used: {error}.")))
+}
+
+/// The engine with an embedding model.
+struct EngineProgram {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl EngineProgram {
+    fn new(settings: &Settings, model: &Path, socket: &SocketFile) -> Self {
+        let (program, mut arguments) = engine_command(settings, model, socket.path());
+        arguments.push("--embeddings".into());
+        Self { program, arguments }
+    }
+
+    fn spawn(&self) -> std::io::Result<RunningEngine> {
+        let stderr = log::child_stderr().map(|pipe| pipe.try_clone()).transpose()?;
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
+            .kill_on_drop(true)
+            .spawn()?;
+        // Waiting for a child closes what it still has of this.
+        let _stdin = child.stdin.take();
+        Ok(RunningEngine { child, _stdin })
+    }
+}
+
+struct RunningEngine {
+    child: Child,
+    /// The engine exits when this is closed.
+    _stdin: Option<ChildStdin>,
+}
+
+async fn wait_for(server: &EmbeddingsServer, engine: &mut RunningEngine, model: &Path) -> Result<(), CliError> {
+    let cannot =
+        |reason: String| CliError::new(format!("{} cannot be used for embeddings: {reason}.", model.display()));
+    loop {
+        let error = match server.model().await {
+            Ok(_) => return Ok(()),
+            Err(error @ SearchError::Unreachable(_)) => error,
+            Err(error) => return Err(cannot(error.to_string())),
+        };
+        tracing::debug!(%error, "the engine starts");
+        tokio::select! {
+            exit = engine.child.wait() => {
+                return Err(cannot(exit.map_or_else(|error| error.to_string(), |status| format!("the engine has ended ({status})"))));
+            }
+            () = tokio::time::sleep(START_INTERVAL) => {}
+        }
+    }
+}
+
+/// What documents are found by, in words; fails if that is less than what the settings ask for.
+pub(crate) async fn check(settings: &Settings) -> Result<String, CliError> {
+    let embedder = for_searching(settings).await?;
+    let has_vectors = index::open(settings)?.is_some_and(|index| index.has_vectors().unwrap_or(false));
+    match embedder.map(|own| own.embedder) {
+        Some(Embedder::Server(server)) => {
+            let model = server.model().await.map_err(|error| CliError::new(format!("{error}.")))?;
+            Ok(format!("words and meaning (vectors of {} numbers by {})", model.dimensions, model.name))
+        }
+        Some(Embedder::Sentences(_)) if has_vectors => Ok("words and meaning".into()),
+        None if has_vectors && settings.search.embeddings == Embeddings::Encoder => {
+            Err(CliError::new("the sentence encoder is not in the data folder: run `adriaticum index add` again."))
+        }
+        _ => Ok("words".into()),
+    }
+}
+
+/// For a service. A sentence encoder that is downloaded later is loaded then, and a server used whenever it answers.
+pub(crate) async fn of_service(settings: &Settings) -> Result<Embedders, CliError> {
+    let mut embedders = Embedders::default();
+    let is_used = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
+    if !is_used || settings.search.embeddings == Embeddings::Off {
+        return Ok(embedders);
+    }
+    let file = settings.encoder_file();
+    if !load_into(&embedders, &file).await {
+        tokio::spawn(load_later(embedders.clone(), file));
+    }
+    let url = match &settings.search.embeddings {
+        Embeddings::Server(url) => url.clone(),
+        Embeddings::Model(model) => {
+            let socket = SocketFile::new(&settings.data_dir);
+            let url = EmbeddingsUrl::socket(socket.path());
+            tokio::spawn(keep_running(EngineProgram::new(settings, model, &socket), socket));
+            url
+        }
+        Embeddings::Off | Embeddings::Encoder => return Ok(embedders),
+    };
+    let server = Arc::new(new_server(settings, url)?);
+    tokio::spawn(follow(server.clone()));
+    embedders.server = Some(server);
+    Ok(embedders)
+}
+
+/// Loads the sentence encoder; false if it is not there, or damaged.
+async fn load_into(embedders: &Embedders, file: &Path) -> bool {
+    if !file.exists() {
+        return false;
+    }
+    let owned = file.to_owned();
+    match tokio::task::spawn_blocking(move || SentenceEncoder::load(&owned)).await {
+        Ok(Ok(encoder)) => {
+            drop(embedders.sentences.set(Arc::new(encoder)));
+            return true;
+        }
+        Ok(Err(error)) => {
+            let file = file.display();
+            tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again");
+        }
+        Err(_panicked) => {} // is logged by its hook
+    }
+    false
+}
+
+/// Tries each file that appears once.
+async fn load_later(embedders: Embedders, file: PathBuf) {
+    let modified = || std::fs::metadata(&file).and_then(|metadata| metadata.modified()).ok();
+    let mut tried = modified();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let now = modified();
+        if now.is_some() && now != tried && load_into(&embedders, &file).await {
+            return;
+        }
+        tried = now;
+    }
+}
+
+/// Has the server's model asked whenever it is not known, and says when that changes.
+async fn follow(server: Arc<EmbeddingsServer>) {
+    let (url, mut was_there) = (server.url().to_string(), None);
+    loop {
+        let model = server.model().await;
+        match &model {
+            Ok(model) if was_there != Some(true) => {
+                let (model, dimensions) = (&model.name, model.dimensions);
+                tracing::info!(server = %url, %model, dimensions, "embeddings are served");
+            }
+            Err(error) if was_there != Some(false) => {
+                tracing::warn!(server = %url, %error, "documents are found by their words alone until there are embeddings");
+            }
+            _ => {}
+        }
+        was_there = Some(model.is_ok());
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Until it is dropped; the socket's file is removed then.
+async fn keep_running(engine: EngineProgram, _socket: SocketFile) {
+    loop {
+        let exit: std::io::Result<ExitStatus> = async { engine.spawn()?.child.wait().await }.await;
+        match exit {
+            Ok(status) => tracing::error!(%status, "the engine of the embedding model has exited and is restarted"),
+            Err(error) => tracing::error!(%error, "the engine of the embedding model could not be started"),
+        }
+        tokio::time::sleep(RESTART_DELAY).await;
+    }
+}

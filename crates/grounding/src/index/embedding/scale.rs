@@ -1,0 +1,120 @@
+//! Where the cosines of an embedder lie. For some, unrelated texts have 0.1, for others 0.7; but what counts as a good hit, and
+//! how much words weigh beside it, is one rule. So questions and statements with their answers are embedded once, and
+//! cosines are moved to where the sentence encoder has them.
+
+/// Questions, and passages that answer them. Each question is unrelated to the other passages.
+pub(super) const PAIRS: [(&str, &str); 12] = [
+    (
+        "How do I reset my password?",
+        "Choose \"Forgot password\" on the sign-in page; we send you a link for a new one.",
+    ),
+    ("When is the office closed?", "Our offices are closed on Sundays and on public holidays."),
+    ("What does shipping to Austria cost?", "Delivery: parcels within the European Union cost 9 euros each."),
+    (
+        "The coffee machine leaks water.",
+        "If water drips from the brewing unit, replace the rubber seal and descale it.",
+    ),
+    ("Who approves travel expenses?", "Costs of business trips are signed off by the head of the department."),
+    ("How many days of vacation do I have?", "Every employee is entitled to 28 days of paid leave a year."),
+    ("Which paint should I use outside?", "For facades we recommend a silicate coating that lets the wall breathe."),
+    ("My dog has eaten chocolate.", "Cocoa is poisonous for pets: call a veterinarian at once."),
+    (
+        "What is the speed limit on this road?",
+        "In residential streets no one may drive faster than 30 kilometres per hour.",
+    ),
+    ("How is bread dough proved?", "Let the loaf rise in a warm place for an hour before you bake it."),
+    ("When was the bridge built?", "The crossing over the river was opened to traffic in 1932."),
+    ("How do I renew my library card?", "Readers extend their membership at the desk with an identity document."),
+];
+
+/// Means of the sentence encoder's cosines over `PAIRS`.
+const UNRELATED: f32 = 0.02;
+const RELATED: f32 = 0.33;
+/// Vectors that tell related texts apart by less than this are of no use.
+const MIN_DIFFERENCE: f32 = 0.02;
+
+/// Moves an embedder's cosines to where the sentence encoder has them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::index) struct Scale {
+    factor: f32,
+    offset: f32,
+}
+
+impl Scale {
+    pub(super) const SAME: Self = Self { factor: 1.0, offset: 0.0 };
+
+    /// From the vectors of the questions and of the passages in `PAIRS`. `None` if they do not tell related texts from others.
+    pub(super) fn measure(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> Option<Self> {
+        let (unrelated, related) = means(questions, passages);
+        let difference = related - unrelated;
+        if difference.is_nan() || difference < MIN_DIFFERENCE {
+            return None;
+        }
+        let factor = (RELATED - UNRELATED) / difference;
+        Some(Self { factor, offset: UNRELATED - factor * unrelated })
+    }
+
+    pub(super) fn apply(self, cosine: f32) -> f32 {
+        (self.factor * cosine + self.offset).clamp(-1.0, 1.0)
+    }
+}
+
+/// Mean cosines of questions with the passages of others, and with their own.
+pub(super) fn means(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> (f32, f32) {
+    let (mut unrelated, mut related) = (Vec::new(), Vec::new());
+    for (at, question) in questions.iter().enumerate() {
+        for (other, passage) in passages.iter().enumerate() {
+            let cosines = if at == other { &mut related } else { &mut unrelated };
+            cosines.push(cosine(question, passage));
+        }
+    }
+    let mean = |cosines: &[f32]| cosines.iter().sum::<f32>() / cosines.len() as f32;
+    (mean(&unrelated), mean(&related))
+}
+
+fn cosine(one: &[f32], other: &[f32]) -> f32 {
+    let dot = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(one, other)| one * other).sum::<f32>();
+    dot(one, other) / (dot(one, one) * dot(other, other)).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vector for each text: one direction of its own, and as much of a common one.
+    fn vectors(common: f32, own: f32) -> Vec<Vec<f32>> {
+        let vector = |at: usize| -> Vec<f32> {
+            (0..=PAIRS.len())
+                .map(|number| {
+                    if number == PAIRS.len() {
+                        common
+                    } else if number == at {
+                        own
+                    } else {
+                        0.1
+                    }
+                })
+                .collect()
+        };
+        (0..PAIRS.len()).map(vector).collect()
+    }
+
+    #[test]
+    fn cosines_of_any_embedder_are_moved_to_where_the_sentence_encoder_has_them() {
+        for common in [0.0, 1.0, 3.0] {
+            let (questions, passages) = (vectors(common, 1.0), vectors(common, 1.5));
+            let (unrelated, related) = means(&questions, &passages);
+            let scale = Scale::measure(&questions, &passages).unwrap();
+            assert!((scale.apply(unrelated) - UNRELATED).abs() < 1e-3);
+            assert!((scale.apply(related) - RELATED).abs() < 1e-3);
+        }
+    }
+
+    #[test]
+    fn vectors_that_tell_nothing_apart_have_no_scale() {
+        let same = vec![vec![0.3; 8]; PAIRS.len()];
+        assert_eq!(Scale::measure(&same, &same), None);
+        let zeros = vec![vec![0.0; 8]; PAIRS.len()];
+        assert_eq!(Scale::measure(&zeros, &zeros), None);
+    }
+}
